@@ -1,0 +1,1 @@
+"""Decoding: rows of a model become position statistics, orders choose, traces are recorded."""

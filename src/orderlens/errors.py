@@ -1,0 +1,65 @@
+"""The exception tree.
+
+Every error that a caller may want to catch is here. Messages are one line that names the problem and the
+remedy: the command line prints them as they are.
+"""
+
+from __future__ import annotations
+
+
+class OrderLensError(Exception):
+    """Base of all our errors. The command line exits with ``exit_code``."""
+
+    exit_code = 1
+
+
+class UserInputError(OrderLensError, ValueError):
+    """The caller gave something that cannot work; the message says what is allowed."""
+
+    exit_code = 2
+
+
+class UnknownNameError(UserInputError, LookupError):
+    """A model, order, task or table that does not exist."""
+
+    def __str__(self) -> str:
+        """Undo LookupError's quoting of the message."""
+        return str(self.args[0]) if self.args else ""
+
+
+class DataFileError(UserInputError):
+    """A data file is missing, unreadable or malformed; the message names file and line."""
+
+
+class MissingPackageError(UserInputError, ImportError):
+    """An optional package is needed; the message says how to install it."""
+
+
+class ModelLoadError(UserInputError):
+    """A checkpoint is incomplete, of an unknown layout or too large."""
+
+
+class ModelOutputError(OrderLensError):
+    """A model produced NaN, an all −inf row, or gave a target zero probability."""
+
+
+class RunError(UserInputError):
+    """A run folder does not fit the request (another spec, a newer schema, not a run)."""
+
+
+class CorruptRunError(OrderLensError):
+    """Stored parts do not match their records; ``orderlens runs verify`` says which."""
+
+
+class StorageError(OrderLensError):
+    """The file system refused (disk full, read-only); what was committed stays valid."""
+
+
+class UndefinedTableError(UserInputError):
+    """A table was asked for that this run cannot support."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return the message of ``error`` on one line, or its type's name when it has none."""
+    text = " ".join(str(error).split())
+    return text or type(error).__name__

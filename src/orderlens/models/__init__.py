@@ -1,0 +1,1 @@
+"""Models: the protocol, the exact control, and one file per family."""

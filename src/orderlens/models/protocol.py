@@ -1,0 +1,179 @@
+"""What the decoder needs of a model, and nothing more. numpy only: a model need not use torch.
+
+A model scores *states*. A state is one window of tokens (the current block for block-causal models, the
+whole canvas for full-attention ones) in which hidden positions hold the mask id, plus the slot whose cached
+clean prefix it continues. A model knows nothing of orders, targets, temperatures or traces.
+
+Shape letters: N states, W window width, R wanted rows, V vocabulary, L sequence length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray: TypeAlias = NDArray[np.int64]
+FloatArray: TypeAlias = NDArray[np.float64]
+Attention: TypeAlias = Literal["block-causal", "full"]
+Anchor: TypeAlias = Literal["zero", "prompt"]
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of ``text`` without adding special tokens."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ``ids``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StateBatch:
+    """Equal-width states to evaluate together, and the rows that are wanted of them.
+
+    Attributes:
+        slots_N: session slot whose cached prefix each state continues.
+        starts_N: absolute position of each window's first token; the state sees cached positions
+            ``[0, start)`` of its slot and its whole own window.
+        tokens_NW: window tokens, mask id where hidden.
+        row_state_R: state index of each wanted row.
+        row_offset_R: offset inside the window of each wanted row.
+    """
+
+    slots_N: IntArray
+    starts_N: IntArray
+    tokens_NW: IntArray
+    row_state_R: IntArray
+    row_offset_R: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class LogProbRows:
+    """Rows from a model that computes normalised log-probabilities itself (float64, excluded ids −inf)."""
+
+    log_probs_RV: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRows:
+    """Rows from a torch model: hidden states and the output matrix that turns them into logits.
+
+    Attributes:
+        hidden_RD: torch tensor, already normalised for the output matrix.
+        unembed_VD: torch tensor.
+        excluded: token ids that can never be revealed (mask id, padded vocabulary rows).
+        valid_vocab: rows of ``unembed_VD`` at or past this index are padding and are never computed.
+    """
+
+    hidden_RD: Any
+    unembed_VD: Any
+    excluded: tuple[int, ...]
+    valid_vocab: int
+
+
+Rows: TypeAlias = LogProbRows | HiddenRows
+
+
+class Session(Protocol):
+    """Model-side memory of a batch of sequences: one slot each, holding the cached clean prefix."""
+
+    def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
+        """Open ``len(prefixes)`` slots (numbered from 0) and cache their clean tokens.
+
+        ``grid_offsets[i]`` (0 ≤ offset < block size) is where slot i's block grid starts: its first block
+        is ``[0, offset)`` when the offset is positive, then blocks of the model's block size follow.
+        Prefixes end on a block boundary of their own grid, and may be empty. Full-attention models keep
+        nothing.
+        """
+        ...
+
+    def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
+        """Append one finished block to each of ``slots`` (its keys are computed from the final tokens)."""
+        ...
+
+    def keep(self, slots: IntArray) -> None:
+        """Drop all other slots; the kept ones are renumbered 0…len−1 in the order given."""
+        ...
+
+    def evaluate(self, states: StateBatch) -> Rows:
+        """Return one row per wanted (state, offset); row i speaks about its own position."""
+        ...
+
+
+class Model(Protocol):
+    """An order-agnostic language model."""
+
+    @property
+    def name(self) -> str:
+        """The spec that loads this model again, e.g. ``hmm:incoherence=0.1``."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, the mask id included."""
+        ...
+
+    @property
+    def mask_id(self) -> int:
+        """The id that stands for a hidden token."""
+        ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that end a text."""
+        ...
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that are neither content nor EOS (turn markers and the like)."""
+        ...
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block; for full-attention models the block inside which orders choose."""
+        ...
+
+    @property
+    def attention(self) -> Attention:
+        """``"block-causal"`` (exact prefix cache) or ``"full"`` (every forward sees the whole canvas)."""
+        ...
+
+    @property
+    def max_positions(self) -> int:
+        """Longest sequence the model accepts."""
+        ...
+
+    @property
+    def anchor(self) -> Anchor:
+        """Where the block grid starts by default: at position 0, or at the end of the prompt."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """A digest of everything that determines the model's numbers."""
+        ...
+
+    def log_probs(self, tokens: Sequence[int]) -> FloatArray:
+        """Return normalised log-probabilities [L, V] of one sequence that may contain the mask id.
+
+        Row i speaks about position i; excluded tokens are −inf. The slow, obvious path: one plain forward
+        of the whole sequence on the grid anchored at 0, no cache.
+        """
+        ...
+
+    def open_session(self) -> Session:
+        """Return a new session without slots."""
+        ...

@@ -1,0 +1,140 @@
+"""The small transformer behind the bundled models: RMSNorm, RoPE, QK-norm, SwiGLU, tied embeddings.
+
+The network does not know what it may attend to: every layer hands its queries, keys and values to an
+``attend`` callable. Training, the cached decoder and the plain reference differ only in that callable.
+
+Shape letters: B batch, T tokens, H heads, D head width, C model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer index, q_BHTD, k_BHTD, v_BHTD) -> o_BHTD."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerConfig:
+    """Shape of the network. ``attention`` is what it was trained with: causal for autoregressive twins."""
+
+    vocab_size: int = 8192
+    n_layers: int = 12
+    width: int = 384
+    n_heads: int = 6
+    ffn_width: int = 1024
+    block_size: int = 32
+    max_positions: int = 16384 + 2048
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-6
+    attention: Literal["block-causal", "full", "causal"] = "block-causal"
+    mask_id: int = 0
+    eos_id: int = 1
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head."""
+        return self.width // self.n_heads
+
+
+def rotary_table(positions_BT: Tensor, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return cos and sin, each [B, 1, T, head_width / 2], in float32."""
+    half = head_width // 2
+    frequency = theta ** (-torch.arange(half, device=positions_BT.device, dtype=torch.float32) / half)
+    angle = positions_BT[:, None, :, None].float() * frequency
+    return angle.cos(), angle.sin()
+
+
+def rotate(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply rotary position encoding in the rotate-half convention."""
+    a, b = x_BHTD.chunk(2, dim=-1)
+    cos, sin = cos.to(x_BHTD.dtype), sin.to(x_BHTD.dtype)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+class SelfAttention(nn.Module):
+    """Projections, QK-norm and rotary encoding around a pluggable ``attend``."""
+
+    def __init__(self, config: TransformerConfig, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.n_heads = config.n_heads
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+        self.q_norm = nn.RMSNorm(config.head_width, eps=config.norm_eps)
+        self.k_norm = nn.RMSNorm(config.head_width, eps=config.norm_eps)
+
+    def forward(self, x_BTC: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """Return the attention output [B, T, C]."""
+        batch, length, width = x_BTC.shape
+        qkv = self.qkv(x_BTC).view(batch, length, 3, self.n_heads, width // self.n_heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        q = rotate(self.q_norm(q), cos, sin)
+        k = rotate(self.k_norm(k), cos, sin)
+        o_BHTD = attend(self.index, q, k, v)
+        return torch.as_tensor(self.out(o_BHTD.transpose(1, 2).reshape(batch, length, width)))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(config.width, 2 * config.ffn_width, bias=False)
+        self.down = nn.Linear(config.ffn_width, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the transformed activations, same shape as ``x``."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return torch.as_tensor(self.down(functional.silu(gate) * up))
+
+
+class Layer(nn.Module):
+    """One pre-norm transformer layer."""
+
+    def __init__(self, config: TransformerConfig, index: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.attention = SelfAttention(config, index)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.ffn = FeedForward(config)
+
+    def forward(self, x_BTC: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """Return the layer's output [B, T, C]."""
+        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), cos, sin, attend)
+        return torch.as_tensor(x_BTC + self.ffn(self.ffn_norm(x_BTC)))
+
+
+class Transformer(nn.Module):
+    """Token ids to hidden states; the output matrix is the embedding, transposed."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.n_layers))
+        self.final_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+
+    def forward(self, tokens_BT: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+        """Return final hidden states [B, T, C], normalised for the output matrix ``embedding.weight``."""
+        config = self.config
+        cos, sin = rotary_table(positions_BT, config.head_width, config.rope_theta)
+        x_BTC = self.embedding(tokens_BT)
+        for layer in self.layers:
+            x_BTC = layer(x_BTC, cos, sin, attend)
+        return torch.as_tensor(self.final_norm(x_BTC))
+
+
+def block_causal_mask(length: int, block_size: int, offset: int = 0, device: torch.device | None = None) -> Tensor:
+    """Return [length, length] booleans: True where the row's position may see the column's.
+
+    Blocks start at ``offset`` (the part before it is a block of its own) and see themselves and all before.
+    """
+    block = torch.div(torch.arange(length, device=device) - offset, block_size, rounding_mode="floor")
+    return block[:, None] >= block[None, :]

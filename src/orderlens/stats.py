@@ -1,0 +1,86 @@
+"""``PositionStats``: the narrow waist between models and orders.
+
+One entry per masked position. Orders and traces see these few numbers and never a vocabulary axis. All
+log-probabilities are natural logs at temperature 1, normalised over the tokens that may be revealed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class PositionStats:
+    """What a deployable order may see, for R masked positions (all arrays are [R]).
+
+    Attributes:
+        top_token: most probable token (the lowest id among equals).
+        top_logprob: its log-probability.
+        second_logprob: log-probability of the runner-up.
+        entropy: Shannon entropy in nats.
+        eos_logprob: log of the total probability of the EOS ids (−inf when there are none).
+    """
+
+    top_token: NDArray[np.int64]
+    top_logprob: NDArray[np.float64]
+    second_logprob: NDArray[np.float64]
+    entropy: NDArray[np.float64]
+    eos_logprob: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.top_token)
+
+    def take(self, rows: NDArray[np.int64]) -> PositionStats:
+        """Return the entries at ``rows``."""
+        return PositionStats(
+            self.top_token[rows],
+            self.top_logprob[rows],
+            self.second_logprob[rows],
+            self.entropy[rows],
+            self.eos_logprob[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStats:
+    """What a target-aware order sees: the position statistics plus the target's, all [R].
+
+    Attributes:
+        positions: the statistics any order may see.
+        target_logprob: log-probability of the target token.
+        competitor_logprob: log-probability of the most probable other token.
+    """
+
+    positions: PositionStats
+    target_logprob: NDArray[np.float64]
+    competitor_logprob: NDArray[np.float64]
+
+    def take(self, rows: NDArray[np.int64]) -> TargetStats:
+        """Return the entries at ``rows``."""
+        return TargetStats(self.positions.take(rows), self.target_logprob[rows], self.competitor_logprob[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class DrawStats:
+    """What a sampling decoder sees: the position statistics plus one drawn token each, all [R].
+
+    Attributes:
+        positions: the statistics any order may see.
+        token: the token drawn at the run's temperature.
+        logprob: its log-probability at temperature 1.
+        tempered_logprob: its log-probability at the run's temperature.
+    """
+
+    positions: PositionStats
+    token: NDArray[np.int64]
+    logprob: NDArray[np.float64]
+    tempered_logprob: NDArray[np.float64]
+
+    def take(self, rows: NDArray[np.int64]) -> DrawStats:
+        """Return the entries at ``rows``."""
+        return DrawStats(
+            self.positions.take(rows), self.token[rows], self.logprob[rows], self.tempered_logprob[rows]
+        )

@@ -1,0 +1,1 @@
+"""The trace store: run folders, their schema, writers and readers."""
