@@ -166,12 +166,16 @@ class Model(Protocol):
         """A digest of everything that determines the model's numbers."""
         ...
 
-    def log_probs(self, tokens: Sequence[int]) -> FloatArray:
+    def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
         """Return normalised log-probabilities [L, V] of one sequence that may contain the mask id.
 
         Row i speaks about position i; excluded tokens are −inf. The slow, obvious path: one plain forward
-        of the whole sequence on the grid anchored at 0, no cache.
+        of the whole sequence, no cache. ``grid_offset`` is where the block grid starts (see ``prefill``).
         """
+        ...
+
+    def with_block_size(self, block_size: int) -> Model:
+        """Return this model with another block size (sharing weights)."""
         ...
 
     def open_session(self) -> Session:

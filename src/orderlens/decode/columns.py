@@ -1,0 +1,79 @@
+"""Traces as columns: what a decoder hands to the store, one entry per revealed token.
+
+Built with numpy from the decoder's arrays; Arrow comes last. Does not know models or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from orderlens.models.protocol import Model
+from orderlens.orders.protocol import Order
+from orderlens.samples import EncodedSample
+
+Columns = Mapping[str, np.ndarray[Any, Any]]
+
+STAT_COLUMNS = ("logq", "max_logprob", "second_logprob", "entropy", "target_logprob", "competitor_logprob", "tempered_logq")
+"""Float columns; stored in the model's own precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLabels:
+    """What is the same for every row of a decoding call."""
+
+    samples: Sequence[EncodedSample]
+    orders: Sequence[Order]
+    temperature: float | None
+    sample_seed: int | None
+
+
+def reveal_table(columns: Columns, labels: TraceLabels, model: Model, float_type: pa.DataType) -> pa.Table:
+    """Return the ``reveals`` table of ``columns``.
+
+    Args:
+        columns: equal-length arrays; ``sample`` and ``order`` index into ``labels``, the rest are named as
+            in the schema. Rows must be sorted so that each trace is contiguous and in step order.
+        labels: ids, seeds and temperature.
+        model: tells EOS and special tokens apart from content.
+        float_type: precision of the log-probability columns.
+    """
+    n_rows = len(columns["position"])
+    token = columns["token_id"]
+    data: dict[str, Any] = {
+        "sample_id": _dictionary(columns["sample"], [sample.id for sample in labels.samples]),
+        "task": _dictionary(columns["sample"], [sample.task for sample in labels.samples]),
+        "order": _dictionary(columns["order"], [order.label for order in labels.orders]),
+        "seed": _optional_ints(columns["order"], [order.seed for order in labels.orders]),
+        "temperature": _constant(labels.temperature, n_rows, pa.float64()),
+        "sample_seed": _constant(labels.sample_seed, n_rows, pa.int64()),
+        **{name: pa.array(columns[name], pa.int32()) for name in ("block", "step", "position", "token_id")},
+        **{name: _floats(columns.get(name), n_rows, float_type) for name in STAT_COLUMNS},
+        "is_eos": pa.array(np.isin(token, sorted(model.eos_ids))),
+        "is_special": pa.array(np.isin(token, sorted(model.special_ids))),
+        "is_overflow": pa.array(columns["is_overflow"]),
+        "is_argmax": pa.array(token == columns["top_token"]),
+        "n_tied": pa.array(columns["n_tied"], pa.int32(), mask=columns["n_tied"] < 1),
+        "n_committed": pa.array(np.ones(n_rows, np.int32)),
+    }
+    return pa.table(data)
+
+
+def _dictionary(codes: np.ndarray[Any, Any], values: Sequence[str | None]) -> pa.Array:
+    return pa.array(values, pa.string()).take(pa.array(codes, pa.int32()))
+
+
+def _optional_ints(codes: np.ndarray[Any, Any], values: Sequence[int | None]) -> pa.Array:
+    return pa.array(values, pa.int64()).take(pa.array(codes, pa.int32()))
+
+
+def _constant(value: float | None, n_rows: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(n_rows, kind) if value is None else pa.repeat(pa.scalar(value, kind), n_rows)
+
+
+def _floats(values: np.ndarray[Any, Any] | None, n_rows: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(n_rows, kind) if values is None else pa.array(values).cast(kind)

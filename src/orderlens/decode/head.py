@@ -1,0 +1,101 @@
+"""From a model's rows to position statistics: the only place with a vocabulary axis.
+
+Dispatches on what the model gives: log-probabilities (numpy, here) or hidden states (torch, in
+``head_torch``, imported only then). Everything after this module sees a few numbers per position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from orderlens.errors import ModelOutputError
+from orderlens.models.protocol import FloatArray, HiddenRows, IntArray, LogProbRows, Rows
+from orderlens.stats import DrawStats, PositionStats, TargetStats
+
+
+def take_rows(rows: Rows, index_R: IntArray) -> Rows:
+    """Return the rows at ``index_R``."""
+    if isinstance(rows, LogProbRows):
+        return LogProbRows(rows.log_probs_RV[index_R])
+    from orderlens.decode import head_torch
+
+    return head_torch.take_rows(rows, index_R)
+
+
+def position_stats(rows: Rows, eos_ids: Iterable[int]) -> PositionStats:
+    """Return what a deployable order may see of each row."""
+    if isinstance(rows, HiddenRows):
+        from orderlens.decode import head_torch
+
+        return head_torch.position_stats(rows, eos_ids)
+    log_p_RV = _checked(rows.log_probs_RV)
+    top_R = log_p_RV.argmax(axis=1)
+    top_logprob_R = np.take_along_axis(log_p_RV, top_R[:, None], 1)[:, 0]
+    without_top_RV = log_p_RV.copy()
+    np.put_along_axis(without_top_RV, top_R[:, None], -np.inf, 1)
+    p_RV = np.exp(log_p_RV)
+    entropy_R = -np.where(p_RV > 0, p_RV * np.where(p_RV > 0, log_p_RV, 0.0), 0.0).sum(axis=1)
+    eos = sorted(eos_ids)
+    with np.errstate(divide="ignore"):
+        eos_R = np.log(p_RV[:, eos].sum(axis=1))
+    return PositionStats(top_R, top_logprob_R, without_top_RV.max(axis=1), entropy_R, eos_R)
+
+
+def target_stats(rows: Rows, eos_ids: Iterable[int], targets_R: IntArray) -> TargetStats:
+    """Return position statistics plus those of each row's target token."""
+    if isinstance(rows, HiddenRows):
+        from orderlens.decode import head_torch
+
+        return head_torch.target_stats(rows, eos_ids, targets_R)
+    stats = position_stats(rows, eos_ids)
+    target_logprob_R = np.take_along_axis(rows.log_probs_RV, targets_R[:, None], 1)[:, 0]
+    return with_target(stats, targets_R, target_logprob_R)
+
+
+def with_target(stats: PositionStats, targets_R: IntArray, target_logprob_R: FloatArray) -> TargetStats:
+    """Attach the target's log-probability; its best competitor is v1, or v2 where v1 is the target."""
+    competitor_R = np.where(stats.top_token == targets_R, stats.second_logprob, stats.top_logprob)
+    return TargetStats(stats, target_logprob_R, competitor_R)
+
+
+def draw_stats(rows: Rows, stats: PositionStats, temperature: float, uniforms_R: FloatArray) -> DrawStats:
+    """Draw one token per row from the softmax at ``temperature`` by inverting its distribution function.
+
+    Args:
+        rows: the rows to draw from.
+        stats: their position statistics.
+        temperature: positive.
+        uniforms_R: one number in [0, 1) per row; the draw is a function of it and of the row alone.
+    """
+    if isinstance(rows, HiddenRows):
+        from orderlens.decode import head_torch
+
+        return head_torch.draw_stats(rows, stats, temperature, uniforms_R)
+    scaled_RV = rows.log_probs_RV / temperature
+    weight_RV = np.exp(scaled_RV - scaled_RV.max(axis=1, keepdims=True))
+    cumulative_RV = weight_RV.cumsum(axis=1)
+    total_R = cumulative_RV[:, -1]
+    token_R = (cumulative_RV <= (uniforms_R * total_R)[:, None]).sum(axis=1)
+    last_R = weight_RV.shape[1] - 1 - (weight_RV > 0)[:, ::-1].argmax(axis=1)
+    token_R = np.minimum(token_R, last_R)  # rounding may carry uniform × total up to the total itself
+    rows_R = np.arange(len(token_R))
+    tempered_R = np.log(weight_RV[rows_R, token_R] / total_R)
+    return DrawStats(stats, token_R, rows.log_probs_RV[rows_R, token_R], tempered_R)
+
+
+def _checked(log_p_RV: FloatArray) -> FloatArray:
+    with np.errstate(invalid="ignore"):
+        bad = ~np.isfinite(log_p_RV.max(axis=1))
+    require_finite_rows(bad)
+    return log_p_RV
+
+
+def require_finite_rows(bad_R: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+    """Raise when any row is NaN or has no finite entry."""
+    if bad_R.any():
+        raise ModelOutputError(
+            f"the model returned NaN or all −inf at {int(bad_R.sum())} of {len(bad_R)} requested positions; "
+            "check the weights and dtype, or that the revealed text is possible under the model"
+        )

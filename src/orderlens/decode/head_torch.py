@@ -1,0 +1,145 @@
+"""The torch head: hidden rows to position statistics without a [rows × vocabulary] float64 tensor.
+
+Rows are processed in chunks whose float32 logits fit in ``CHUNK_BYTES``; each chunk is reduced at once to a
+few numbers per row. Operands keep the model's dtype (bf16 on a GPU), products are accumulated and returned
+in float32, and the log-sum-exp is taken in float32.
+
+Shape letters: R rows, V vocabulary, D width, G groups of the vocabulary when drawing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orderlens.decode.head import require_finite_rows, with_target
+from orderlens.models.protocol import FloatArray, HiddenRows, IntArray
+from orderlens.stats import DrawStats, PositionStats, TargetStats
+
+CHUNK_BYTES = 64 * 2**20
+DRAW_GROUP = 512
+"""Vocabulary entries per group when a draw is located: groups first, then inside one group."""
+EXCLUDED_LOGIT = -1e30
+"""Finite stand-in for −inf, so that p·log p is 0 and not NaN."""
+
+
+def take_rows(rows: HiddenRows, index_R: IntArray) -> HiddenRows:
+    """Return the rows at ``index_R``."""
+    index = torch.as_tensor(index_R, device=rows.hidden_RD.device)
+    return HiddenRows(rows.hidden_RD[index], rows.unembed_VD, rows.excluded, rows.valid_vocab)
+
+
+def position_stats(rows: HiddenRows, eos_ids: Iterable[int]) -> PositionStats:
+    """Return what a deployable order may see of each row."""
+    return _stats(rows, eos_ids, None)[0]
+
+
+def target_stats(rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray) -> TargetStats:
+    """Return position statistics plus those of each row's target token."""
+    stats, target_R = _stats(rows, eos_ids, targets_R)
+    assert target_R is not None
+    return with_target(stats, targets_R, target_R)
+
+
+def _stats(
+    rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray | None
+) -> tuple[PositionStats, FloatArray | None]:
+    eos = torch.tensor(sorted(eos_ids), dtype=torch.long, device=rows.hidden_RD.device)
+    targets = None if targets_R is None else torch.as_tensor(targets_R, device=rows.hidden_RD.device)
+    tokens: list[Tensor] = []
+    numbers: list[Tensor] = []
+    for low, logits_RV in _logit_chunks(rows):
+        wanted = None if targets is None else targets[low : low + len(logits_RV)]
+        token, values = _reduce(logits_RV, eos, wanted)
+        tokens.append(token)
+        numbers.append(values)
+    token_R = _numpy(torch.cat(tokens)).astype(np.int64) if tokens else np.empty(0, np.int64)
+    columns = 6 if targets is not None else 5
+    values_RC = _numpy(torch.cat(numbers)).astype(np.float64) if numbers else np.empty((0, columns))
+    require_finite_rows(~np.isfinite(values_RC[:, 0]))
+    stats = PositionStats(token_R, values_RC[:, 1], values_RC[:, 2], values_RC[:, 3], values_RC[:, 4])
+    return stats, values_RC[:, 5] if targets is not None else None
+
+
+def _reduce(logits_RV: Tensor, eos: Tensor, targets_R: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return top token [R] and columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6]."""
+    lse_R = torch.logsumexp(logits_RV, dim=1)
+    top_R, token_R = _first_maximum(logits_RV)
+    entropy_R = lse_R - (torch.exp(logits_RV - lse_R[:, None]) * logits_RV).sum(dim=1)
+    eos_R = torch.logsumexp(logits_RV[:, eos], dim=1) if len(eos) else torch.full_like(lse_R, -torch.inf)
+    extra = [] if targets_R is None else [logits_RV.gather(1, targets_R[:, None])[:, 0] - lse_R]
+    second_R = logits_RV.scatter(1, token_R[:, None], EXCLUDED_LOGIT).amax(dim=1)
+    columns = [lse_R, top_R - lse_R, second_R - lse_R, entropy_R.clamp_min(0), eos_R - lse_R, *extra]
+    return token_R, torch.stack(columns, dim=1)
+
+
+def _first_maximum(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the maximum and its lowest index (torch leaves the index of equal maxima open)."""
+    top_R = logits_RV.amax(dim=1)
+    index_V = torch.arange(logits_RV.shape[1], device=logits_RV.device)
+    token_R = torch.where(logits_RV >= top_R[:, None], index_V, logits_RV.shape[1]).amin(dim=1)
+    return top_R, token_R.clamp_max(logits_RV.shape[1] - 1)
+
+
+def draw_stats(rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray) -> DrawStats:
+    """Draw one token per row; exact to float64 sums of float32 weights, one uniform number per row."""
+    uniforms = torch.as_tensor(uniforms_R, dtype=torch.float64, device=rows.hidden_RD.device)
+    tokens: list[Tensor] = []
+    numbers: list[Tensor] = []
+    for low, logits_RV in _logit_chunks(rows):
+        lse_R = torch.logsumexp(logits_RV, dim=1)
+        scaled_RV = (logits_RV - logits_RV.amax(dim=1, keepdim=True)) / temperature
+        token_R, mass_R = _invert(torch.exp(scaled_RV), uniforms[low : low + len(logits_RV)])
+        picked_R = logits_RV.gather(1, token_R[:, None])[:, 0] - lse_R
+        tempered_R = scaled_RV.gather(1, token_R[:, None])[:, 0].double() - mass_R.log()
+        tokens.append(token_R)
+        numbers.append(torch.stack([picked_R.double(), tempered_R], dim=1))
+    token_R, value_RC = _numpy(torch.cat(tokens)), _numpy(torch.cat(numbers))
+    return DrawStats(stats, token_R.astype(np.int64), value_RC[:, 0], value_RC[:, 1])
+
+
+def _invert(weight_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the token where the cumulative weight passes uniform × total, and the total, per row.
+
+    Group sums are added in float64 ([R, V/512]); only the one group that holds the draw is expanded.
+    """
+    padding = -weight_RV.shape[1] % DRAW_GROUP
+    weight_RGK = torch.nn.functional.pad(weight_RV, (0, padding)).unflatten(1, (-1, DRAW_GROUP))
+    cumulative_RG = weight_RGK.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
+    total_R = cumulative_RG[:, -1]
+    goal_R1 = (uniform_R * total_R)[:, None]
+    group_R = (cumulative_RG <= goal_R1).sum(dim=1).clamp_max(cumulative_RG.shape[1] - 1)
+    before_R1 = torch.nn.functional.pad(cumulative_RG, (1, 0)).gather(1, group_R[:, None])
+    inside_RK = weight_RGK[torch.arange(len(group_R), device=group_R.device), group_R].double()
+    offset_R = (before_R1 + inside_RK.cumsum(dim=1) <= goal_R1).sum(dim=1)
+    # Rounding may carry the goal just past the group's last positive weight: step back onto it.
+    last_R = DRAW_GROUP - 1 - (inside_RK > 0).flip(1).int().argmax(dim=1)
+    return group_R * DRAW_GROUP + torch.minimum(offset_R, last_R), total_R
+
+
+def _logit_chunks(rows: HiddenRows) -> Iterator[tuple[int, Tensor]]:
+    """Yield (first row, float32 logits of a chunk of rows over the valid vocabulary)."""
+    unembed_VD = rows.unembed_VD[: rows.valid_vocab]
+    project = _projection(rows.hidden_RD, unembed_VD)
+    excluded = [token for token in rows.excluded if token < rows.valid_vocab]
+    step = max(1, CHUNK_BYTES // (4 * len(unembed_VD)))
+    for low in range(0, len(rows.hidden_RD), step):
+        logits_RV = project(rows.hidden_RD[low : low + step])
+        logits_RV[:, excluded] = EXCLUDED_LOGIT
+        yield low, logits_RV
+
+
+def _projection(hidden_RD: Tensor, unembed_VD: Tensor) -> Callable[[Tensor], Tensor]:
+    if hidden_RD.dtype == torch.float32:
+        return lambda chunk: chunk @ unembed_VD.T.to(torch.float32)
+    if hidden_RD.is_cuda:
+        return lambda chunk: torch.mm(chunk, unembed_VD.T.to(chunk.dtype), out_dtype=torch.float32)
+    return lambda chunk: chunk.float() @ unembed_VD.T.float()
+
+
+def _numpy(tensor: Tensor) -> Any:
+    return tensor.cpu().numpy()

@@ -1,0 +1,286 @@
+"""The fast fixed-sequence scorer: all samples, orders and blocks of a batch side by side.
+
+A fixed target makes every block's prefix known, so the clean sequence is prefilled once and each block of
+each order becomes an independent *chain* of at most ``block_size`` steps. ``rank`` (the step at which each
+position is revealed) describes a chain completely: what is visible at step t is ``rank < t``. Static orders
+know their ranks beforehand, so all their steps form one wave; adaptive orders fill theirs in step by step.
+Equal states within a wave (the all-masked block of every order, say) are evaluated once, and only rows that
+somebody needs reach the head.
+
+Shape letters: O orders, M blocks of all samples, W window, P (order, block, step) triples of a wave,
+U distinct states, R rows. Knows nothing of files, text or torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderlens.decode.columns import Columns
+from orderlens.decode.head import target_stats
+from orderlens.decode.select import choose
+from orderlens.errors import ModelOutputError, UserInputError
+from orderlens.grid import Canvas
+from orderlens.models.protocol import Anchor, IntArray, Model, Session, StateBatch
+from orderlens.orders.protocol import ConfidenceOrder, OracleOrder, Order, StaticOrder
+from orderlens.samples import EncodedSample
+from orderlens.stats import TargetStats
+
+BoolArray = NDArray[np.bool_]
+Advance = Callable[[int], None]
+NEVER = np.iinfo(np.int64).max
+"""Rank of a position that is not revealed (yet)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Every block to score, over all samples of the batch.
+
+    Attributes:
+        sample_M: index of the sample, which is also its session slot.
+        block_M: 0 for a sample's first scored block.
+        start_M: absolute position of the window's first token.
+        clean_MW: the true tokens (mask id past the end of the target).
+        given_MW: visible from the start: prompt tail, earlier blocks of a full-attention canvas.
+        open_MW: positions to reveal.
+    """
+
+    sample_M: IntArray
+    block_M: IntArray
+    start_M: IntArray
+    clean_MW: IntArray
+    given_MW: BoolArray
+    open_MW: BoolArray
+
+
+def score_batch(
+    model: Model,
+    samples: Sequence[EncodedSample],
+    orders: Sequence[Order],
+    anchor: Anchor | None = None,
+    on_reveals: Advance | None = None,
+) -> Columns:
+    """Score every sample under every order; return trace columns sorted by (sample, order, step).
+
+    Args:
+        model: any model; its block size is the grid.
+        samples: encoded samples with targets.
+        orders: orders of any kind.
+        anchor: where the grid starts; the model's own choice by default.
+        on_reveals: called with the number of newly scored tokens.
+    """
+    canvases = [
+        Canvas.plan(len(sample.prompt), len(sample.target), model.block_size, anchor or model.anchor)
+        for sample in samples
+    ]
+    check_fits(model, samples, canvases)
+    parts = []
+    for members in _equal_windows(model, canvases):
+        group = [samples[i] for i in members]
+        scorer = _Scorer(model, group, [canvases[i] for i in members], orders, on_reveals)
+        columns = scorer.run()
+        parts.append({**columns, "sample": np.asarray(members)[columns["sample"]]})
+    merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    in_order = np.lexsort((merged["step"], merged["order"], merged["sample"]))
+    return {name: values[in_order] for name, values in merged.items()}
+
+
+def check_fits(model: Model, samples: Sequence[EncodedSample], canvases: Sequence[Canvas]) -> None:
+    """Refuse a sample whose canvas is longer than the model's context."""
+    for sample, canvas in zip(samples, canvases, strict=True):
+        if canvas.end > model.max_positions:
+            raise UserInputError(
+                f"sample '{sample.id}': {canvas.prompt_length} prompt + {canvas.n_requested} tokens need "
+                f"{canvas.end} positions, but {model.name} has {model.max_positions}; shorten one of them"
+            )
+
+
+def _equal_windows(model: Model, canvases: Sequence[Canvas]) -> Iterator[list[int]]:
+    """Group samples whose windows have one width: all of them, or equal canvases under full attention."""
+    widths = [model.block_size if model.attention == "block-causal" else canvas.end for canvas in canvases]
+    for width in sorted(set(widths)):
+        yield [index for index, value in enumerate(widths) if value == width]
+
+
+class _Scorer:
+    def __init__(
+        self,
+        model: Model,
+        samples: Sequence[EncodedSample],
+        canvases: Sequence[Canvas],
+        orders: Sequence[Order],
+        on_reveals: Advance | None,
+    ) -> None:
+        self.model = model
+        self.samples = samples
+        self.orders = orders
+        self.on_reveals = on_reveals or (lambda _: None)
+        self.blocks = lay_out_blocks(model, samples, canvases)
+        self.steps_M = self.blocks.open_MW.sum(axis=1)
+        self.rank_OMW = np.full((len(orders), *self.blocks.open_MW.shape), NEVER)
+        self.static_O = np.array([isinstance(order, StaticOrder) for order in orders])
+        self.session = self._open(canvases)
+        self._plan_static_paths()
+        shape = (*self.rank_OMW.shape[:2], int(self.steps_M.max()))
+        self.found: dict[str, np.ndarray[Any, Any]] = {
+            name: np.full(shape, np.nan)
+            for name in ("logq", "max_logprob", "second_logprob", "entropy", "competitor_logprob")
+        }
+        self.found |= {name: np.zeros(shape, np.int64) for name in ("offset", "top_token", "n_tied")}
+
+    def run(self) -> Columns:
+        for o_P, m_P, t_P in self._waves():
+            self._run_wave(o_P, m_P, t_P)
+        return self._columns()
+
+    def _open(self, canvases: Sequence[Canvas]) -> Session:
+        session = self.model.open_session()
+        prefixes = [
+            np.concatenate([sample.prompt, sample.target])[: canvas.block_starts[-1]]
+            for sample, canvas in zip(self.samples, canvases, strict=True)
+        ]
+        session.prefill(prefixes, [canvas.offset for canvas in canvases])
+        return session
+
+    def _plan_static_paths(self) -> None:
+        for o, order in enumerate(self.orders):
+            if not isinstance(order, StaticOrder):
+                continue
+            for m, open_W in enumerate(self.blocks.open_MW):
+                sample_id = self.samples[self.blocks.sample_M[m]].id
+                path = order.path(int(self.steps_M[m]), sample_id, int(self.blocks.block_M[m]))
+                self.rank_OMW[o, m, np.flatnonzero(open_W)[path]] = np.arange(len(path))
+
+    def _waves(self) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
+        """Yield (order, block, step) triples: one wave for static orders alone, else one per step."""
+        o_P, m_P, t_P = self._triples()
+        if self.static_O.all():
+            yield o_P, m_P, t_P
+            return
+        for step in range(int(self.steps_M.max())):
+            now = t_P == step
+            yield o_P[now], m_P[now], t_P[now]
+
+    def _triples(self) -> tuple[IntArray, IntArray, IntArray]:
+        exists_MT = np.arange(self.steps_M.max()) < self.steps_M[:, None]
+        o, m, t = np.nonzero(np.broadcast_to(exists_MT, (len(self.orders), *exists_MT.shape)))
+        return o, m, t
+
+    def _run_wave(self, o_P: IntArray, m_P: IntArray, t_P: IntArray) -> None:
+        rank_PW = self.rank_OMW[o_P, m_P]
+        visible_PW = self.blocks.given_MW[m_P] | (rank_PW < t_P[:, None])
+        masked_PW = self.blocks.open_MW[m_P] & ~visible_PW
+        wanted_PW = np.where(self.static_O[o_P][:, None], rank_PW == t_P[:, None], masked_PW)
+        first_U, state_P = distinct_states(m_P, visible_PW)
+        wanted_UW = np.zeros((len(first_U), wanted_PW.shape[1]), bool)
+        np.logical_or.at(wanted_UW, state_P, wanted_PW)
+        row_UW, stats = self._evaluate(m_P[first_U], visible_PW[first_U], wanted_UW)
+        row_PW = row_UW[state_P]
+        offset_P, tied_P = (rank_PW == t_P[:, None]).argmax(axis=1), np.zeros_like(t_P)
+        for o in np.flatnonzero(~self.static_O):
+            mine = o_P == o
+            scores_R = self._scores(self.orders[o], stats)
+            offset_P[mine], tied_P[mine] = choose(scores_R, row_PW[mine], masked_PW[mine])
+            self.rank_OMW[o, m_P[mine], offset_P[mine]] = t_P[mine]
+        self._record((o_P, m_P, t_P), offset_P, tied_P, stats.take(row_PW[np.arange(len(t_P)), offset_P]))
+        self.on_reveals(len(t_P))
+
+    @staticmethod
+    def _scores(order: Order, stats: TargetStats) -> NDArray[np.float64]:
+        if isinstance(order, OracleOrder):
+            return order.scores(stats)
+        if isinstance(order, ConfidenceOrder):
+            return order.scores(stats.positions)
+        raise UserInputError(f"order '{order.spec}' is neither static, confidence-based nor an oracle")
+
+    def _evaluate(self, m_U: IntArray, visible_UW: BoolArray, wanted_UW: BoolArray) -> tuple[IntArray, TargetStats]:
+        blocks = self.blocks
+        tokens_UW = np.where(visible_UW, blocks.clean_MW[m_U], self.model.mask_id)
+        row_state_R, row_offset_R = np.nonzero(wanted_UW)
+        batch = StateBatch(blocks.sample_M[m_U], blocks.start_M[m_U], tokens_UW, row_state_R, row_offset_R)
+        targets_R = blocks.clean_MW[m_U[row_state_R], row_offset_R]
+        stats = target_stats(self.session.evaluate(batch), self.model.eos_ids, targets_R)
+        row_UW = np.full(wanted_UW.shape, -1)
+        row_UW[row_state_R, row_offset_R] = np.arange(len(row_state_R))
+        return row_UW, stats
+
+    def _record(
+        self, where: tuple[IntArray, IntArray, IntArray], offset_P: IntArray, tied_P: IntArray, stats: TargetStats
+    ) -> None:
+        impossible = np.flatnonzero(~np.isfinite(stats.target_logprob))
+        if len(impossible):
+            m = where[1][impossible[0]]
+            raise ModelOutputError(
+                f"sample '{self.samples[self.blocks.sample_M[m]].id}': the model gives the target token at position "
+                f"{self.blocks.start_M[m] + offset_P[impossible[0]]} probability zero; this text cannot be scored"
+            )
+        values = {
+            "logq": np.minimum(stats.target_logprob, 0.0),
+            "max_logprob": np.minimum(stats.positions.top_logprob, 0.0),
+            "second_logprob": stats.positions.second_logprob,
+            "entropy": stats.positions.entropy,
+            "competitor_logprob": stats.competitor_logprob,
+            "offset": offset_P,
+            "top_token": stats.positions.top_token,
+            "n_tied": tied_P,
+        }
+        for name, value in values.items():
+            self.found[name][where] = value
+
+    def _columns(self) -> Columns:
+        o, m, t = self._triples()
+        blocks = self.blocks
+        flat = {name: values[o, m, t] for name, values in self.found.items()}
+        before_M = _steps_before(blocks.sample_M, self.steps_M)
+        offset = flat.pop("offset")
+        return {
+            **flat,
+            "target_logprob": flat["logq"],
+            "sample": blocks.sample_M[m],
+            "order": o,
+            "block": blocks.block_M[m],
+            "step": before_M[m] + t,
+            "position": blocks.start_M[m] + offset,
+            "token_id": blocks.clean_MW[m, offset],
+            "is_overflow": np.zeros(len(o), bool),
+        }
+
+
+def lay_out_blocks(model: Model, samples: Sequence[EncodedSample], canvases: Sequence[Canvas]) -> Blocks:
+    """Cut every sample's canvas into the windows its blocks are evaluated in (all of one width)."""
+    rows: list[tuple[int, int, int, IntArray, BoolArray, BoolArray]] = []
+    for index, (sample, canvas) in enumerate(zip(samples, canvases, strict=True)):
+        sequence = np.full(canvas.end, model.mask_id)
+        sequence[: canvas.requested_end] = np.concatenate([sample.prompt, sample.target])
+        for block, start in enumerate(canvas.block_starts):
+            stop = start + canvas.block_size
+            low, high = (start, stop) if model.attention == "block-causal" else (0, canvas.end)
+            position_W = np.arange(low, high)
+            given_W = position_W < max(canvas.prompt_length, start)
+            open_W = ~given_W & (position_W < min(stop, canvas.requested_end))
+            rows.append((index, block, low, sequence[low:high], given_W, open_W))
+    sample, block, start, clean, given, open_ = zip(*rows, strict=True)
+    return Blocks(
+        np.array(sample), np.array(block), np.array(start), np.stack(clean), np.stack(given), np.stack(open_)
+    )
+
+
+def distinct_states(m_P: IntArray, visible_PW: BoolArray) -> tuple[IntArray, IntArray]:
+    """Return the index of one representative per distinct (block, visible set), and each triple's state."""
+    bits = np.packbits(visible_PW, axis=1)
+    keys = np.concatenate([m_P.astype(">i8")[:, None].view(np.uint8).reshape(len(m_P), 8), bits], axis=1)
+    packed = np.ascontiguousarray(keys).view(np.dtype((np.void, keys.shape[1])))[:, 0]
+    _, first_U, state_P = np.unique(packed, return_index=True, return_inverse=True)
+    return first_U, state_P
+
+
+def _steps_before(sample_M: IntArray, steps_M: IntArray) -> IntArray:
+    """Return the number of steps of the same sample's earlier blocks."""
+    running = np.cumsum(steps_M) - steps_M
+    first_of_sample = np.searchsorted(sample_M, sample_M)
+    result: IntArray = running - running[first_of_sample]
+    return result

@@ -1,0 +1,293 @@
+"""``hmm``: a real joint distribution, so that every reveal order must give the same log-probability.
+
+A hidden Markov chain over a small vocabulary with one absorbing hidden state that emits EOS for ever. Given
+any set of revealed tokens its conditionals are exact (forward–backward in float64), later blocks being
+marginalised out, which for a Markov chain means leaving them away. It is the product's ground truth: a
+public test double with no approximation in it.
+
+``hmm:incoherence=ε`` tilts each conditional by a function of the visible context (``tilt``): still
+normalised, but no longer the conditional of any joint, so orders disagree by an amount one can compute.
+
+Shape letters: N windows, W width, K hidden states (the last is the EOS state), V vocabulary.
+Needs numpy only; knows nothing of orders or targets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from orderlens.errors import UserInputError
+from orderlens.grid import block_edges
+from orderlens.models.characters import ALPHABET, CharacterTokenizer
+from orderlens.models.protocol import FloatArray, IntArray, LogProbRows, StateBatch
+from orderlens.rng import keyed_generator
+
+TILT_PERIOD = 64
+"""Positions that share a row of the tilt table."""
+
+
+@dataclass(frozen=True, slots=True)
+class HmmParameters:
+    """Probabilities of the chain (rows sum to 1) and the tables of the incoherent variant."""
+
+    initial_K: FloatArray
+    transition_KK: FloatArray
+    emission_KV: FloatArray
+    phase_PV: FloatArray
+    angle_V: FloatArray
+
+    @classmethod
+    def draw(cls, seed: int, n_states: int, n_characters: int) -> HmmParameters:
+        """Draw a peaked chain; every EOS-free sequence keeps positive probability."""
+        generator = keyed_generator(seed, "hmm", n_states, n_characters)
+        vocab = n_characters + 2
+        leave = generator.uniform(0.002, 0.02, size=n_states)
+        stay = 0.97 * generator.dirichlet(np.full(n_states, 0.25), size=n_states) + 0.03 / n_states
+        transition = np.zeros((n_states + 1, n_states + 1))
+        transition[:-1, :-1] = stay * (1 - leave)[:, None]
+        transition[:-1, -1] = leave
+        transition[-1, -1] = 1.0
+        emission = np.zeros((n_states + 1, vocab))
+        peaked = generator.dirichlet(np.full(n_characters, 0.15), size=n_states)
+        emission[:-1, :n_characters] = 0.98 * peaked + 0.02 / n_characters
+        emission[-1, n_characters] = 1.0
+        initial = np.append(generator.dirichlet(np.full(n_states, 1.0)), 0.0)
+        phase = generator.uniform(0, 2 * np.pi, size=(TILT_PERIOD, vocab))
+        return cls(initial, transition, emission, phase, generator.uniform(0, 2 * np.pi, size=vocab))
+
+    def digest(self) -> str:
+        """Return a digest of all tables."""
+        state = hashlib.blake2b(digest_size=16)
+        for table in (self.initial_K, self.transition_KK, self.emission_KV, self.phase_PV, self.angle_V):
+            state.update(np.ascontiguousarray(table).tobytes())
+        return state.hexdigest()
+
+
+class HiddenMarkovModel:
+    """The exact control model (``incoherence`` 0) and its deliberately incoherent variant."""
+
+    special_ids: frozenset[int] = frozenset()
+    attention: Literal["block-causal"] = "block-causal"
+    anchor: Literal["zero"] = "zero"
+    max_positions = 32768
+
+    def __init__(
+        self,
+        seed: int = 0,
+        n_states: int = 12,
+        n_characters: int = len(ALPHABET),
+        incoherence: float = 0.0,
+        block_size: int = 32,
+    ) -> None:
+        if not 2 <= n_characters <= len(ALPHABET):
+            raise UserInputError(f"hmm: characters={n_characters} must lie between 2 and {len(ALPHABET)}")
+        if n_states < 1 or block_size < 1:
+            raise UserInputError(f"hmm: states={n_states} and block={block_size} must be at least 1")
+        if not 0 <= incoherence < np.inf:
+            raise UserInputError(f"hmm: incoherence={incoherence} must be a finite number ≥ 0")
+        self._options = {"seed": seed, "states": n_states, "characters": n_characters, "block": block_size}
+        self.incoherence = float(incoherence)
+        self.block_size = block_size
+        self.tokenizer = CharacterTokenizer(n_characters)
+        self.parameters = HmmParameters.draw(seed, n_states, n_characters)
+
+    @classmethod
+    def parse(cls, argument: str) -> HiddenMarkovModel:
+        """Build from ``key=value`` pairs: seed, states, characters, block (integers), incoherence (float)."""
+        names = {"seed": "seed", "states": "n_states", "characters": "n_characters", "block": "block_size"}
+        values: dict[str, float] = {}
+        for part in filter(None, argument.split(",")):
+            key, _, text = part.partition("=")
+            try:
+                value = float(text) if key == "incoherence" else int(text)
+            except ValueError:
+                raise UserInputError(f"model 'hmm:{argument}': '{part}' is not key=number") from None
+            if key not in names and key != "incoherence":
+                allowed = ", ".join([*names, "incoherence"])
+                raise UserInputError(f"model 'hmm:{argument}': unknown option '{key}' (allowed: {allowed})")
+            values[names.get(key, key)] = value
+        return cls(**values)  # type: ignore[arg-type]  # integers stay integers: parsed above
+
+    @property
+    def name(self) -> str:
+        """The spec that loads this model again."""
+        defaults = {"seed": 0, "states": 12, "characters": len(ALPHABET), "block": 32}
+        options = {key: value for key, value in self._options.items() if value != defaults[key]}
+        if self.incoherence:
+            options["incoherence"] = self.incoherence  # type: ignore[assignment]
+        return "hmm" + (":" + ",".join(f"{key}={value}" for key, value in options.items()) if options else "")
+
+    @property
+    def vocab_size(self) -> int:
+        """Characters, EOS and mask."""
+        return len(self.tokenizer.characters) + 2
+
+    @property
+    def mask_id(self) -> int:
+        """The last id."""
+        return self.tokenizer.mask_id
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The one EOS id."""
+        return frozenset({self.tokenizer.eos_id})
+
+    @property
+    def digest(self) -> str:
+        """Digest of the chain's tables and the incoherence."""
+        return f"{self.parameters.digest()}-{self.incoherence}"
+
+    def with_block_size(self, block_size: int) -> HiddenMarkovModel:
+        """Return the same chain with another block size."""
+        options = self._options
+        return HiddenMarkovModel(
+            options["seed"], options["states"], options["characters"], self.incoherence, block_size
+        )
+
+    def joint_log_prob(self, tokens: Sequence[int]) -> float:
+        """Return the true log-probability of ``tokens`` as the beginning of a sequence, any length."""
+        total = 0.0
+        state_K = self.parameters.initial_K
+        for token in tokens:
+            if not 0 <= token < self.vocab_size or token == self.mask_id:
+                raise UserInputError(f"hmm: token id {token} is not in the vocabulary (0…{self.mask_id - 1})")
+            seen_K = state_K * self.parameters.emission_KV[:, token]
+            mass = seen_K.sum()
+            if mass == 0:
+                return -np.inf
+            total += float(np.log(mass))
+            state_K = (seen_K / mass) @ self.parameters.transition_KK
+        return total
+
+    def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
+        """Return the conditionals [L, V] of every position given all other visible tokens up to its block's end."""
+        ids = np.asarray(tokens, dtype=np.int64)
+        rows = []
+        for start, stop in block_edges(len(ids), self.block_size, grid_offset):
+            state_K, phase = self.advance(ids[:start], first=0)
+            window = ids[None, start:stop]
+            rows.append(self.conditionals(state_K[None], np.array([phase]), np.array([start]), window)[0])
+        return np.concatenate(rows) if rows else np.empty((0, self.vocab_size))
+
+    def advance(self, tokens: IntArray, first: int, state_K: FloatArray | None = None) -> tuple[FloatArray, float]:
+        """Return the hidden-state belief after ``tokens`` (which start at position ``first``) and their phase."""
+        belief_K = self.parameters.initial_K if state_K is None else state_K
+        emission_LK = self._evidence(tokens)
+        for seen_K in emission_LK:
+            joint_K = belief_K * seen_K
+            belief_K = (joint_K / joint_K.sum()) @ self.parameters.transition_KK
+        return belief_K, float(self._phases(tokens, first + np.arange(len(tokens))).sum())
+
+    def conditionals(
+        self, belief_NK: FloatArray, phase_N: FloatArray, starts_N: IntArray, tokens_NW: IntArray
+    ) -> FloatArray:
+        """Return log p [N, W, V] at every window position given the prefix and the *other* visible tokens."""
+        evidence_NWK = self._evidence(tokens_NW)
+        ahead_NWK = self._forward(belief_NK, evidence_NWK)
+        behind_NWK = self._backward(evidence_NWK)
+        state_NWK = ahead_NWK * behind_NWK
+        mass_NW1 = state_NWK.sum(axis=-1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):  # impossible evidence: NaN rows, reported by the caller
+            log_p_NWV = np.log((state_NWK / mass_NW1) @ self.parameters.emission_KV)
+        return self._tilt(log_p_NWV, phase_N, starts_N, tokens_NW) if self.incoherence else log_p_NWV
+
+    def open_session(self) -> HmmSession:
+        """Return a session without slots."""
+        return HmmSession(self)
+
+    def _evidence(self, tokens: IntArray) -> FloatArray:
+        visible = np.where(tokens == self.mask_id, 0, tokens)
+        return np.where((tokens == self.mask_id)[..., None], 1.0, self.parameters.emission_KV.T[visible])
+
+    def _forward(self, belief_NK: FloatArray, evidence_NWK: FloatArray) -> FloatArray:
+        """Belief over the hidden state at each position given everything before it (not at it)."""
+        ahead_NWK = np.empty_like(evidence_NWK)
+        for w in range(evidence_NWK.shape[1]):
+            ahead_NWK[:, w] = belief_NK
+            belief_NK = _normalised(belief_NK * evidence_NWK[:, w]) @ self.parameters.transition_KK
+        return ahead_NWK
+
+    def _backward(self, evidence_NWK: FloatArray) -> FloatArray:
+        """Likelihood of everything after each position in the window, up to a factor."""
+        behind_NWK = np.ones_like(evidence_NWK)
+        for w in range(evidence_NWK.shape[1] - 2, -1, -1):
+            later_NK = evidence_NWK[:, w + 1] * behind_NWK[:, w + 1]
+            behind_NWK[:, w] = _normalised(later_NK @ self.parameters.transition_KK.T)
+        return behind_NWK
+
+    def _phases(self, tokens: IntArray, positions: IntArray) -> FloatArray:
+        visible = np.where(tokens == self.mask_id, 0, tokens)
+        return np.where(tokens == self.mask_id, 0.0, self.parameters.phase_PV[positions % TILT_PERIOD, visible])
+
+    def _tilt(
+        self, log_p_NWV: FloatArray, phase_N: FloatArray, starts_N: IntArray, tokens_NW: IntArray
+    ) -> FloatArray:
+        """Add ε·cos(Σ phase of the other visible tokens + angle of v) and normalise again."""
+        positions_NW = starts_N[:, None] + np.arange(tokens_NW.shape[1])
+        own_NW = self._phases(tokens_NW, positions_NW)
+        context_NW = (phase_N + own_NW.sum(axis=1))[:, None] - own_NW
+        tilted = log_p_NWV + self.incoherence * np.cos(context_NW[..., None] + self.parameters.angle_V)
+        top = tilted.max(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            normalised: FloatArray = tilted - top - np.log(np.exp(tilted - top).sum(axis=-1, keepdims=True))
+        return normalised
+
+
+def _normalised(mass_NK: FloatArray) -> FloatArray:
+    with np.errstate(invalid="ignore"):
+        scaled: FloatArray = mass_NK / mass_NK.sum(axis=-1, keepdims=True)
+    return scaled
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Beliefs after each block boundary of a slot: ``boundaries[position] = (belief_K, phase)``."""
+
+    length: int
+    boundaries: dict[int, tuple[FloatArray, float]]
+
+
+class HmmSession:
+    """The Session protocol over cached beliefs at block boundaries."""
+
+    def __init__(self, model: HiddenMarkovModel) -> None:
+        self._model = model
+        self._slots: list[_Slot] = []
+
+    def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
+        """Cache the belief at every block boundary of every prefix."""
+        start = (self._model.parameters.initial_K, 0.0)
+        self._slots = [_Slot(0, {0: start}) for _ in prefixes]
+        for index, (prefix, offset) in enumerate(zip(prefixes, grid_offsets, strict=True)):
+            for low, high in block_edges(len(prefix), self._model.block_size, offset):
+                self._append(index, prefix[low:high])
+
+    def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
+        """Append one finished block to each slot."""
+        for index, tokens in zip(slots.tolist(), tokens_NW, strict=True):
+            self._append(index, tokens)
+
+    def keep(self, slots: IntArray) -> None:
+        """Keep (or repeat) the given slots, renumbered in this order."""
+        self._slots = [replace(self._slots[i], boundaries=dict(self._slots[i].boundaries)) for i in slots.tolist()]
+
+    def evaluate(self, states: StateBatch) -> LogProbRows:
+        """Return the exact conditionals of the wanted rows."""
+        pairs = zip(states.slots_N.tolist(), states.starts_N.tolist(), strict=True)
+        cached = [self._slots[slot].boundaries[start] for slot, start in pairs]
+        beliefs_NK = np.stack([belief for belief, _ in cached])
+        phases_N = np.array([phase for _, phase in cached])
+        log_p_NWV = self._model.conditionals(beliefs_NK, phases_N, states.starts_N, states.tokens_NW)
+        return LogProbRows(log_p_NWV[states.row_state_R, states.row_offset_R])
+
+    def _append(self, index: int, tokens: IntArray) -> None:
+        slot = self._slots[index]
+        belief_K, phase = slot.boundaries[slot.length]
+        after_K, added = self._model.advance(tokens, slot.length, belief_K)
+        end = slot.length + len(tokens)
+        self._slots[index] = _Slot(end, slot.boundaries | {end: (after_K, phase + added)})

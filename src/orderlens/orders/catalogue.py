@@ -1,0 +1,55 @@
+"""Order specs: ``name`` or ``name:argument`` to order objects, plugins included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orderlens.errors import UserInputError
+from orderlens.orders.protocol import Order
+from orderlens.registry import Registry
+
+_BUILTIN = {
+    "forced-ar": "orderlens.orders.fixed:ForcedAR",
+    "reverse-ar": "orderlens.orders.fixed:ReverseAR",
+    "random": "orderlens.orders.fixed:RandomOrder",
+    "max-prob": "orderlens.orders.confidence:MaxProb",
+    "top-margin": "orderlens.orders.confidence:TopMargin",
+    "entropy": "orderlens.orders.confidence:LowEntropy",
+    "oracle-max-q": "orderlens.orders.oracle:OracleMaxQ",
+    "oracle-margin": "orderlens.orders.oracle:OracleMargin",
+    "oracle-min-q": "orderlens.orders.oracle:OracleMinQ",
+}
+
+ORDERS: Registry[type[Order]] = Registry("order", _BUILTIN, entry_point_group="orderlens.orders")
+
+
+def parse_order(spec: str | Order) -> Order:
+    """Return the order that ``spec`` names, e.g. ``"forced-ar"`` or ``"random:3"``."""
+    if isinstance(spec, Order):
+        return spec
+    name, colon, argument = spec.strip().partition(":")
+    kind = ORDERS.get(name)
+    if not colon:
+        return kind()
+    parse = getattr(kind, "parse", None)
+    if parse is None:
+        raise UserInputError(f"order '{spec}': '{name}' takes no argument; write '{name}'")
+    order = parse(argument)
+    if not isinstance(order, Order):
+        raise UserInputError(f"order plugin '{name}' returned {type(order).__name__} instead of an Order")
+    return order
+
+
+def parse_orders(specs: str | Iterable[str | Order]) -> list[Order]:
+    """Return the orders of a comma-separated text or a sequence; empty and repeated ones are refused."""
+    items = [part for part in specs.split(",") if part.strip()] if isinstance(specs, str) else list(specs)
+    orders = [parse_order(item) for item in items]
+    if not orders:
+        raise UserInputError(f"no order given; choose from {', '.join(ORDERS.names())}")
+    seen: set[str] = set()
+    for order in orders:
+        key = order.spec if order.seed is not None else order.label
+        if key in seen:
+            raise UserInputError(f"order '{key}' is given twice; name each order once")
+        seen.add(key)
+    return orders

@@ -1,0 +1,41 @@
+"""Target-aware orders: diagnostics only, since they need the text they are scoring."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from orderlens.orders.protocol import OracleOrder, Scores
+from orderlens.stats import TargetStats
+
+
+class OracleMaxQ(OracleOrder):
+    """Largest probability of the target token."""
+
+    id = "oracle-max-q"
+    summary = "target token most probable first (needs the target)"
+
+    def scores(self, stats: TargetStats) -> Scores:
+        """Return log p(x*), which orders like p(x*)."""
+        return stats.target_logprob
+
+
+class OracleMargin(OracleOrder):
+    """Largest gap between the target and its strongest competitor."""
+
+    id = "oracle-margin"
+    summary = "target beats its best competitor most clearly first (needs the target)"
+
+    def scores(self, stats: TargetStats) -> Scores:
+        """Return p(x*) − max over other tokens."""
+        return np.exp(stats.target_logprob) - np.exp(stats.competitor_logprob)
+
+
+class OracleMinQ(OracleOrder):
+    """Smallest probability of the target token."""
+
+    id = "oracle-min-q"
+    summary = "target token least probable first (needs the target)"
+
+    def scores(self, stats: TargetStats) -> Scores:
+        """Return −log p(x*)."""
+        return -stats.target_logprob

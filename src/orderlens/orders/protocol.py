@@ -1,0 +1,72 @@
+"""The four kinds of order. An order's kind decides what it may look at.
+
+A deployable order is handed ``PositionStats`` and so cannot see a target; only an ``OracleOrder`` is handed
+``TargetStats``. Orders know nothing of models, batches or prompts. Scores are compared, never stored: the
+position with the largest score is revealed, the leftmost one among equals.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderlens.stats import DrawStats, PositionStats, TargetStats
+
+Scores = NDArray[np.float64]
+
+
+class Order(ABC):
+    """A reveal rule. ``label`` goes into the trace's ``order`` column, ``seed`` into its own."""
+
+    id: ClassVar[str]
+    summary: ClassVar[str]
+
+    @property
+    def label(self) -> str:
+        """The id, plus any option that is not a seed."""
+        return self.id
+
+    @property
+    def seed(self) -> int | None:
+        """The order's own seed, or None when it has none."""
+        return None
+
+    @property
+    def spec(self) -> str:
+        """The text that parses to this order again."""
+        return self.label if self.seed is None else f"{self.label}:{self.seed}"
+
+
+class StaticOrder(Order):
+    """An order whose path does not depend on the model, so all its steps can be computed at once."""
+
+    @abstractmethod
+    def path(self, n_positions: int, sample_id: str, block: int) -> NDArray[np.int64]:
+        """Return a permutation of ``range(n_positions)``: entry t is the place revealed at step t."""
+
+
+class ConfidenceOrder(Order):
+    """A deployable order that looks at the model's conditionals."""
+
+    @abstractmethod
+    def scores(self, stats: PositionStats) -> Scores:
+        """Return one score per masked position."""
+
+
+class DrawingOrder(ConfidenceOrder):
+    """An order that, at T > 0, draws a token at every masked position and then compares the draws."""
+
+    @abstractmethod
+    def draw_scores(self, draws: DrawStats) -> Scores:
+        """Return one score per drawn token."""
+
+
+class OracleOrder(Order):
+    """A diagnostic order that sees the target; it cannot generate and defines no distribution."""
+
+    @abstractmethod
+    def scores(self, stats: TargetStats) -> Scores:
+        """Return one score per masked position."""

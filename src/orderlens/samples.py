@@ -1,0 +1,80 @@
+"""Samples: what the caller gives (``Sample``) and what the decoder takes (``EncodedSample``)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from orderlens.errors import UserInputError
+from orderlens.models.protocol import IntArray, Model
+
+TextOrTokens = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One text to score or prompt to continue; ``prompt`` and ``target`` are text or token ids.
+
+    An empty prompt is legitimate. ``target`` is needed for scoring and ignored when generating.
+    """
+
+    id: str
+    prompt: TextOrTokens
+    target: TextOrTokens | None = None
+    task: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSample:
+    """A sample as token ids, checked against a model's vocabulary."""
+
+    id: str
+    prompt: IntArray
+    target: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    task: str | None = None
+
+    def content_key(self) -> str:
+        """Return a digest of the sample's id, task and tokens."""
+        state = hashlib.blake2b(digest_size=16)
+        state.update(f"{self.task}\x00{self.id}\x00{len(self.prompt)}\x00".encode())
+        state.update(self.prompt.astype("<i8").tobytes() + self.target.astype("<i8").tobytes())
+        return state.hexdigest()
+
+
+def encode_samples(
+    model: Model, samples: Iterable[Sample | str], *, need_target: bool
+) -> list[EncodedSample]:
+    """Tokenise and check samples; strings become prompts with ids ``"0"``, ``"1"``, …"""
+    encoded: list[EncodedSample] = []
+    seen: set[tuple[str | None, str]] = set()
+    for index, item in enumerate(samples):
+        sample = Sample(str(index), item) if isinstance(item, str) else item
+        if (sample.task, sample.id) in seen:
+            raise UserInputError(f"sample id '{sample.id}' occurs twice; ids must be unique")
+        seen.add((sample.task, sample.id))
+        encoded.append(_encode(model, sample, need_target))
+    if not encoded:
+        raise UserInputError("no samples given; there is nothing to decode")
+    return encoded
+
+
+def _encode(model: Model, sample: Sample, need_target: bool) -> EncodedSample:
+    prompt = _token_ids(model, sample.id, "prompt", sample.prompt)
+    if not need_target:
+        return EncodedSample(sample.id, prompt, task=sample.task)
+    target = _token_ids(model, sample.id, "target", sample.target if sample.target is not None else ())
+    if not len(target):
+        raise UserInputError(f"sample '{sample.id}' has an empty target; scoring needs at least one target token")
+    return EncodedSample(sample.id, prompt, target, sample.task)
+
+
+def _token_ids(model: Model, sample_id: str, part: str, value: TextOrTokens) -> IntArray:
+    ids = np.asarray(model.tokenizer.encode(value) if isinstance(value, str) else list(value), dtype=np.int64)
+    wrong = ids[(ids < 0) | (ids >= model.vocab_size) | (ids == model.mask_id)]
+    if len(wrong):
+        what = "the mask id" if wrong[0] == model.mask_id else f"outside the vocabulary (0…{model.vocab_size - 1})"
+        raise UserInputError(f"sample '{sample_id}': {part} token id {wrong[0]} is {what}")
+    return ids
