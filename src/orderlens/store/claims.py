@@ -1,0 +1,180 @@
+"""Claims: which worker computes which unit, with a lease that needs no common clock.
+
+A claim is a file that its owner rewrites with a growing beat. Others watch the beat with their own monotonic
+clock: unchanged for a whole lease means dead, whatever the wall clocks say. On the same Linux machine a dead
+process is noticed at once. A takeover creates the next attempt's file, so only one of several rivals gets it.
+Claims only avoid double work; that rows are never doubled is the commit's business.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from uuid import uuid4
+
+from orderlens.errors import StorageError
+from orderlens.store.folder import Folder
+from orderlens.store.records import stem
+
+_log = logging.getLogger(__name__)
+_FOLDER = "claims"
+
+
+def process_identity(pid: int | None = None) -> dict[str, Any] | None:
+    """Return what names a process on this machine beyond its number; None without /proc."""
+    number = os.getpid() if pid is None else pid
+    try:
+        started = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = Path("/proc/self/ns/pid").readlink().name
+    except (OSError, IndexError):
+        return None
+    return {"pid": number, "started": started, "machine": f"{boot}:{namespace}"}
+
+
+def is_dead(identity: dict[str, Any] | None) -> bool:
+    """Say whether a process of this machine is known to have ended (never guesses about other machines)."""
+    own = process_identity()
+    if identity is None or own is None or identity.get("machine") != own["machine"]:
+        return False
+    return process_identity(int(identity["pid"])) != identity
+
+
+class Claim:
+    """One claimed unit; use as a context manager or call ``release``."""
+
+    def __init__(self, book: ClaimBook, key: str, name: str) -> None:
+        self.key = key
+        self.name = name
+        self._book = book
+
+    def release(self) -> None:
+        """Give the unit back (after its commit, or when the work failed)."""
+        self._book.release(self)
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+@dataclass(slots=True)
+class _Sighting:
+    name: str
+    beat: object
+    since: float
+
+
+class ClaimBook:
+    """The claims of one worker on one run, kept alive by a background thread."""
+
+    def __init__(self, folder: Folder, lease_s: float) -> None:
+        self._folder = folder
+        self._lease = lease_s
+        self._owner = uuid4().hex
+        self._identity = process_identity()
+        self._held: dict[str, Claim] = {}
+        self._seen: dict[str, _Sighting] = {}
+        self._beat = 0
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self, key: str) -> Claim | None:
+        """Claim ``key``, or return None when a live worker has it."""
+        attempts = claim_files(self._folder, key)
+        latest = max(attempts, default=-1)
+        if latest >= 0 and not self._expired(key, attempts[latest]):
+            return None
+        name = f"{_FOLDER}/{stem(key)}.{latest + 1}.json"
+        if not self._folder.create(name, self._content(key), durable=False):
+            return None
+        for old in attempts.values():
+            self._folder.remove(old)
+        claim = Claim(self, key, name)
+        with self._lock:
+            self._held[key] = claim
+        self._start()
+        return claim
+
+    def _expired(self, key: str, name: str) -> bool:
+        content = read_claim(self._folder, name)
+        if content is not None and is_dead(content.get("process")):
+            return True
+        beat = None if content is None else (content.get("owner"), content.get("beat"))
+        now = time.monotonic()
+        seen = self._seen.get(key)
+        if seen is None or seen.name != name or seen.beat != beat:
+            self._seen[key] = _Sighting(name, beat, now)
+            return False
+        lease = self._lease if content is None else float(content.get("lease_s", self._lease))
+        return now - seen.since > lease
+
+    def _content(self, key: str) -> bytes:
+        value = {
+            "key": key,
+            "owner": self._owner,
+            "beat": self._beat,
+            "lease_s": self._lease,
+            "process": self._identity,
+        }
+        return json.dumps(value).encode()
+
+    def release(self, claim: Claim) -> None:
+        """Stop renewing a claim and remove its file."""
+        with self._lock:
+            self._held.pop(claim.key, None)
+            self._folder.remove(claim.name)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._renew, name="orderlens-claims", daemon=True)
+            self._thread.start()
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._lease / 4):
+            self._beat += 1
+            with self._lock:
+                for claim in self._held.values():
+                    self._renew_one(claim)
+
+    def _renew_one(self, claim: Claim) -> None:
+        try:
+            self._folder.put(claim.name, self._content(claim.key), durable=False)
+        except (StorageError, OSError) as error:  # the next beat may work; a lost claim costs work, not rows
+            _log.warning("could not renew the claim on %s: %s", claim.key, error)
+
+    def close(self) -> None:
+        """Stop the thread and give back what is still held."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        for claim in list(self._held.values()):
+            self.release(claim)
+
+
+def claim_files(folder: Folder, key: str) -> dict[int, str]:
+    """Return attempt → file name of the claims on ``key``."""
+    start = f"{_FOLDER}/{stem(key)}."
+    names = [name for name in folder.sizes(_FOLDER) if name.startswith(start) and name.endswith(".json")]
+    numbers = {name: name[len(start) : -len(".json")] for name in names}
+    return {int(number): name for name, number in numbers.items() if number.isdigit()}
+
+
+def read_claim(folder: Folder, name: str) -> dict[str, Any] | None:
+    """Return a claim's content; None when it is gone or cannot be read."""
+    try:
+        value = json.loads(folder.read(name))
+    except (FileNotFoundError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,255 @@
+"""Tables to Parquet bytes and back, compactly and without loss.
+
+Two things are not stored: columns that are null throughout, and values that follow from another column (the
+target's log-probability is ``logq`` when scoring; the maximum is ``logq`` wherever the argmax was revealed).
+Such values are null in the file, the file's metadata names the columns to fill, and reading restores them
+bit for bit. Row groups end where traces end. Knows columns, not folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from orderlens.store.schema import LOG_PROB_COLUMNS, SCHEMA_VERSION, SCHEMAS, TRACE_KEY
+
+ROW_GROUP_ROWS = 1 << 16
+METADATA_KEY = b"orderlens"
+_DICTIONARY = ("sample_id", "task", "order", "seed", "temperature", "sample_seed", "n_tied", "n_committed")
+_DELTA = ("block", "step", "position")
+_SPLIT = ("token_id",)
+_ZSTD_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Where a column's value can be found again: ``base``, or ``at_argmax`` where ``is_argmax`` holds."""
+
+    base: str
+    at_argmax: str | None = None
+
+    def columns(self) -> list[str]:
+        """Return the columns the rule reads."""
+        return [self.base] if self.at_argmax is None else [self.base, self.at_argmax, "is_argmax"]
+
+    def value(self, table: pa.Table) -> pa.ChunkedArray | pa.Array:
+        """Return the implied column."""
+        if self.at_argmax is None:
+            return table[self.base]
+        return pc.if_else(table["is_argmax"], table[self.at_argmax], table[self.base])
+
+
+RULES: dict[str, Rule] = {
+    "target_logprob": Rule("logq"),
+    "max_logprob": Rule("logq"),
+    "tempered_logq": Rule("logq"),
+    "competitor_logprob": Rule("max_logprob", at_argmax="second_logprob"),
+}
+"""Columns that often repeat others; a rule may read columns of rules above it."""
+
+
+def sort_rows(table: pa.Table, name: str) -> pa.Table:
+    """Return the rows sorted by trace and step (tables without steps: by their key); stable."""
+    keys = [*TRACE_KEY, "step"] if name == "reveals" else list(TRACE_KEY)
+    present = [(key, "ascending") for key in keys if key in table.column_names]
+    return table.take(pc.sort_indices(table, sort_keys=present)) if present else table
+
+
+def trace_starts(table: pa.Table) -> NDArray[np.int64]:
+    """Return the row at which each trace begins, for rows in which every trace is contiguous."""
+    if not table.num_rows:
+        return np.empty(0, np.int64)
+    changed = np.zeros(table.num_rows, bool)
+    changed[0] = True
+    for name in (*TRACE_KEY, "run"):
+        if name in table.column_names:
+            changed[1:] |= _changes(table[name])
+    return np.flatnonzero(changed)
+
+
+def _changes(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Return where a value differs from the one before (null equals null), shape [rows − 1]."""
+    codes = pc.dictionary_encode(column, null_encoding="encode") if not _is_dictionary(column) else column
+    indices = codes.unify_dictionaries().combine_chunks().indices
+    array = indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.asarray(array[1:] != array[:-1])
+
+
+def _is_dictionary(column: pa.ChunkedArray) -> bool:
+    return bool(pa.types.is_dictionary(column.type))
+
+
+def encode(name: str, table: pa.Table, metadata: Mapping[str, Any]) -> tuple[bytes, str]:
+    """Return the Parquet bytes of a sorted table of ``name``, and a digest of their layout."""
+    slim, filled = _slim(name, table)
+    note = {"schema_version": SCHEMA_VERSION, "table": name, "filled": filled, **metadata}
+    slim = slim.replace_schema_metadata({METADATA_KEY: json.dumps(note, sort_keys=True).encode()})
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, slim.schema, **_options(slim.schema)) as writer:
+        for start, stop in _groups(table if name == "reveals" else None, slim.num_rows):
+            writer.write_table(slim.slice(start, stop - start), row_group_size=stop - start)
+    return sink.getvalue().to_pybytes(), _layout(slim.schema, filled)
+
+
+def _layout(schema: pa.Schema, filled: Sequence[str]) -> str:
+    text = "\n".join(f"{field.name}:{field.type}" for field in schema) + "|" + ",".join(filled)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _options(schema: pa.Schema) -> dict[str, Any]:
+    floats = [
+        field.name for field in schema if pa.types.is_floating(field.type) and field.name != "temperature"
+    ]
+    encoding = dict.fromkeys(floats, "BYTE_STREAM_SPLIT")
+    encoding |= {field: "BYTE_STREAM_SPLIT" for field in _SPLIT if field in schema.names}
+    encoding |= {field: "DELTA_BINARY_PACKED" for field in _DELTA if field in schema.names}
+    return {
+        "compression": "zstd",
+        "compression_level": _ZSTD_LEVEL,
+        "use_dictionary": [
+            field.name for field in schema if field.name not in encoding and _plain(field.type)
+        ],
+        "column_encoding": encoding,
+        "write_statistics": [item for item in (*TRACE_KEY, "logq") if item in schema.names],
+        "write_page_checksum": True,
+        "version": "2.6",
+        "data_page_version": "2.0",
+    }
+
+
+def _plain(kind: pa.DataType) -> bool:
+    return not (pa.types.is_nested(kind) or pa.types.is_boolean(kind))
+
+
+def _groups(table: pa.Table | None, rows: int) -> Iterator[tuple[int, int]]:
+    """Yield row-group bounds of about ROW_GROUP_ROWS rows that never cut a trace."""
+    cuts = np.arange(0, rows, ROW_GROUP_ROWS) if table is None else trace_starts(table)
+    start = 0
+    while start < rows:
+        ahead = cuts[np.searchsorted(cuts, start + ROW_GROUP_ROWS) :]
+        stop = int(ahead[0]) if len(ahead) else rows
+        yield start, stop
+        start = stop
+
+
+def _slim(name: str, table: pa.Table) -> tuple[pa.Table, list[str]]:
+    """Return the table without implied values and empty columns, and the columns to fill when reading."""
+    filled: list[str] = []
+    slim = table
+    for column, rule in RULES.items() if name == "reveals" else ():
+        thinned = _thin(table, column, rule)
+        if thinned is not None:
+            slim = slim.set_column(slim.column_names.index(column), column, thinned)
+            filled.append(column)
+    optional = [field.name for field in slim.schema if field.nullable]
+    empty = [item for item in optional if slim[item].null_count == slim.num_rows and _restorable(name, item)]
+    return slim.drop_columns(empty), filled
+
+
+def _restorable(name: str, column: str) -> bool:
+    """Only columns of the schema come back when they are not stored."""
+    return name in SCHEMAS and column in SCHEMAS[name].names
+
+
+def _thin(table: pa.Table, column: str, rule: Rule) -> pa.ChunkedArray | None:
+    """Return ``column`` with nulls where the rule implies it, or None when the rule does not help."""
+    if any(table[item].null_count for item in (column, *rule.columns())) or not table.num_rows:
+        return None
+    same = _same_bits(table[column], rule.value(table))
+    if same.mean() < 0.05:  # the null flags would cost more than they save
+        return None
+    return pc.if_else(pa.array(same), pa.scalar(None, table[column].type), table[column])
+
+
+def _same_bits(left: pa.ChunkedArray, right: pa.ChunkedArray) -> NDArray[np.bool_]:
+    kind = np.int32 if left.type == pa.float32() else np.int64
+    return np.asarray(left.to_numpy().view(kind) == right.to_numpy().view(kind))
+
+
+def part_note(schema: pa.Schema) -> dict[str, Any]:
+    """Return what ``encode`` noted in a part's metadata; empty for a file that is not ours."""
+    raw = (schema.metadata or {}).get(METADATA_KEY)
+    try:
+        note = json.loads(raw) if raw else {}
+    except ValueError:
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def full_schema(name: str, stored: pa.Schema) -> pa.Schema:
+    """Return the schema of the restored table: declared columns first, then the file's own."""
+    real = stored.field("logq").type if "logq" in stored.names else None
+    declared = [] if name not in SCHEMAS else [_declared(field, real) for field in SCHEMAS[name]]
+    names = {field.name for field in declared}
+    own = [pa.field(field.name, field.type) for field in stored if field.name not in names]
+    return pa.schema([*declared, *own])
+
+
+def _declared(field: pa.Field, real: pa.DataType | None) -> pa.Field:
+    kind = real if real is not None and field.name in LOG_PROB_COLUMNS else field.type
+    return pa.field(field.name, kind)
+
+
+def needed(columns: Iterable[str], filled: Sequence[str]) -> list[str]:
+    """Return the columns to read so that ``columns`` can be restored."""
+    result = list(dict.fromkeys(columns))
+    for column in result:  # grows while it is walked: rules may read columns of other rules
+        if column in filled:
+            result += [item for item in RULES[column].columns() if item not in result]
+    return result
+
+
+def restore(name: str, stored: pa.Table, columns: Sequence[str], file_schema: pa.Schema) -> pa.Table:
+    """Return ``columns`` of the full table from what was stored."""
+    filled = part_note(file_schema).get("filled", [])
+    schema = full_schema(name, file_schema)
+    table = stored
+    for column in needed(columns, filled):
+        if column not in table.column_names:
+            table = table.append_column(column, pa.nulls(table.num_rows, schema.field(column).type))
+    for column, rule in RULES.items():
+        if column in filled and column in table.column_names:
+            value = pc.coalesce(table[column], rule.value(table))
+            table = table.set_column(table.column_names.index(column), column, value)
+    return table.select(list(columns)).cast(
+        pa.schema([_as_read(table, schema.field(item)) for item in columns])
+    )
+
+
+def _as_read(table: pa.Table, field: pa.Field) -> pa.Field:
+    """Keep dictionary columns as they were read."""
+    kind = table.schema.field(field.name).type
+    return pa.field(field.name, kind if pa.types.is_dictionary(kind) else field.type)
+
+
+def open_part(handle: IO[bytes] | str, *, dictionaries: bool = False) -> pq.ParquetFile:
+    """Open a part for reading with checksums; ``dictionaries`` keeps the key strings as dictionaries."""
+    coded = ["sample_id", "task", "order"] if dictionaries else None
+    return pq.ParquetFile(handle, page_checksum_verification=True, read_dictionary=coded, memory_map=False)
+
+
+def read_groups(
+    name: str, file: pq.ParquetFile, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
+) -> Iterator[pa.Table]:
+    """Yield the row groups of a part as restored tables."""
+    schema = file.schema_arrow
+    wanted = list(columns) if columns is not None else full_schema(name, schema).names
+    stored = [item for item in needed(wanted, part_note(schema).get("filled", [])) if item in schema.names]
+    for group in range(file.num_row_groups) if groups is None else groups:
+        rows = file.metadata.row_group(group).num_rows
+        table = file.read_row_group(group, columns=stored) if stored else _no_columns(rows)
+        yield restore(name, table, wanted, schema)
+
+
+def _no_columns(rows: int) -> pa.Table:
+    """Return a table with rows and no columns (every wanted column is null throughout)."""
+    return pa.table({"_": pa.nulls(rows)}).select([]) if rows == 0 else pa.table({"_": pa.nulls(rows)})

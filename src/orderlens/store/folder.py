@@ -1,0 +1,317 @@
+"""A folder of bytes: the few file operations the store needs, on a local disk or any fsspec file system.
+
+Every name is relative to the folder and uses ``/``. Two operations carry the commit protocol: ``put``
+replaces a file as a whole and ``create`` lets exactly one of several writers make it. The module knows
+nothing about runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+from uuid import uuid4
+
+from orderlens.errors import MissingPackageError, StorageError
+
+TEMPORARY = ".tmp-"
+"""Prefix of the file name of a write in progress."""
+
+
+class Folder(Protocol):
+    """What the store asks of a place that keeps files."""
+
+    label: str
+    exclusive: bool
+    """Whether ``create`` is free of races (else the last writer wins)."""
+
+    def read(self, name: str) -> bytes:
+        """Return the file's bytes; FileNotFoundError when there is none."""
+
+    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Write or replace a file as a whole; ``durable`` waits until it survives a power cut."""
+
+    def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
+        """Write a new file as a whole; False (and no change) when it exists."""
+
+    def exists(self, name: str) -> bool:
+        """Say whether there is such a file."""
+
+    def sizes(self, under: str = "") -> dict[str, int]:
+        """Return name → bytes of all files under a subfolder, at any depth."""
+
+    def remove(self, name: str) -> None:
+        """Delete a file; nothing happens when there is none."""
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file (not atomic everywhere)."""
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file for random-access reading."""
+
+    def location(self, name: str) -> str:
+        """Return the path or address under which other readers find the file."""
+
+    def filesystem(self) -> Any:
+        """Return the fsspec file system that ``location`` refers to, None for local paths."""
+
+
+@contextmanager
+def storage_errors(action: str, label: str) -> Iterator[None]:
+    """Turn what the file system refuses into a ``StorageError`` that says what to do."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot {action} in {label}: {_remedy(error)}") from error
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full; what was committed is kept: free some space and run the same command again"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "the folder is read-only; make it writable or choose another one with --out"
+    return error.strerror or str(error)
+
+
+class LocalFolder:
+    """A folder on a local disk: temporary file, fsync, then rename or link."""
+
+    exclusive = True
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        self.label = str(root)
+
+    def read(self, name: str) -> bytes:
+        """Return the file's bytes."""
+        with storage_errors(f"read {name}", self.label):
+            return (self.root / name).read_bytes()
+
+    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Write or replace a file as a whole."""
+        with storage_errors(f"write {name}", self.label), self._temporary(name, data, durable) as temporary:
+            temporary.replace(self.root / name)
+            _sync_folder((self.root / name).parent, durable)
+
+    def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
+        """Write a new file as a whole; False when it exists."""
+        with storage_errors(f"write {name}", self.label):
+            if (self.root / name).exists():
+                return False
+            with self._temporary(name, data, durable) as temporary:
+                made = _link(temporary, self.root / name)
+            _sync_folder((self.root / name).parent, durable)
+            return made
+
+    @contextmanager
+    def _temporary(self, name: str, data: bytes, durable: bool) -> Iterator[Path]:
+        folder = (self.root / name).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{TEMPORARY}{uuid4().hex}"
+        try:
+            with temporary.open("xb") as handle:
+                handle.write(data)
+                handle.flush()
+                if durable:
+                    os.fsync(handle.fileno())
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def exists(self, name: str) -> bool:
+        """Say whether there is such a file."""
+        return (self.root / name).is_file()
+
+    def sizes(self, under: str = "") -> dict[str, int]:
+        """Return name → bytes of all files under a subfolder."""
+        found = {}
+        for folder, _, names in os.walk(self.root / under):
+            for name in names:
+                path = Path(folder) / name
+                try:
+                    found[path.relative_to(self.root).as_posix()] = path.stat().st_size
+                except FileNotFoundError:  # removed by another worker since the listing
+                    continue
+        return found
+
+    def remove(self, name: str) -> None:
+        """Delete a file if there is one."""
+        with storage_errors(f"remove {name}", self.label):
+            (self.root / name).unlink(missing_ok=True)
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file."""
+        with storage_errors(f"move {source}", self.label):
+            (self.root / target).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / source).replace(self.root / target)
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file for reading."""
+        return (self.root / name).open("rb")
+
+    def location(self, name: str) -> str:
+        """Return the file's path."""
+        return str(self.root / name)
+
+    def filesystem(self) -> Any:
+        """Return None: plain paths need no file system."""
+        return None
+
+
+def _link(temporary: Path, target: Path) -> bool:
+    """Give ``temporary`` its final name unless that is taken."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        return _reserve(temporary, target)
+    return True
+
+
+def _reserve(temporary: Path, target: Path) -> bool:
+    """Do the same on a disk without hard links: O_EXCL decides who wins, a rename brings the content.
+
+    A crash in between leaves an empty file, which readers of records treat as absent.
+    """
+    try:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    temporary.replace(target)
+    return True
+
+
+def _sync_folder(folder: Path, durable: bool) -> None:
+    """Make a rename durable; Windows cannot open folders and needs no such call."""
+    if not durable or os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class RemoteFolder:
+    """A folder on an fsspec file system, where one PUT is atomic and a rename is not."""
+
+    _lock = threading.Lock()
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        self._files = filesystem
+        self._root = str(filesystem._strip_protocol(root)).rstrip("/")
+        self.label = str(filesystem.unstrip_protocol(self._root))
+        self.exclusive = _has_exclusive_create(filesystem)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def read(self, name: str) -> bytes:
+        """Return the object's bytes."""
+        with storage_errors(f"read {name}", self.label):
+            return bytes(self._files.cat_file(self._path(name)))
+
+    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:  # noqa: ARG002  a PUT is durable
+        """Write or replace an object with a single request."""
+        with storage_errors(f"write {name}", self.label):
+            self._make_parent(name)
+            self._files.pipe_file(self._path(name), data)
+
+    def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:  # noqa: ARG002
+        """Write a new object with a conditional request where the service knows it."""
+        with storage_errors(f"write {name}", self.label), self._lock:
+            self._make_parent(name)
+            if self.exists(name):
+                return False
+            try:
+                self._files.pipe_file(self._path(name), data, mode="create")
+            except FileExistsError:
+                return False
+            except OSError:
+                if not self.exists(name):
+                    raise
+                # Another writer was first (S3 answers 412), unless a retry met our own earlier request.
+                return self.read(name) == data
+            return True
+
+    def _make_parent(self, name: str) -> None:
+        self._files.makedirs(self._files._parent(self._path(name)), exist_ok=True)
+
+    def exists(self, name: str) -> bool:
+        """Say whether there is such an object, past any listing cache."""
+        self._files.invalidate_cache()
+        return bool(self._files.isfile(self._path(name)))
+
+    def sizes(self, under: str = "") -> dict[str, int]:
+        """Return name → bytes of all objects under a prefix."""
+        self._files.invalidate_cache()
+        try:
+            found = self._files.find(self._path(under), detail=True)
+        except FileNotFoundError:
+            return {}
+        start = len(self._root) + 1
+        return {path[start:]: int(entry["size"]) for path, entry in sorted(found.items())}
+
+    def remove(self, name: str) -> None:
+        """Delete an object if there is one."""
+        with storage_errors(f"remove {name}", self.label):
+            try:
+                self._files.rm_file(self._path(name))
+            except FileNotFoundError:
+                return
+
+    def move(self, source: str, target: str) -> None:
+        """Copy, then delete."""
+        self.put(target, self.read(source))
+        self.remove(source)
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open an object for random-access reading."""
+        handle: IO[bytes] = self._files.open(self._path(name), "rb")
+        return handle
+
+    def location(self, name: str) -> str:
+        """Return the object's address."""
+        return str(self._files.unstrip_protocol(self._path(name)))
+
+    def filesystem(self) -> Any:
+        """Return the fsspec file system."""
+        return self._files
+
+
+def _has_exclusive_create(filesystem: Any) -> bool:
+    protocols = filesystem.protocol
+    names = {protocols} if isinstance(protocols, str) else set(protocols)
+    return bool(names & {"s3", "s3a", "gs", "gcs", "abfs", "az", "memory"})
+
+
+def open_folder(path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
+    """Return the folder at a local path or an address such as ``s3://bucket/run``.
+
+    Args:
+        path: path or address.
+        filesystem: an fsspec or pyarrow file system that ``path`` lives on; None derives it from ``path``.
+    """
+    if filesystem is None and "://" not in str(path):
+        return LocalFolder(path)
+    try:
+        import fsspec
+        from fsspec.implementations.arrow import ArrowFSWrapper
+    except ImportError as error:
+        raise MissingPackageError(f"{path} needs fsspec (pip install fsspec)") from error
+    if filesystem is None:
+        filesystem, path = fsspec.core.url_to_fs(str(path))
+    elif not isinstance(filesystem, fsspec.AbstractFileSystem):
+        filesystem = ArrowFSWrapper(filesystem)
+    if "file" in filesystem.protocol:
+        return LocalFolder(filesystem._strip_protocol(str(path)))
+    return RemoteFolder(filesystem, str(path))

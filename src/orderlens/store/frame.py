@@ -1,0 +1,86 @@
+"""A table on request: ``Frame`` loads nothing until it is asked for Arrow, pandas or Polars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from orderlens.errors import MissingPackageError, UnknownNameError
+from orderlens.registry import suggest
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+Loader = Callable[[Sequence[str] | None], pa.Table]
+"""Returns the table with the given columns, or with all."""
+
+
+class Frame:
+    """A table that is read when asked for.
+
+    Attributes:
+        schema: names and types of its columns.
+    """
+
+    def __init__(self, schema: pa.Schema, load: Loader, relation: Any = None) -> None:
+        self.schema = schema
+        self._load = load
+        self._relation = relation
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Frame:
+        """Wrap a table that is already there."""
+        return cls(table.schema, lambda columns: table if columns is None else table.select(list(columns)))
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.schema.names)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return an Arrow table of all or some columns."""
+        for name in columns or ():
+            if name not in self.schema.names:
+                known = ", ".join(self.columns)
+                hint = suggest(name, self.columns)
+                raise UnknownNameError(f"unknown column '{name}'{hint} (known: {known})")
+        return self._load(columns)
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Return a pandas frame of all or some columns."""
+        return self.to_arrow(columns).to_pandas()
+
+    def to_polars(self, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """Return a Polars frame of all or some columns."""
+        try:
+            import polars as pl
+        except ImportError as error:
+            raise MissingPackageError("to_polars needs polars (pip install 'orderlens[polars]')") from error
+        frame = pl.from_arrow(self.to_arrow(columns))
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def to_duckdb(self) -> Any:
+        """Return a lazy DuckDB relation."""
+        if self._relation is not None:
+            return self._relation
+        return import_duckdb().from_arrow(self.to_arrow())
+
+    def __len__(self) -> int:
+        first = self.columns[:1]
+        return int(self.to_arrow(first).num_rows)
+
+    def __repr__(self) -> str:
+        return f"Frame({', '.join(self.columns)})"
+
+
+def import_duckdb() -> Any:
+    """Return the duckdb module, or say how to install it."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise MissingPackageError("SQL over runs needs duckdb (pip install duckdb)") from error
+    return duckdb

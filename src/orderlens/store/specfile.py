@@ -1,0 +1,164 @@
+"""``spec.json``: what a run computes (must match on resume) and where it was started (need not).
+
+Written first and only once. A folder with another spec is refused with the fields that differ; a spec that
+was edited by hand no longer fits its digest and is refused too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orderlens.errors import CorruptRunError, RunError, UserInputError
+from orderlens.store.folder import Folder
+from orderlens.store.records import SPEC, canonical, digest_of
+from orderlens.store.schema import SCHEMA_VERSION, parse_version
+
+FORMAT = "orderlens-run"
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SpecFile:
+    """The content of ``spec.json``."""
+
+    version: str
+    spec: dict[str, Any]
+    digest: str
+    provenance: dict[str, Any]
+
+    @property
+    def edited(self) -> bool:
+        """Whether the spec no longer fits its digest."""
+        return digest_of(self.spec) != self.digest
+
+
+def plain_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``spec`` as plain JSON values (tuples become lists, numpy scalars numbers, keys strings)."""
+    try:
+        text = json.dumps(dict(spec), default=_plain_value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UserInputError(f"the run's spec cannot be written as JSON: {error}") from error
+    value: dict[str, Any] = json.loads(text)
+    return value
+
+
+def _plain_value(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+def create_spec(folder: Folder, spec: Mapping[str, Any], provenance: Mapping[str, Any]) -> SpecFile:
+    """Write ``spec.json``, or check that the one which is there says the same.
+
+    Raises:
+        RunError: the folder holds another spec, an edited one, or files that are no run.
+    """
+    wanted = plain_spec(spec)
+    body = {
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "spec_digest": digest_of(wanted),
+        "spec": wanted,
+        "provenance": dict(provenance),
+    }
+    if not folder.exists(SPEC):
+        _refuse_foreign_folder(folder)
+    folder.create(SPEC, json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False).encode())
+    found = read_spec(folder)
+    _check_same(folder, found, wanted)
+    return found
+
+
+def _refuse_foreign_folder(folder: Folder) -> None:
+    """A folder with committed work but no spec is damaged; one with other files is not ours to fill."""
+    names = [name for name in folder.sizes() if not name.rsplit("/", 1)[-1].startswith(".")]
+    if names and not _raced(folder):
+        raise RunError(
+            f"{folder.label} is not empty and not a run (it holds {min(names)}); "
+            "choose an empty or new folder"
+        )
+
+
+def _raced(folder: Folder) -> bool:
+    """Say whether another process wrote the spec since we looked."""
+    return folder.exists(SPEC)
+
+
+def read_spec(folder: Folder) -> SpecFile:
+    """Read ``spec.json``; refuses what is no run, damaged, or of a newer major schema."""
+    try:
+        data = folder.read(SPEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RunError(f"{folder.label} is not a run: it has no {SPEC}") from error
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise CorruptRunError(
+            f"{folder.label}/{SPEC} is damaged ({error}); restore it from a copy"
+        ) from error
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise RunError(f"{folder.label} is not a run: its {SPEC} was not written by orderlens")
+    _check_version(folder, value["schema_version"])
+    return SpecFile(value["schema_version"], value["spec"], value["spec_digest"], value["provenance"])
+
+
+def _check_version(folder: Folder, version: str) -> None:
+    if parse_version(version)[0] > parse_version(SCHEMA_VERSION)[0]:
+        raise RunError(
+            f"{folder.label} has schema {version}, newer than the {SCHEMA_VERSION} this version reads; "
+            "upgrade orderlens"
+        )
+
+
+def refuse_edited(folder: Folder, found: SpecFile) -> SpecFile:
+    """Return ``found`` unless it was changed after it was written."""
+    if found.edited:
+        raise RunError(
+            f"{folder.label}/{SPEC} was edited after the run was started (its digest does not match); "
+            "undo the edit, or start a new run in another folder"
+        )
+    return found
+
+
+def _check_same(folder: Folder, found: SpecFile, wanted: Mapping[str, Any]) -> None:
+    differences = spec_diff(found.spec, wanted)
+    listed = "; ".join(differences[:_SHOWN]) + (" …" if len(differences) > _SHOWN else "")
+    if found.edited:
+        shown = f" (differs from this command in: {listed})" if differences else ""
+        raise RunError(
+            f"{folder.label}/{SPEC} was edited after the run was started: its digest does not match{shown}; "
+            "undo the edit, or use another folder"
+        )
+    if differences:
+        raise RunError(f"{folder.label} holds a run with another spec: {listed}; use another folder")
+
+
+def spec_diff(old: Any, new: Any, path: str = "") -> list[str]:
+    """Return one line per field that differs between two specs."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        lines = []
+        for name in sorted({*old, *new}):
+            inner = f"{path}.{name}" if path else str(name)
+            lines += spec_diff(old.get(name, _ABSENT), new.get(name, _ABSENT), inner)
+        return lines
+    same = _ABSENT not in (old, new) and canonical(old) == canonical(new)
+    return [] if same else [f"{path or 'spec'}: the run has {_shown(old)}, asked for {_shown(new)}"]
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+_ABSENT = _Absent()
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
