@@ -1,0 +1,126 @@
+"""The bundled tasks: `arith` and `choice`, made by seeded code; no test item is ever trained on.
+
+A problem's key (its structure and its numbers or facts, free of wording) is hashed, and the hash alone
+decides the split: an eighth of all keys are test keys for good, whatever the seed. The training stream
+rejects them and the test set takes nothing else. Knows nothing about models or grading (graders.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, Literal
+
+from orderlens.errors import UserInputError
+from orderlens.tasks import arith, choice
+from orderlens.tasks.problem import Problem
+
+Split = Literal["test", "train"]
+Item = dict[str, Any]
+TASKS: dict[str, Callable[[Random, int], Problem]] = {"arith": arith.problem, "choice": choice.problem}
+LEVELS = (1, 2, 3)
+LETTERS = "ABCD"
+_TEST_SHARE = 8  # one key in eight belongs to the test split
+
+
+def training_documents(task: str, seed: int, start: int = 0) -> Iterator[str]:
+    """Yield training documents without end: the test-time prompt followed by the worked solution.
+
+    Document i depends only on (task, seed, i), so a resumed run passes ``start`` and goes on exactly.
+    """
+    make, index = _maker(task), start
+    while True:
+        rng = _stream(task, "document", seed, index)
+        yield document(_item(task, _draw(make, rng, "train", rng.choice(LEVELS))))
+        index += 1
+
+
+def items(task: str, split: Split, n: int, seed: int = 0, level: int | None = None) -> list[Item]:
+    """Return ``n`` different items of one split; a longer list begins with the shorter one.
+
+    Args:
+        task: ``arith`` or ``choice``.
+        split: ``test`` (never trained on) or ``train``.
+        n: How many.
+        seed: Which items; the split does not depend on it.
+        level: 1 to 3, or None for the three levels in turn.
+
+    Returns:
+        Rows with ``id, prompt, question, solution, level`` and ``golden`` (arith), or ``options, answer,
+        answer_index, facts, query`` (choice). The id is a digest of the prompt.
+    """
+    make = _maker(task)
+    _check(split, level)
+    found: dict[str, Item] = {}
+    index = 0
+    while len(found) < n:
+        rng = _stream(task, split, seed, index)
+        item = _item(task, _draw(make, rng, split, level or LEVELS[len(found) % len(LEVELS)]))
+        found.setdefault(item["id"], item)
+        index += 1
+    return list(found.values())
+
+
+def document(item: Item) -> str:
+    """Return the item as a training document: its prompt, one space, its solution."""
+    return f"{item['prompt']} {item['solution']}"
+
+
+def split_of(key: tuple[object, ...]) -> Split:
+    """Return the split to which a problem's key belongs, for every seed."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return "test" if int.from_bytes(digest, "little") % _TEST_SHARE == 0 else "train"
+
+
+def _maker(task: str) -> Callable[[Random, int], Problem]:
+    if task not in TASKS:
+        raise UserInputError(f"unknown bundled task {task!r}; choose one of {', '.join(sorted(TASKS))}")
+    return TASKS[task]
+
+
+def _check(split: str, level: int | None) -> None:
+    if split not in ("test", "train"):
+        raise UserInputError(f"unknown split {split!r}; choose test or train")
+    if level is not None and level not in LEVELS:
+        raise UserInputError(f"unknown level {level!r}; choose 1, 2 or 3")
+
+
+def _stream(task: str, purpose: str, seed: int, index: int) -> Random:
+    # The standard generator, not NumPy's: drawing words one by one is several times faster with it.
+    return Random(f"orderlens/{task}/{purpose}/{seed}/{index}")  # noqa: S311
+
+
+def _draw(make: Callable[[Random, int], Problem], rng: Random, split: Split, level: int) -> Problem:
+    while True:
+        problem = make(rng, level)
+        if split_of(problem.key) == split:
+            return problem
+
+
+def _item(task: str, problem: Problem) -> Item:
+    prompt = _prompt(problem)
+    digest = hashlib.blake2b(prompt.encode(), digest_size=6).hexdigest()
+    row = {"id": f"{task}-{problem.level}-{digest}", "prompt": prompt, "question": problem.question}
+    if not problem.options:
+        closing = f" The answer is {problem.answer}."
+        return row | {
+            "golden": problem.answer,
+            "solution": problem.solution + closing,
+            "level": problem.level,
+        }
+    index = problem.options.index(problem.answer)
+    return row | {
+        "options": list(problem.options),
+        "answer": LETTERS[index],
+        "answer_index": index,
+        "solution": f"{problem.solution}\nAnswer: {LETTERS[index]}",
+        "level": problem.level,
+        "facts": problem.facts,
+        "query": problem.query,
+    }
+
+
+def _prompt(problem: Problem) -> str:
+    options = [f"{letter}. {text}" for letter, text in zip(LETTERS, problem.options, strict=False)]
+    return "\n".join([f"Question: {problem.question}", *options, "Solution:"])
