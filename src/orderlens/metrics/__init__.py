@@ -1,1 +1,80 @@
-"""metrics"""
+"""Arrays in, numbers out: statistics of paths, orders and texts. numpy and scipy only."""
+
+from orderlens.metrics.coherence import (
+    CirculationSummary,
+    NoiseFloor,
+    adjacent_swaps,
+    circulation,
+    circulation_by,
+    dispersion,
+    ensemble_gap,
+    mean_of_ranges,
+    noise_floor,
+    range_of_means,
+    summarise_circulation,
+)
+from orderlens.metrics.concentration import gini, lorenz, lorenz_gini
+from orderlens.metrics.external import (
+    CausalEvaluator,
+    ExternalPerplexity,
+    external_perplexity,
+    load_evaluator,
+)
+from orderlens.metrics.order_shape import (
+    EosCascade,
+    agreement,
+    concordance,
+    eos_cascade,
+    frontier_distance,
+    global_arness,
+    local_arness,
+    rank_correlation,
+    spearman_l2r,
+)
+from orderlens.metrics.path import PathStats, argmax_accuracy, block_variance, path_stats
+from orderlens.metrics.text import (
+    cut_at_eos,
+    distinct_n,
+    eos_fraction,
+    length_matched_distinct_n,
+    token_entropy,
+)
+
+__all__ = [
+    "CausalEvaluator",
+    "CirculationSummary",
+    "EosCascade",
+    "ExternalPerplexity",
+    "NoiseFloor",
+    "PathStats",
+    "adjacent_swaps",
+    "agreement",
+    "argmax_accuracy",
+    "block_variance",
+    "circulation",
+    "circulation_by",
+    "concordance",
+    "cut_at_eos",
+    "dispersion",
+    "distinct_n",
+    "ensemble_gap",
+    "eos_cascade",
+    "eos_fraction",
+    "external_perplexity",
+    "frontier_distance",
+    "gini",
+    "global_arness",
+    "length_matched_distinct_n",
+    "load_evaluator",
+    "local_arness",
+    "lorenz",
+    "lorenz_gini",
+    "mean_of_ranges",
+    "noise_floor",
+    "path_stats",
+    "range_of_means",
+    "rank_correlation",
+    "spearman_l2r",
+    "summarise_circulation",
+    "token_entropy",
+]

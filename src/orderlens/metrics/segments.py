@@ -1,0 +1,194 @@
+"""Many traces in one flat array: reductions, sorting and counting inside contiguous segments.
+
+The streaming path works on chunks of a million rows; nothing here loops over traces in Python. Knows nothing
+of tables or of what the numbers mean. Shape letters: N rows, S segments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+AnyArray: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Contiguous runs that cover a flat array: run i is ``[bounds[i], bounds[i + 1])`` and may be empty."""
+
+    bounds: IntArray
+
+    @classmethod
+    def one(cls, n_rows: int) -> Segments:
+        """Return a single segment over ``n_rows`` rows."""
+        return cls(np.array([0, n_rows], np.int64))
+
+    @classmethod
+    def of_lengths(cls, lengths: ArrayLike) -> Segments:
+        """Return segments of the given lengths."""
+        return cls(np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))]).astype(np.int64))
+
+    @classmethod
+    def of_changes(cls, *keys: AnyArray) -> Segments:
+        """Return the maximal runs in which every one of the equally long ``keys`` is constant."""
+        n_rows = len(keys[0])
+        if n_rows == 0:
+            return cls(np.zeros(1, np.int64))
+        change = np.zeros(n_rows, np.bool_)
+        change[0] = True
+        for key in keys:
+            change[1:] |= key[1:] != key[:-1]
+        return cls(np.append(np.flatnonzero(change), n_rows))
+
+    @property
+    def count(self) -> int:
+        """Number of segments S."""
+        return len(self.bounds) - 1
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows N."""
+        return int(self.bounds[-1])
+
+    @property
+    def starts(self) -> IntArray:
+        """First row of each segment [S]."""
+        return self.bounds[:-1]
+
+    @property
+    def lengths(self) -> IntArray:
+        """Rows of each segment [S]."""
+        return np.diff(self.bounds)
+
+    def spread(self, values_S: AnyArray) -> AnyArray:
+        """Return each segment's value on each of its rows [N]."""
+        return np.repeat(values_S, self.lengths)
+
+    def ids(self) -> IntArray:
+        """Return the segment index of each row [N]."""
+        return self.spread(np.arange(self.count))
+
+    def ranks(self) -> IntArray:
+        """Return the place of each row in its segment, from 0 [N]."""
+        return np.arange(self.n_rows) - self.spread(self.starts)
+
+    def kept(self, keep_N: BoolArray) -> Segments:
+        """Return the segments as they stand after dropping the rows where ``keep_N`` is false."""
+        return Segments(np.concatenate([[0], np.cumsum(keep_N)])[self.bounds].astype(np.int64))
+
+    def reduce(self, ufunc: np.ufunc, values_N: AnyArray, empty: float = np.nan) -> AnyArray:
+        """Return ``ufunc.reduce`` of every segment [S]; ``empty`` where a segment has no rows."""
+        filled = self.lengths > 0
+        if filled.all() and self.count:
+            return np.asarray(ufunc.reduceat(values_N, self.starts))
+        out = np.full(self.count, empty)
+        if filled.any():
+            out[filled] = ufunc.reduceat(values_N, self.starts[filled])
+        return out
+
+    def total(self, values_N: AnyArray) -> FloatArray:
+        """Return the float64 sum of each segment [S]; an empty sum is 0."""
+        return np.asarray(self.reduce(np.add, np.asarray(values_N, np.float64), 0.0), np.float64)
+
+    def mean(self, values_N: AnyArray) -> FloatArray:
+        """Return the mean of each segment [S]; NaN where it is empty."""
+        return divide(self.total(values_N), self.lengths)
+
+    def any(self, flags_N: BoolArray) -> BoolArray:
+        """Return whether any row of each segment is flagged [S]."""
+        return self.total(flags_N) > 0
+
+    def sort(self, values_N: AnyArray) -> AnyArray:
+        """Return the values sorted inside each segment [N].
+
+        Segments of similar length are padded to a power of two and sorted as the rows of one matrix.
+        """
+        lengths = self.lengths
+        if self.count and (lengths == lengths[0]).all():
+            return np.sort(values_N.reshape(self.count, -1), axis=1).reshape(-1)
+        out = np.empty_like(values_N)
+        widths = 1 << np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64)
+        for width in np.unique(widths[lengths > 0]):
+            rows = np.flatnonzero((widths == width) & (lengths > 0))
+            places = self.starts[rows, None] + np.arange(width)
+            inside = np.arange(width) < lengths[rows, None]
+            padded = np.full(places.shape, _largest(values_N.dtype), values_N.dtype)
+            padded[inside] = values_N[places[inside]]
+            padded.sort(axis=1)
+            out[places[inside]] = padded[inside]
+        return out
+
+    def quantile(self, sorted_N: FloatArray, q: float) -> FloatArray:
+        """Return the ``q`` quantile of each segment [S] of sorted values (linear interpolation)."""
+        out = np.full(self.count, np.nan)
+        filled = self.lengths > 0
+        place = (self.lengths[filled] - 1) * q
+        low = np.floor(place).astype(np.int64)
+        high = np.minimum(low + 1, self.lengths[filled] - 1)
+        start = self.starts[filled]
+        left, right = sorted_N[start + low], sorted_N[start + high]
+        out[filled] = left + (place - low) * (right - left)
+        return out
+
+    def text_order(self, positions_N: IntArray) -> IntArray:
+        """Return row indices [N] that put every segment's rows in order of position.
+
+        A path that fills a gap-free stretch is placed by counting; any other falls back to a sort.
+        """
+        if not self.n_rows:
+            return np.zeros(0, np.int64)
+        first = np.asarray(self.reduce(np.minimum, positions_N, 0)).astype(np.int64)
+        last = np.asarray(self.reduce(np.maximum, positions_N, -1)).astype(np.int64)
+        if np.array_equal((last - first + 1)[self.lengths > 0], self.lengths[self.lengths > 0]):
+            order = np.full(self.n_rows, -1, np.int64)
+            order[positions_N - self.spread(first - self.starts)] = np.arange(self.n_rows)
+            if (order >= 0).all():  # otherwise some position was given twice
+                return order
+        return np.lexsort((positions_N, self.ids()))
+
+
+def divide(numerator: ArrayLike, denominator: ArrayLike) -> FloatArray:
+    """Return numerator / denominator, NaN where the denominator is 0."""
+    top, bottom = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
+    out = np.full(top.shape, np.nan)
+    np.divide(top, bottom, out=out, where=bottom != 0)
+    return out
+
+
+def earlier_and_smaller(ranks_N: IntArray, segments: Segments) -> IntArray:
+    """Return for each row how many earlier rows of its segment have a smaller rank [N].
+
+    ``ranks_N`` are distinct whole numbers in 0…length−1 inside each segment. One pass per binary digit, from
+    the highest: rows with equal leading digits stay together in time order, and a row with digit 1 counts the
+    rows with digit 0 before it. O(N log length), no loop over segments.
+    """
+    counts = np.zeros(segments.n_rows, np.int64)
+    if not segments.n_rows:
+        return counts
+    rows = np.arange(segments.n_rows)
+    groups = segments
+    for bit in range(int(segments.lengths.max(initial=1)).bit_length() - 1, -1, -1):
+        one = (ranks_N[rows] >> bit) & 1 == 1
+        zeros_before = np.cumsum(~one) - ~one
+        group_start = groups.spread(zeros_before[np.minimum(groups.starts, segments.n_rows - 1)])
+        zeros_before -= group_start
+        counts[rows[one]] += zeros_before[one]
+        n_zeros = groups.kept(~one).lengths
+        place = groups.spread(groups.starts)
+        place += np.where(one, groups.spread(n_zeros) + groups.ranks() - zeros_before, zeros_before)
+        moved = np.empty_like(rows)
+        moved[place] = rows
+        rows = moved
+        split = np.stack([n_zeros, groups.lengths - n_zeros], axis=1).reshape(-1)
+        groups = Segments.of_lengths(split[split > 0])
+    return counts
+
+
+def _largest(kind: np.dtype[Any]) -> Any:
+    return np.inf if kind.kind == "f" else np.iinfo(kind).max
