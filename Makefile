@@ -3,13 +3,47 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MINIMAL := .venv-minimal
-STAMP := $(VENV)/.installed
+PIP := -m pip install -q --disable-pip-version-check -c constraints.txt
+EXTRAS := torch,hf,polars,eval,dev
 export OMP_NUM_THREADS ?= 2
 
 .PHONY: demo test lint types unit minimal bench docs clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[torch,hf,polars,eval,dev]'
+	$(BIN)/python $(PIP) torch==2.13.0
+	$(BIN)/python $(PIP) -e '.[$(EXTRAS)]'
 	touch $@
+
+# The torch-free install: what a user gets from plain `pip install orderlens`.
+$(MINIMAL)/.installed: pyproject.toml constraints.txt
+	test -x $(MINIMAL)/bin/python || $(PYTHON) -m venv $(MINIMAL)
+	$(MINIMAL)/bin/python $(PIP) -e . pytest
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m orderlens demo --out demo-out
+
+test: lint types unit minimal
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+unit: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider
+
+minimal: $(MINIMAL)/.installed
+	$(MINIMAL)/bin/python -m pytest -p no:cacheprovider tests/minimal
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/bench_decode.py
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/docs
+
+clean:
+	rm -rf $(VENV) $(MINIMAL) demo-out .mypy_cache .ruff_cache .pytest_cache

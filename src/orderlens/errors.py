@@ -59,6 +59,10 @@ class UndefinedTableError(UserInputError):
     """A table was asked for that this run cannot support."""
 
 
+class DeviceMemoryError(OrderLensError):
+    """The computing device ran out of memory; nothing was lost, a smaller batch may fit."""
+
+
 def one_line(error: BaseException) -> str:
     """Return the message of ``error`` on one line, or its type's name when it has none."""
     text = " ".join(str(error).split())

@@ -35,7 +35,7 @@ class Canvas:
 
     @classmethod
     def plan(cls, prompt_length: int, n_requested: int, block_size: int, anchor: str) -> Canvas:
-        """Lay the grid from position 0 (``"zero"``) or so that the prompt ends on a boundary (``"prompt"``)."""
+        """Lay the grid from position 0 (``"zero"``), or so that the prompt ends a block (``"prompt"``)."""
         offset = prompt_length % block_size if anchor == "prompt" else 0
         return cls(prompt_length, n_requested, block_size, offset)
 

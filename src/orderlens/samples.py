@@ -47,7 +47,7 @@ class EncodedSample:
 def encode_samples(
     model: Model, samples: Iterable[Sample | str], *, need_target: bool
 ) -> list[EncodedSample]:
-    """Tokenise and check samples; strings become prompts with ids ``"0"``, ``"1"``, …"""
+    """Tokenise and check samples; strings become prompts whose ids count from ``"0"``."""
     encoded: list[EncodedSample] = []
     seen: set[tuple[str | None, str]] = set()
     for index, item in enumerate(samples):
@@ -67,7 +67,9 @@ def _encode(model: Model, sample: Sample, need_target: bool) -> EncodedSample:
         return EncodedSample(sample.id, prompt, task=sample.task)
     target = _token_ids(model, sample.id, "target", sample.target if sample.target is not None else ())
     if not len(target):
-        raise UserInputError(f"sample '{sample.id}' has an empty target; scoring needs at least one target token")
+        raise UserInputError(
+            f"sample '{sample.id}' has an empty target; scoring needs at least one target token"
+        )
     return EncodedSample(sample.id, prompt, target, sample.task)
 
 
@@ -75,6 +77,10 @@ def _token_ids(model: Model, sample_id: str, part: str, value: TextOrTokens) -> 
     ids = np.asarray(model.tokenizer.encode(value) if isinstance(value, str) else list(value), dtype=np.int64)
     wrong = ids[(ids < 0) | (ids >= model.vocab_size) | (ids == model.mask_id)]
     if len(wrong):
-        what = "the mask id" if wrong[0] == model.mask_id else f"outside the vocabulary (0…{model.vocab_size - 1})"
+        what = (
+            "the mask id"
+            if wrong[0] == model.mask_id
+            else f"outside the vocabulary (0…{model.vocab_size - 1})"
+        )
         raise UserInputError(f"sample '{sample_id}': {part} token id {wrong[0]} is {what}")
     return ids

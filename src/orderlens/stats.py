@@ -60,7 +60,9 @@ class TargetStats:
 
     def take(self, rows: NDArray[np.int64]) -> TargetStats:
         """Return the entries at ``rows``."""
-        return TargetStats(self.positions.take(rows), self.target_logprob[rows], self.competitor_logprob[rows])
+        return TargetStats(
+            self.positions.take(rows), self.target_logprob[rows], self.competitor_logprob[rows]
+        )
 
 
 @dataclass(frozen=True, slots=True)

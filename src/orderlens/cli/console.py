@@ -6,11 +6,19 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -40,21 +48,32 @@ def print_text(text: str) -> None:
     stdout.print(text, markup=False)
 
 
-class Advance(Protocol):
-    """Reports progress: call with the number of finished steps."""
+class Bar:
+    """A running progress bar: call it with the number of finished steps."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
 
     def __call__(self, steps: int = 1) -> None:
         """Advance the bar."""
-        ...
+        self._progress.advance(self._task, steps)
+
+    def set_total(self, total: int) -> None:
+        """Say how many steps there are, once that is known."""
+        self._progress.update(self._task, total=total)
 
 
 @contextmanager
-def progress_bar(label: str, total: int | None, *, quiet: bool = False) -> Iterator[Advance]:
+def progress_bar(label: str, total: int | None, *, quiet: bool = False) -> Iterator[Bar]:
     """Show a bar with elapsed and remaining time on standard error; yields the function that advances it."""
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("eta"),
+        TimeRemainingColumn(),
     )
     with Progress(*columns, console=stderr, disable=quiet, transient=False) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda steps=1: bar.advance(task, steps)
+        yield Bar(bar, bar.add_task(label, total=total))

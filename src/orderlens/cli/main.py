@@ -17,7 +17,12 @@ from orderlens._version import __version__
 from orderlens.cli.console import stderr
 from orderlens.errors import OrderLensError, one_line
 
-VERB_MODULES: tuple[str, ...] = ()
+VERB_MODULES: tuple[str, ...] = (
+    "score",
+    "generate",
+    "catalogue",
+    "doctor",
+)
 """Modules of this package with a ``register(app)`` function, in the order of ``--help``."""
 
 

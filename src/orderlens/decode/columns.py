@@ -18,7 +18,15 @@ from orderlens.samples import EncodedSample
 
 Columns = Mapping[str, np.ndarray[Any, Any]]
 
-STAT_COLUMNS = ("logq", "max_logprob", "second_logprob", "entropy", "target_logprob", "competitor_logprob", "tempered_logq")
+STAT_COLUMNS = (
+    "logq",
+    "max_logprob",
+    "second_logprob",
+    "entropy",
+    "target_logprob",
+    "competitor_logprob",
+    "tempered_logq",
+)
 """Float columns; stored in the model's own precision."""
 
 

@@ -47,7 +47,9 @@ class GenerationSettings:
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
-            raise UserInputError(f"max_new_tokens={self.max_new_tokens} must lie between 1 and {MAX_NEW_TOKENS}")
+            raise UserInputError(
+                f"max_new_tokens={self.max_new_tokens} must lie between 1 and {MAX_NEW_TOKENS}"
+            )
         if not 0 <= self.temperature < np.inf:
             raise UserInputError(f"temperature={self.temperature} must be a finite number ≥ 0")
 
@@ -101,13 +103,15 @@ def generate_batch(
     """Decode every prompt under every order; columns come sorted by (sample, order, step)."""
     for order in orders:
         if isinstance(order, OracleOrder):
-            raise UserInputError(f"order '{order.spec}' needs a known target and cannot generate; use it with score")
+            raise UserInputError(
+                f"order '{order.spec}' needs a known target and cannot generate; use it with score"
+            )
     chains = _open_chains(model, samples, orders, settings)
     check_fits(model, samples, [chains[i * len(orders)].canvas for i in range(len(samples))])
     recorder = _Recorder()
-    width = (lambda chain: model.block_size) if model.attention == "block-causal" else (lambda chain: chain.canvas.end)
-    for size in sorted({width(chain) for chain in chains}):
-        group = [chain for chain in chains if width(chain) == size]
+    widths = [model.block_size if model.attention == "block-causal" else chain.canvas.end for chain in chains]
+    for width in sorted(set(widths)):
+        group = [chain for chain, own in zip(chains, widths, strict=True) if own == width]
         _Batch(model, samples, orders, settings, recorder, on_reveals or (lambda _: None), group).run()
     return Generation(recorder.columns(), chains)
 
@@ -175,7 +179,9 @@ class _Batch:
         order, sample_id = self.orders[chain.order], self.samples[chain.sample].id
         chain.steps_in_block = 0
         if isinstance(order, StaticOrder):
-            chain.path = chain.first_open + order.path(chain.block_stop - chain.first_open, sample_id, chain.block)
+            chain.path = chain.first_open + order.path(
+                chain.block_stop - chain.first_open, sample_id, chain.block
+            )
         if self.settings.temperature > 0:
             seed = self.settings.sample_seed
             chain.uniforms = block_uniforms(seed, sample_id, order, chain.block, self.model.block_size)
@@ -183,12 +189,16 @@ class _Batch:
     def _round(self) -> None:
         """Reveal one token in every chain."""
         windows = [self._window(chain) for chain in self.chains]
-        tokens_CW = np.stack([chain.tokens[low:high] for chain, (low, high) in zip(self.chains, windows, strict=True)])
+        tokens_CW = np.stack(
+            [chain.tokens[low:high] for chain, (low, high) in zip(self.chains, windows, strict=True)]
+        )
         start_C = np.array([low for low, _ in windows])
         open_CW = self._open(tokens_CW, start_C)
         wanted_CW = self._wanted(open_CW, start_C)
         state_R, offset_R = np.nonzero(wanted_CW)
-        rows = self.session.evaluate(StateBatch(np.arange(len(self.chains)), start_C, tokens_CW, state_R, offset_R))
+        rows = self.session.evaluate(
+            StateBatch(np.arange(len(self.chains)), start_C, tokens_CW, state_R, offset_R)
+        )
         stats = position_stats(rows, self.model.eos_ids)
         row_CW = np.full(wanted_CW.shape, -1)
         row_CW[state_R, offset_R] = np.arange(len(state_R))
@@ -215,7 +225,12 @@ class _Batch:
         return wanted_CW
 
     def _choose(
-        self, rows: Rows, stats: PositionStats, row_CW: IntArray, wanted_CW: NDArray[np.bool_], start_C: IntArray
+        self,
+        rows: Rows,
+        stats: PositionStats,
+        row_CW: IntArray,
+        wanted_CW: NDArray[np.bool_],
+        start_C: IntArray,
     ) -> tuple[IntArray, IntArray, DrawStats | None]:
         """Return chosen offset and tie count per chain, and the draws of the chosen rows at T > 0."""
         place_C, tied_C = wanted_CW.argmax(axis=1), np.zeros(len(self.chains), np.int64)
@@ -223,16 +238,20 @@ class _Batch:
         for o in np.unique(order_C):
             order, mine = self.orders[o], np.flatnonzero(order_C == o)
             if isinstance(order, DrawingOrder) and self.settings.temperature > 0:
-                place_C[mine], tied_C[mine] = self._choose_among_draws(order, rows, stats, row_CW, wanted_CW, mine)
+                place_C[mine], tied_C[mine] = self._choose_among_draws(
+                    order, rows, stats, row_CW, wanted_CW, mine
+                )
             elif isinstance(order, ConfidenceOrder):
                 place_C[mine], tied_C[mine] = choose(order.scores(stats), row_CW[mine], wanted_CW[mine])
         if self.settings.temperature == 0:
             return place_C, tied_C, None
         everyone = np.arange(len(self.chains))
         chosen_C = row_CW[everyone, place_C]
-        numbers_C = np.array([self._uniform(c, start_C[c] + place_C[c]) for c in everyone])
-        return place_C, tied_C, draw_stats(
-            take_rows(rows, chosen_C), stats.take(chosen_C), self.settings.temperature, numbers_C
+        numbers_C = np.array([self._uniform(int(c), int(start_C[c] + place_C[c])) for c in everyone])
+        return (
+            place_C,
+            tied_C,
+            draw_stats(take_rows(rows, chosen_C), stats.take(chosen_C), self.settings.temperature, numbers_C),
         )
 
     def _choose_among_draws(
@@ -248,7 +267,9 @@ class _Batch:
         chain_r, offset_r = np.nonzero(wanted_CW[mine])
         row_r = row_CW[mine[chain_r], offset_r]
         start = [self._window(self.chains[c])[0] for c in mine]
-        numbers = np.array([self._uniform(int(mine[c]), start[c] + w) for c, w in zip(chain_r, offset_r, strict=True)])
+        numbers = np.array(
+            [self._uniform(int(mine[c]), int(start[c] + w)) for c, w in zip(chain_r, offset_r, strict=True)]
+        )
         draws = draw_stats(take_rows(rows, row_r), stats.take(row_r), self.settings.temperature, numbers)
         place_cW = np.full((len(mine), wanted_CW.shape[1]), -1)
         place_cW[chain_r, offset_r] = np.arange(len(row_r))
@@ -260,7 +281,9 @@ class _Batch:
         assert chain.uniforms is not None
         return float(chain.uniforms[chain.steps_in_block, position - chain.block_start])
 
-    def _commit(self, position_C: IntArray, tied_C: IntArray, stats: PositionStats, draws: DrawStats | None) -> None:
+    def _commit(
+        self, position_C: IntArray, tied_C: IntArray, stats: PositionStats, draws: DrawStats | None
+    ) -> None:
         token_C = stats.top_token if draws is None else draws.token
         logq_C = stats.top_logprob if draws is None else draws.logprob
         chains = self.chains
@@ -290,14 +313,20 @@ class _Batch:
 
     def _leave_full_blocks(self) -> None:
         """End or advance every chain whose block is full; drop the ended ones."""
-        full = [c for c, chain in enumerate(self.chains) if chain.steps_in_block == chain.block_stop - chain.first_open]
+        full = [
+            c
+            for c, chain in enumerate(self.chains)
+            if chain.steps_in_block == chain.block_stop - chain.first_open
+        ]
         if not full:
             return
         for c in full:
             self._finish_if_done(self.chains[c])
         moving = [c for c in full if self.chains[c].finish_reason is None]
         if moving and self.blockwise:
-            blocks = [self.chains[c].tokens[self.chains[c].block_start : self.chains[c].block_stop] for c in moving]
+            blocks = [
+                self.chains[c].tokens[self.chains[c].block_start : self.chains[c].block_stop] for c in moving
+            ]
             self.session.extend(np.array(moving), np.stack(blocks))
         for c in moving:
             self.chains[c].block += 1

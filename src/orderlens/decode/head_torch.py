@@ -85,7 +85,9 @@ def _first_maximum(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
     return top_R, token_R.clamp_max(logits_RV.shape[1] - 1)
 
 
-def draw_stats(rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray) -> DrawStats:
+def draw_stats(
+    rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray
+) -> DrawStats:
     """Draw one token per row; exact to float64 sums of float32 weights, one uniform number per row."""
     uniforms = torch.as_tensor(uniforms_R, dtype=torch.float64, device=rows.hidden_RD.device)
     tokens: list[Tensor] = []
@@ -108,7 +110,7 @@ def _invert(weight_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
     Group sums are added in float64 ([R, V/512]); only the one group that holds the draw is expanded.
     """
     padding = -weight_RV.shape[1] % DRAW_GROUP
-    weight_RGK = torch.nn.functional.pad(weight_RV, (0, padding)).unflatten(1, (-1, DRAW_GROUP))
+    weight_RGK = torch.nn.functional.pad(weight_RV, (0, padding)).view(len(weight_RV), -1, DRAW_GROUP)
     cumulative_RG = weight_RGK.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
     total_R = cumulative_RG[:, -1]
     goal_R1 = (uniform_R * total_R)[:, None]

@@ -28,7 +28,9 @@ class PlainReveal:
     logq: float
 
 
-def score_plainly(model: Model, sample: EncodedSample, order: Order, anchor: Anchor | None = None) -> list[PlainReveal]:
+def score_plainly(
+    model: Model, sample: EncodedSample, order: Order, anchor: Anchor | None = None
+) -> list[PlainReveal]:
     """Score one sample under one order, a whole-window forward at every step."""
     canvas = Canvas.plan(len(sample.prompt), len(sample.target), model.block_size, anchor or model.anchor)
     truth = np.full(canvas.end, model.mask_id)
@@ -45,12 +47,16 @@ def score_plainly(model: Model, sample: EncodedSample, order: Order, anchor: Anc
             if isinstance(order, StaticOrder):
                 position = first + int(order.path(n_positions, sample.id, block)[step])
             elif isinstance(order, OracleOrder):
-                position = masked[int(np.argmax(order.scores(target_stats(rows, model.eos_ids, truth[masked]))))]
+                position = masked[
+                    int(np.argmax(order.scores(target_stats(rows, model.eos_ids, truth[masked]))))
+                ]
             elif isinstance(order, ConfidenceOrder):
                 position = masked[int(np.argmax(order.scores(position_stats(rows, model.eos_ids))))]
             else:
                 raise UserInputError(f"order '{order.spec}' is of no known kind")
-            reveals.append(PlainReveal(position, int(truth[position]), float(log_p[position, truth[position]])))
+            reveals.append(
+                PlainReveal(position, int(truth[position]), float(log_p[position, truth[position]]))
+            )
             window[position] = truth[position]
             masked.remove(position)
     return reveals
@@ -86,7 +92,12 @@ def generate_plainly(
             reveals.append(PlainReveal(position, token, float(log_p[position, token])))
             window[position] = token
             masked.remove(position)
-        if stop_at_eos and np.isin(window[max(start, canvas.prompt_length) : start + canvas.block_size], list(model.eos_ids)).any():
+        if (
+            stop_at_eos
+            and np.isin(
+                window[max(start, canvas.prompt_length) : start + canvas.block_size], list(model.eos_ids)
+            ).any()
+        ):
             break
     return reveals
 

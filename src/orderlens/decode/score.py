@@ -183,7 +183,7 @@ class _Scorer:
         offset_P, tied_P = (rank_PW == t_P[:, None]).argmax(axis=1), np.zeros_like(t_P)
         for o in np.flatnonzero(~self.static_O):
             mine = o_P == o
-            scores_R = self._scores(self.orders[o], stats)
+            scores_R = self._scores(self.orders[int(o)], stats)
             offset_P[mine], tied_P[mine] = choose(scores_R, row_PW[mine], masked_PW[mine])
             self.rank_OMW[o, m_P[mine], offset_P[mine]] = t_P[mine]
         self._record((o_P, m_P, t_P), offset_P, tied_P, stats.take(row_PW[np.arange(len(t_P)), offset_P]))
@@ -197,7 +197,9 @@ class _Scorer:
             return order.scores(stats.positions)
         raise UserInputError(f"order '{order.spec}' is neither static, confidence-based nor an oracle")
 
-    def _evaluate(self, m_U: IntArray, visible_UW: BoolArray, wanted_UW: BoolArray) -> tuple[IntArray, TargetStats]:
+    def _evaluate(
+        self, m_U: IntArray, visible_UW: BoolArray, wanted_UW: BoolArray
+    ) -> tuple[IntArray, TargetStats]:
         blocks = self.blocks
         tokens_UW = np.where(visible_UW, blocks.clean_MW[m_U], self.model.mask_id)
         row_state_R, row_offset_R = np.nonzero(wanted_UW)
@@ -209,14 +211,19 @@ class _Scorer:
         return row_UW, stats
 
     def _record(
-        self, where: tuple[IntArray, IntArray, IntArray], offset_P: IntArray, tied_P: IntArray, stats: TargetStats
+        self,
+        where: tuple[IntArray, IntArray, IntArray],
+        offset_P: IntArray,
+        tied_P: IntArray,
+        stats: TargetStats,
     ) -> None:
         impossible = np.flatnonzero(~np.isfinite(stats.target_logprob))
         if len(impossible):
             m = where[1][impossible[0]]
+            position = self.blocks.start_M[m] + offset_P[impossible[0]]
             raise ModelOutputError(
-                f"sample '{self.samples[self.blocks.sample_M[m]].id}': the model gives the target token at position "
-                f"{self.blocks.start_M[m] + offset_P[impossible[0]]} probability zero; this text cannot be scored"
+                f"sample '{self.samples[self.blocks.sample_M[m]].id}': the model gives the target token at "
+                f"position {position} probability zero; this text cannot be scored"
             )
         values = {
             "logq": np.minimum(stats.target_logprob, 0.0),
@@ -263,10 +270,8 @@ def lay_out_blocks(model: Model, samples: Sequence[EncodedSample], canvases: Seq
             given_W = position_W < max(canvas.prompt_length, start)
             open_W = ~given_W & (position_W < min(stop, canvas.requested_end))
             rows.append((index, block, low, sequence[low:high], given_W, open_W))
-    sample, block, start, clean, given, open_ = zip(*rows, strict=True)
-    return Blocks(
-        np.array(sample), np.array(block), np.array(start), np.stack(clean), np.stack(given), np.stack(open_)
-    )
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    return Blocks(*columns)
 
 
 def distinct_states(m_P: IntArray, visible_PW: BoolArray) -> tuple[IntArray, IntArray]:

@@ -9,7 +9,9 @@ from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import FloatArray, IntArray
 
 
-def choose(scores_R: FloatArray, row_PW: IntArray, allowed_PW: NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
+def choose(
+    scores_R: FloatArray, row_PW: IntArray, allowed_PW: NDArray[np.bool_]
+) -> tuple[IntArray, IntArray]:
     """Return, per state, the chosen offset and how many positions share its score (1 = no tie).
 
     Args:
@@ -18,7 +20,9 @@ def choose(scores_R: FloatArray, row_PW: IntArray, allowed_PW: NDArray[np.bool_]
         allowed_PW: positions that may be revealed; at least one per state.
     """
     if np.isnan(scores_R).any():
-        raise ModelOutputError("an order gave a NaN score; orders must return finite numbers for every position")
+        raise ModelOutputError(
+            "an order gave a NaN score; orders must return finite numbers for every position"
+        )
     scores_PW = np.where(allowed_PW, scores_R[np.where(allowed_PW, row_PW, 0)], -np.inf)
     best_P = scores_PW.max(axis=1, keepdims=True)
     tied_PW = allowed_PW & (scores_PW == best_P)

@@ -28,6 +28,7 @@ class TransformerModel:
     """The Model protocol around a :class:`Transformer`."""
 
     anchor: Anchor = "zero"
+    precision: Literal["float32"] = "float32"
 
     def __init__(
         self,
@@ -121,7 +122,9 @@ class TransformerSession:
         tokens_SL = np.zeros((len(prefixes), width), np.int64)
         for row, prefix in zip(tokens_SL, prefixes, strict=True):
             row[: len(prefix)] = prefix
-        mask_SLL = torch.stack([block_causal_mask(width, self._model.block_size, o, self._device) for o in offsets])
+        mask_SLL = torch.stack(
+            [block_causal_mask(width, self._model.block_size, o, self._device) for o in offsets]
+        )
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._keys[layer][slots, :, :width] = k
@@ -159,7 +162,9 @@ class TransformerSession:
     @torch.inference_mode()
     def evaluate(self, states: StateBatch) -> HiddenRows:
         """Return hidden states of the wanted rows; states with equal prefixes are evaluated together."""
-        hidden_RC = self._network.embedding.weight.new_empty((len(states.row_state_R), self._network.config.width))
+        hidden_RC = self._network.embedding.weight.new_empty(
+            (len(states.row_state_R), self._network.config.width)
+        )
         by_start = np.argsort(states.starts_N, kind="stable")
         rows_of = np.argsort(states.row_state_R, kind="stable")
         first_row_N = np.searchsorted(states.row_state_R[rows_of], np.arange(len(states.slots_N) + 1))
@@ -169,8 +174,11 @@ class TransformerSession:
                 local = np.searchsorted(members[np.argsort(members)], states.row_state_R[rows])
                 local = np.argsort(members)[local]
                 hidden_RC[torch.as_tensor(rows, device=self._device)] = self._rows_pass(
-                    states.slots_N[members], states.starts_N[members], states.tokens_NW[members],
-                    local, states.row_offset_R[rows],
+                    states.slots_N[members],
+                    states.starts_N[members],
+                    states.tokens_NW[members],
+                    local,
+                    states.row_offset_R[rows],
                 )
         config = self._network.config
         return HiddenRows(hidden_RC, self._network.embedding.weight, (config.mask_id,), config.vocab_size)
@@ -195,7 +203,9 @@ class TransformerSession:
         self._keys = [torch.nn.functional.pad(keys, pad) for keys in self._keys]
         self._values = [torch.nn.functional.pad(values, pad) for values in self._values]
 
-    def _window_pass(self, slots: IntArray, starts: IntArray, tokens_NW: IntArray) -> list[tuple[Tensor, Tensor]]:
+    def _window_pass(
+        self, slots: IntArray, starts: IntArray, tokens_NW: IntArray
+    ) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's window keys and values [N, H, W, D]."""
         prefix = _Prefix(self, slots, starts, tokens_NW.shape[1])
         new: list[tuple[Tensor, Tensor]] = []
@@ -208,7 +218,12 @@ class TransformerSession:
         return new
 
     def _rows_pass(
-        self, slots: IntArray, starts: IntArray, tokens_NW: IntArray, row_state: IntArray, row_offset: IntArray
+        self,
+        slots: IntArray,
+        starts: IntArray,
+        tokens_NW: IntArray,
+        row_state: IntArray,
+        row_offset: IntArray,
     ) -> Tensor:
         """Return hidden states [R, C] of the wanted rows; the last layer is computed for those alone."""
         prefix = _Prefix(self, slots, starts, tokens_NW.shape[1])
@@ -278,7 +293,9 @@ def _last_layer_rows(
     k, v = rotate(attention.k_norm(kv[0]), *rotary), kv[1]
     queries_NQC = normed_NWC.gather(1, pick.expand(-1, -1, c))
     q = (queries_NQC @ weight_q.T).view(n, -1, heads, d).transpose(1, 2)
-    cos, sin = (table.expand(n, 1, w, -1).gather(2, pick[:, None].expand(-1, 1, -1, d // 2)) for table in rotary)
+    cos, sin = (
+        table.expand(n, 1, w, -1).gather(2, pick[:, None].expand(-1, 1, -1, d // 2)) for table in rotary
+    )
     q = rotate(attention.q_norm(q), cos, sin)
     o_NHQD = scaled_dot_product_attention(q, *prefix.extended(attention.index, k, v), attn_mask=prefix.mask)
     out_NQC = attention.out(o_NHQD.transpose(1, 2).reshape(n, -1, c))

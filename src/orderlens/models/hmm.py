@@ -46,7 +46,7 @@ class HmmParameters:
         """Draw a peaked chain; every EOS-free sequence keeps positive probability."""
         generator = keyed_generator(seed, "hmm", n_states, n_characters)
         vocab = n_characters + 2
-        leave = generator.uniform(0.002, 0.02, size=n_states)
+        leave = generator.uniform(0.0005, 0.005, size=n_states)
         stay = 0.97 * generator.dirichlet(np.full(n_states, 0.25), size=n_states) + 0.03 / n_states
         transition = np.zeros((n_states + 1, n_states + 1))
         transition[:-1, :-1] = stay * (1 - leave)[:, None]
@@ -74,6 +74,7 @@ class HiddenMarkovModel:
     special_ids: frozenset[int] = frozenset()
     attention: Literal["block-causal"] = "block-causal"
     anchor: Literal["zero"] = "zero"
+    precision: Literal["float64"] = "float64"
     max_positions = 32768
 
     def __init__(
@@ -165,7 +166,7 @@ class HiddenMarkovModel:
         return total
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
-        """Return the conditionals [L, V] of every position given all other visible tokens up to its block's end."""
+        """Return log p [L, V] of every position given the other visible tokens up to its block's end."""
         ids = np.asarray(tokens, dtype=np.int64)
         rows = []
         for start, stop in block_edges(len(ids), self.block_size, grid_offset):
@@ -174,8 +175,10 @@ class HiddenMarkovModel:
             rows.append(self.conditionals(state_K[None], np.array([phase]), np.array([start]), window)[0])
         return np.concatenate(rows) if rows else np.empty((0, self.vocab_size))
 
-    def advance(self, tokens: IntArray, first: int, state_K: FloatArray | None = None) -> tuple[FloatArray, float]:
-        """Return the hidden-state belief after ``tokens`` (which start at position ``first``) and their phase."""
+    def advance(
+        self, tokens: IntArray, first: int, state_K: FloatArray | None = None
+    ) -> tuple[FloatArray, float]:
+        """Return the belief after ``tokens`` (the first is at position ``first``) and their phase."""
         belief_K = self.parameters.initial_K if state_K is None else state_K
         emission_LK = self._evidence(tokens)
         for seen_K in emission_LK:
@@ -192,7 +195,9 @@ class HiddenMarkovModel:
         behind_NWK = self._backward(evidence_NWK)
         state_NWK = ahead_NWK * behind_NWK
         mass_NW1 = state_NWK.sum(axis=-1, keepdims=True)
-        with np.errstate(divide="ignore", invalid="ignore"):  # impossible evidence: NaN rows, reported by the caller
+        with np.errstate(
+            divide="ignore", invalid="ignore"
+        ):  # impossible evidence: NaN rows, reported by the caller
             log_p_NWV = np.log((state_NWK / mass_NW1) @ self.parameters.emission_KV)
         return self._tilt(log_p_NWV, phase_N, starts_N, tokens_NW) if self.incoherence else log_p_NWV
 
@@ -222,7 +227,9 @@ class HiddenMarkovModel:
 
     def _phases(self, tokens: IntArray, positions: IntArray) -> FloatArray:
         visible = np.where(tokens == self.mask_id, 0, tokens)
-        return np.where(tokens == self.mask_id, 0.0, self.parameters.phase_PV[positions % TILT_PERIOD, visible])
+        return np.where(
+            tokens == self.mask_id, 0.0, self.parameters.phase_PV[positions % TILT_PERIOD, visible]
+        )
 
     def _tilt(
         self, log_p_NWV: FloatArray, phase_N: FloatArray, starts_N: IntArray, tokens_NW: IntArray
@@ -274,7 +281,9 @@ class HmmSession:
 
     def keep(self, slots: IntArray) -> None:
         """Keep (or repeat) the given slots, renumbered in this order."""
-        self._slots = [replace(self._slots[i], boundaries=dict(self._slots[i].boundaries)) for i in slots.tolist()]
+        self._slots = [
+            replace(self._slots[i], boundaries=dict(self._slots[i].boundaries)) for i in slots.tolist()
+        ]
 
     def evaluate(self, states: StateBatch) -> LogProbRows:
         """Return the exact conditionals of the wanted rows."""

@@ -20,6 +20,7 @@ IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
 Attention: TypeAlias = Literal["block-causal", "full"]
 Anchor: TypeAlias = Literal["zero", "prompt"]
+Precision: TypeAlias = Literal["float32", "float64"]
 
 
 @runtime_checkable
@@ -159,6 +160,11 @@ class Model(Protocol):
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
+        ...
+
+    @property
+    def precision(self) -> Precision:
+        """Precision in which the model's log-probabilities are worth storing."""
         ...
 
     @property

@@ -131,7 +131,9 @@ class Transformer(nn.Module):
         return torch.as_tensor(self.final_norm(x_BTC))
 
 
-def block_causal_mask(length: int, block_size: int, offset: int = 0, device: torch.device | None = None) -> Tensor:
+def block_causal_mask(
+    length: int, block_size: int, offset: int = 0, device: torch.device | None = None
+) -> Tensor:
     """Return [length, length] booleans: True where the row's position may see the column's.
 
     Blocks start at ``offset`` (the part before it is a block of its own) and see themselves and all before.

@@ -14,7 +14,7 @@ Select = Literal["sampled", "argmax"]
 
 
 class MaxProb(DrawingOrder):
-    """Largest p(v1). At T > 0, ``sampled`` compares the drawn tokens; ``argmax`` compares p(v1), then draws."""
+    """Largest p(v1). At T > 0 ``sampled`` compares drawn tokens, ``argmax`` compares p(v1) and then draws."""
 
     id = "max-prob"
     summary = "most probable token first; at T > 0 max-prob:select=argmax ranks before drawing"

@@ -17,7 +17,7 @@ class ForcedAR(StaticOrder):
     summary = "left to right inside each block"
 
     def path(self, n_positions: int, sample_id: str, block: int) -> NDArray[np.int64]:
-        """Return 0, 1, …"""
+        """Return 0, 1, 2 and so on."""
         return np.arange(n_positions, dtype=np.int64)
 
 
@@ -28,7 +28,7 @@ class ReverseAR(StaticOrder):
     summary = "right to left inside each block"
 
     def path(self, n_positions: int, sample_id: str, block: int) -> NDArray[np.int64]:
-        """Return n−1, n−2, …"""
+        """Return n−1 down to 0."""
         return np.arange(n_positions - 1, -1, -1, dtype=np.int64)
 
 
@@ -45,7 +45,9 @@ class RandomOrder(StaticOrder):
     def parse(cls, argument: str) -> RandomOrder:
         """Build from the text after the colon, a non-negative integer."""
         if not argument.isascii() or not argument.isdigit():
-            raise UserInputError(f"order 'random:{argument}': the seed must be a non-negative integer, e.g. random:3")
+            raise UserInputError(
+                f"order 'random:{argument}': the seed must be a non-negative integer, e.g. random:3"
+            )
         return cls(int(argument))
 
     @property

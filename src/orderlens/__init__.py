@@ -1,0 +1,55 @@
+"""OrderLens: see what the decoding order does inside an order-agnostic language model."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from orderlens._version import __version__
+
+if TYPE_CHECKING:
+    from orderlens import analysis, metrics, tasks, theory
+    from orderlens.api import generate, score
+    from orderlens.models.loading import load_model
+    from orderlens.orders import parse_order
+    from orderlens.samples import Sample
+    from orderlens.store.reader import Run, open_run
+
+_ATTRIBUTES = {
+    "Run": "orderlens.store.reader",
+    "Sample": "orderlens.samples",
+    "generate": "orderlens.api",
+    "load_model": "orderlens.models.loading",
+    "open_run": "orderlens.store.reader",
+    "parse_order": "orderlens.orders",
+    "score": "orderlens.api",
+}
+_MODULES = ("analysis", "metrics", "tasks", "theory")
+
+__all__ = [
+    "Run",
+    "Sample",
+    "__version__",
+    "analysis",
+    "generate",
+    "load_model",
+    "metrics",
+    "open_run",
+    "parse_order",
+    "score",
+    "tasks",
+    "theory",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import public names on first use, so that ``import orderlens`` stays light and torch-free."""
+    if name in _ATTRIBUTES:
+        return getattr(importlib.import_module(_ATTRIBUTES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"orderlens.{name}")
+    raise AttributeError(f"module 'orderlens' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,39 @@
+"""Options that several verbs share, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ModelOption = Annotated[
+    str, typer.Option("--model", "-m", help="tiny, hmm, hf:ORG/NAME[@REV], or a checkpoint folder.")
+]
+DataOption = Annotated[
+    str, typer.Option("--data", "-d", help=".jsonl[.gz], .parquet or .txt file, or passages, or c4.")
+]
+OutOption = Annotated[
+    Path, typer.Option("--out", "-o", help="Run folder; an unfinished run there is resumed.")
+]
+OrdersOption = Annotated[
+    str, typer.Option("--orders", help="Comma-separated order ids; see 'orderlens orders'.")
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps; default: the best one.")
+]
+DtypeOption = Annotated[
+    str | None, typer.Option("--dtype", help="float32 or bfloat16; default by model and device.")
+]
+BatchOption = Annotated[int, typer.Option("--batch-size", help="Samples per work unit.")]
+BlockOption = Annotated[
+    int | None, typer.Option("--block-size", help="Tokens per block; default: the model's own.")
+]
+AnchorOption = Annotated[
+    str | None, typer.Option("--anchor", help="Block grid starts at 'zero' or at the end of the 'prompt'.")
+]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most so many samples.")]
+PrefixOption = Annotated[int, typer.Option("--prefix-tokens", help="Prompt length when rows hold 'text'.")]
+TargetOption = Annotated[int, typer.Option("--target-tokens", help="Target length when rows hold 'text'.")]
+ShortOption = Annotated[bool, typer.Option("--allow-short", help="Keep texts that are shorter than that.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the token draws at temperature > 0.")]

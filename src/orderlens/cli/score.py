@@ -1,0 +1,56 @@
+"""``orderlens score``: fixed targets under several orders."""
+
+from __future__ import annotations
+
+import typer
+
+from orderlens.cli import options as opt
+from orderlens.cli.console import JsonFlag, progress_bar
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("score")(score)
+
+
+def score(
+    out: opt.OutOption,
+    model: opt.ModelOption = "tiny",
+    data: opt.DataOption = "passages",
+    orders: opt.OrdersOption = "forced-ar,reverse-ar,random,oracle-max-q,oracle-margin,oracle-min-q",
+    limit: opt.LimitOption = None,
+    prefix_tokens: opt.PrefixOption = 32,
+    target_tokens: opt.TargetOption = 128,
+    allow_short: opt.ShortOption = False,
+    block_size: opt.BlockOption = None,
+    anchor: opt.AnchorOption = None,
+    batch_size: opt.BatchOption = 32,
+    device: opt.DeviceOption = None,
+    dtype: opt.DtypeOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Score fixed targets under several reveal orders and store every reveal."""
+    from orderlens import api
+    from orderlens.cli.inputs import load_inputs, parse_anchor
+    from orderlens.cli.summary import show_summary
+    from orderlens.datafiles import SplitRule
+    from orderlens.orders import parse_orders
+
+    chosen = parse_orders(orders)
+    where = parse_anchor(anchor)
+    inputs = load_inputs(
+        model, data, SplitRule(prefix_tokens, target_tokens, allow_short), limit, device, dtype
+    )
+    with progress_bar("scoring (tokens)", None, quiet=json) as bar:
+        run = api.score(
+            inputs.model,
+            inputs.data.samples,
+            chosen,
+            block_size=block_size,
+            anchor=where,
+            batch_size=batch_size,
+            out=out,
+            data_record=inputs.data.record(),
+            progress=bar,
+        )
+    show_summary(run, out=str(out), as_json=json)

@@ -1,0 +1,63 @@
+"""The short table that ``score`` and ``generate`` print when they are done, and its JSON form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from orderlens.cli.console import print_json, stdout
+from orderlens.store.reader import Run
+
+_COLUMNS = ("mean", "var", "content_mean", "content_var", "log_prob", "n")
+
+
+def summarise(run: Run) -> list[dict[str, Any]]:
+    """Return per-order averages over sequences (each sequence counts once)."""
+    frame = run.samples().to_pandas()
+    keys = ["order", "seed", "temperature"]
+    rows = []
+    for values, group in frame.groupby(keys, dropna=False, sort=False):
+        row: dict[str, Any] = dict(zip(keys, values, strict=True))
+        row |= {key: None for key in keys if row[key] != row[key]}
+        row["n_samples"] = len(group)
+        for name in _COLUMNS:
+            defined = group[name].dropna()
+            row[name] = float(defined.mean()) if len(defined) else float("nan")
+        rows.append(row)
+    listed = [order.split(":")[0] for order in run.spec.get("orders", [])]
+    known = {name: place for place, name in reversed(list(enumerate(listed)))}
+    return sorted(rows, key=lambda row: known.get(row["order"].split(":")[0], len(known)))
+
+
+def show_summary(run: Run, *, out: str, as_json: bool) -> None:
+    """Print the averages and where the run is."""
+    rows = summarise(run)
+    if as_json:
+        print_json({"run": out, "kind": run.spec["kind"], "model": run.spec["model"]["name"], "orders": rows})
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    with_temperature = any(row["temperature"] is not None for row in rows)
+    heads = [
+        "order",
+        *(["T"] if with_temperature else []),
+        "sequences",
+        "mean log q",
+        "Var(log q)",
+        "content mean",
+        "content Var",
+    ]
+    for index, head in enumerate(heads):
+        table.add_column(head, justify="left" if index == 0 else "right")
+    for row in rows:
+        seed = "" if row["seed"] is None else f":{int(row['seed'])}"
+        numbers = [_number(row[name]) for name in ("mean", "var", "content_mean", "content_var")]
+        temperature = [f"{row['temperature']:g}"] if with_temperature else []
+        table.add_row(f"{row['order']}{seed}", *temperature, str(row["n_samples"]), *numbers)
+    stdout.print(table)
+    stdout.print(f"run: {out}", markup=False)
+
+
+def _number(value: float) -> str:
+    return "undefined" if np.isnan(value) else f"{value:.4f}"
