@@ -1,0 +1,85 @@
+"""Write a figure as SVG, PNG and PDF with its data as JSON beside it.
+
+The same figure gives the same bytes on the same matplotlib: no dates, fixed ids. The JSON holds what was
+drawn, so that a figure can be checked or redrawn without the run. This module does not know what it saves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orderlens.errors import StorageError, UserInputError
+from orderlens.figures.style import look
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("svg", "png", "pdf")
+
+_METADATA: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None, "Creator": "OrderLens"},
+    "png": {"Software": "OrderLens"},
+    "pdf": {"CreationDate": None, "ModDate": None, "Creator": "OrderLens", "Producer": "OrderLens"},
+}
+
+
+def save_figure(
+    figure: Figure,
+    data: Mapping[str, Any],
+    folder: str | Path,
+    name: str,
+    formats: Sequence[str] = FORMATS,
+) -> list[Path]:
+    """Write ``name.svg``, ``name.png``, ``name.pdf`` and ``name.json`` into ``folder``.
+
+    Args:
+        figure: a matplotlib figure.
+        data: what the figure shows: numbers, strings, lists, arrays and mappings of them.
+        folder: created when missing.
+        name: file name without suffix.
+        formats: the picture formats wanted, out of :data:`FORMATS`.
+
+    Returns:
+        The written paths, pictures first, the JSON last.
+    """
+    unknown = sorted(set(formats) - set(FORMATS))
+    if unknown:
+        raise UserInputError(f"unknown figure format {unknown[0]!r}; allowed: {', '.join(FORMATS)}")
+    place = Path(folder)
+    paths = [place / f"{name}.{kind}" for kind in formats]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with look():
+            for path in paths:
+                figure.savefig(path, metadata=_METADATA[path.suffix[1:]])
+        return [*paths, save_data(data, place / f"{name}.json")]
+    except OSError as error:
+        raise StorageError(
+            f"cannot write the figure {name!r} to {place}: {error.strerror or error}"
+        ) from error
+
+
+def save_data(data: Mapping[str, Any], path: Path) -> Path:
+    """Write ``data`` as JSON; NaN and infinities, which JSON lacks, become null."""
+    text = json.dumps(plain(data), ensure_ascii=False, indent=1, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` with arrays as lists, numpy scalars as Python's, and non-finite floats as ``None``."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, str) or value is None:
+        return value
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, Sequence | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
