@@ -10,41 +10,20 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
 from orderlens.errors import StorageError
 from orderlens.store.folder import Folder
+from orderlens.store.process import is_dead, process_tag
 from orderlens.store.records import stem
 
 _log = logging.getLogger(__name__)
 _FOLDER = "claims"
-
-
-def process_identity(pid: int | None = None) -> dict[str, Any] | None:
-    """Return what names a process on this machine beyond its number; None without /proc."""
-    number = os.getpid() if pid is None else pid
-    try:
-        started = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = Path("/proc/self/ns/pid").readlink().name
-    except (OSError, IndexError):
-        return None
-    return {"pid": number, "started": started, "machine": f"{boot}:{namespace}"}
-
-
-def is_dead(identity: dict[str, Any] | None) -> bool:
-    """Say whether a process of this machine is known to have ended (never guesses about other machines)."""
-    own = process_identity()
-    if identity is None or own is None or identity.get("machine") != own["machine"]:
-        return False
-    return process_identity(int(identity["pid"])) != identity
 
 
 class Claim:
@@ -82,7 +61,7 @@ class ClaimBook:
         self._folder = folder
         self._lease = lease_s
         self._owner = uuid4().hex
-        self._identity = process_identity()
+        self._process = process_tag()
         self._held: dict[str, Claim] = {}
         self._seen: dict[str, _Sighting] = {}
         self._beat = 0
@@ -126,7 +105,7 @@ class ClaimBook:
             "owner": self._owner,
             "beat": self._beat,
             "lease_s": self._lease,
-            "process": self._identity,
+            "process": self._process,
         }
         return json.dumps(value).encode()
 
@@ -161,6 +140,13 @@ class ClaimBook:
             self._thread.join()
         for claim in list(self._held.values()):
             self.release(claim)
+
+
+def claimed_stem(name: str) -> str | None:
+    """Return the unit (as file stem) that a claim file is about; None for other files."""
+    if not name.startswith(f"{_FOLDER}/") or not name.endswith(".json"):
+        return None
+    return name[len(_FOLDER) + 1 : -len(".json")].rpartition(".")[0]
 
 
 def claim_files(folder: Folder, key: str) -> dict[int, str]:

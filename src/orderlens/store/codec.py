@@ -27,7 +27,7 @@ METADATA_KEY = b"orderlens"
 _DICTIONARY = ("sample_id", "task", "order", "seed", "temperature", "sample_seed", "n_tied", "n_committed")
 _DELTA = ("block", "step", "position")
 _SPLIT = ("token_id",)
-_ZSTD_LEVEL = 3
+ZSTD_LEVEL = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,15 @@ def _is_dictionary(column: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_dictionary(column.type))
 
 
-def encode(name: str, table: pa.Table, metadata: Mapping[str, Any]) -> tuple[bytes, str]:
+def encode(
+    name: str, table: pa.Table, metadata: Mapping[str, Any], *, level: int | None = None
+) -> tuple[bytes, str]:
     """Return the Parquet bytes of a sorted table of ``name``, and a digest of their layout."""
     slim, filled = _slim(name, table)
     note = {"schema_version": SCHEMA_VERSION, "table": name, "filled": filled, **metadata}
     slim = slim.replace_schema_metadata({METADATA_KEY: json.dumps(note, sort_keys=True).encode()})
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, slim.schema, **_options(slim.schema)) as writer:
+    with pq.ParquetWriter(sink, slim.schema, **_options(slim.schema, level or ZSTD_LEVEL)) as writer:
         for start, stop in _groups(table if name == "reveals" else None, slim.num_rows):
             writer.write_table(slim.slice(start, stop - start), row_group_size=stop - start)
     return sink.getvalue().to_pybytes(), _layout(slim.schema, filled)
@@ -105,7 +107,7 @@ def _layout(schema: pa.Schema, filled: Sequence[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _options(schema: pa.Schema) -> dict[str, Any]:
+def _options(schema: pa.Schema, level: int) -> dict[str, Any]:
     floats = [
         field.name for field in schema if pa.types.is_floating(field.type) and field.name != "temperature"
     ]
@@ -114,7 +116,7 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
     encoding |= {field: "DELTA_BINARY_PACKED" for field in _DELTA if field in schema.names}
     return {
         "compression": "zstd",
-        "compression_level": _ZSTD_LEVEL,
+        "compression_level": level,
         "use_dictionary": [
             field.name for field in schema if field.name not in encoding and _plain(field.type)
         ],
@@ -156,8 +158,8 @@ def _slim(name: str, table: pa.Table) -> tuple[pa.Table, list[str]]:
 
 
 def _restorable(name: str, column: str) -> bool:
-    """Only columns of the schema come back when they are not stored."""
-    return name in SCHEMAS and column in SCHEMAS[name].names
+    """Only columns of the schema come back when they are not stored; the key is always stored."""
+    return name in SCHEMAS and column in SCHEMAS[name].names and column not in TRACE_KEY
 
 
 def _thin(table: pa.Table, column: str, rule: Rule) -> pa.ChunkedArray | None:
@@ -248,6 +250,17 @@ def read_groups(
         rows = file.metadata.row_group(group).num_rows
         table = file.read_row_group(group, columns=stored) if stored else _no_columns(rows)
         yield restore(name, table, wanted, schema)
+
+
+def groups_with_sample(file: pq.ParquetFile, sample_id: str) -> list[int]:
+    """Return the row groups whose range of sample ids includes ``sample_id``."""
+    column = file.schema_arrow.names.index("sample_id")  # only flat columns stand before it
+    found = []
+    for group in range(file.num_row_groups):
+        range_ = file.metadata.row_group(group).column(column).statistics
+        if range_ is None or not range_.has_min_max or range_.min <= sample_id <= range_.max:
+            found.append(group)
+    return found
 
 
 def _no_columns(rows: int) -> pa.Table:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 from uuid import uuid4
 
-from orderlens.errors import MissingPackageError, StorageError
+from orderlens.errors import MissingPackageError, RunError, StorageError
+from orderlens.store.process import is_dead, process_tag
 
 TEMPORARY = ".tmp-"
 """Prefix of the file name of a write in progress."""
@@ -31,6 +32,9 @@ class Folder(Protocol):
 
     def read(self, name: str) -> bytes:
         """Return the file's bytes; FileNotFoundError when there is none."""
+
+    def read_many(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Return the bytes of several files, without those that are gone."""
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Write or replace a file as a whole; ``durable`` waits until it survives a power cut."""
@@ -65,9 +69,9 @@ def storage_errors(action: str, label: str) -> Iterator[None]:
     """Turn what the file system refuses into a ``StorageError`` that says what to do."""
     try:
         yield
-    except (FileNotFoundError, FileExistsError):
-        raise
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and action.startswith("read"):
+            raise
         raise StorageError(f"cannot {action} in {label}: {_remedy(error)}") from error
 
 
@@ -93,6 +97,14 @@ class LocalFolder:
         with storage_errors(f"read {name}", self.label):
             return (self.root / name).read_bytes()
 
+    def read_many(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Return the bytes of several files."""
+        found = {}
+        for name in names:
+            with suppress(FileNotFoundError):
+                found[name] = self.read(name)
+        return found
+
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Write or replace a file as a whole."""
         with storage_errors(f"write {name}", self.label), self._temporary(name, data, durable) as temporary:
@@ -113,7 +125,7 @@ class LocalFolder:
     def _temporary(self, name: str, data: bytes, durable: bool) -> Iterator[Path]:
         folder = (self.root / name).parent
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f"{TEMPORARY}{uuid4().hex}"
+        temporary = folder / f"{TEMPORARY}{process_tag()}-{uuid4().hex[:12]}"
         try:
             with temporary.open("xb") as handle:
                 handle.write(data)
@@ -134,10 +146,8 @@ class LocalFolder:
         for folder, _, names in os.walk(self.root / under):
             for name in names:
                 path = Path(folder) / name
-                try:
+                with suppress(FileNotFoundError):  # removed by another worker since the listing
                     found[path.relative_to(self.root).as_posix()] = path.stat().st_size
-                except FileNotFoundError:  # removed by another worker since the listing
-                    continue
         return found
 
     def remove(self, name: str) -> None:
@@ -220,13 +230,21 @@ class RemoteFolder:
         with storage_errors(f"read {name}", self.label):
             return bytes(self._files.cat_file(self._path(name)))
 
-    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:  # noqa: ARG002  a PUT is durable
+    def read_many(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Return the bytes of several objects, fetched side by side where the file system can."""
+        if not names:
+            return {}
+        with storage_errors("read records", self.label):
+            found = self._files.cat([self._path(name) for name in names], on_error="omit")
+        return {name: bytes(found[self._path(name)]) for name in names if self._path(name) in found}
+
+    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Write or replace an object with a single request."""
         with storage_errors(f"write {name}", self.label):
             self._make_parent(name)
             self._files.pipe_file(self._path(name), data)
 
-    def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:  # noqa: ARG002
+    def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
         """Write a new object with a conditional request where the service knows it."""
         with storage_errors(f"write {name}", self.label), self._lock:
             self._make_parent(name)
@@ -263,11 +281,8 @@ class RemoteFolder:
 
     def remove(self, name: str) -> None:
         """Delete an object if there is one."""
-        with storage_errors(f"remove {name}", self.label):
-            try:
-                self._files.rm_file(self._path(name))
-            except FileNotFoundError:
-                return
+        with storage_errors(f"remove {name}", self.label), suppress(FileNotFoundError):
+            self._files.rm_file(self._path(name))
 
     def move(self, source: str, target: str) -> None:
         """Copy, then delete."""
@@ -288,10 +303,20 @@ class RemoteFolder:
         return self._files
 
 
+def is_abandoned(name: str) -> bool:
+    """Say whether a file is a write in progress whose process is gone."""
+    base = name.rsplit("/", 1)[-1]
+    return base.startswith(TEMPORARY) and is_dead(base.removeprefix(TEMPORARY).rpartition("-")[0])
+
+
 def _has_exclusive_create(filesystem: Any) -> bool:
-    protocols = filesystem.protocol
-    names = {protocols} if isinstance(protocols, str) else set(protocols)
-    return bool(names & {"s3", "s3a", "gs", "gcs", "abfs", "az", "memory"})
+    """Name the file systems whose exclusive creation is tested; on others the last writer may win."""
+    return bool(_protocols(filesystem) & {"s3", "s3a", "memory"})
+
+
+def _protocols(filesystem: Any) -> set[str]:
+    names = filesystem.protocol
+    return {names} if isinstance(names, str) else set(names)
 
 
 def open_folder(path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
@@ -302,7 +327,7 @@ def open_folder(path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
         filesystem: an fsspec or pyarrow file system that ``path`` lives on; None derives it from ``path``.
     """
     if filesystem is None and "://" not in str(path):
-        return LocalFolder(path)
+        return _local(path)
     try:
         import fsspec
         from fsspec.implementations.arrow import ArrowFSWrapper
@@ -312,6 +337,12 @@ def open_folder(path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
         filesystem, path = fsspec.core.url_to_fs(str(path))
     elif not isinstance(filesystem, fsspec.AbstractFileSystem):
         filesystem = ArrowFSWrapper(filesystem)
-    if "file" in filesystem.protocol:
-        return LocalFolder(filesystem._strip_protocol(str(path)))
+    if _protocols(filesystem) & {"file", "local"}:
+        return _local(filesystem._strip_protocol(str(path)))
     return RemoteFolder(filesystem, str(path))
+
+
+def _local(path: str | os.PathLike[str]) -> LocalFolder:
+    if Path(path).exists() and not Path(path).is_dir():
+        raise RunError(f"{path} is a file, not a folder; give the folder of a run")
+    return LocalFolder(path)

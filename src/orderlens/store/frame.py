@@ -51,7 +51,8 @@ class Frame:
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return a pandas frame of all or some columns."""
-        return self.to_arrow(columns).to_pandas()
+        frame: pd.DataFrame = self.to_arrow(columns).to_pandas()
+        return frame
 
     def to_polars(self, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Return a Polars frame of all or some columns."""

@@ -1,64 +1,87 @@
 """Reading runs: tables, statistics per sample, single traces, SQL.
 
 ``open_run`` trusts only what committed records list. Nothing here needs a model, and only ``sql`` and
-``to_polars`` need packages beyond numpy and pyarrow.
+``to_polars`` need packages beyond numpy and pyarrow (pandas for ``to_pandas``).
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orderlens.errors import RunError
+from orderlens.errors import RunError, UnknownNameError, UserInputError
+from orderlens.registry import suggest
 from orderlens.store.codec import trace_starts
-from orderlens.store.folder import open_folder
-from orderlens.store.frame import Frame, import_duckdb
-from orderlens.store.samples import SAMPLES_SCHEMA, sample_table
-from orderlens.store.schema import SCHEMAS
-from orderlens.store.sources import FolderSource, MemorySource, Source
+from orderlens.store.folder import Folder, open_folder
+from orderlens.store.frame import Frame
+from orderlens.store.query import connect, run_query
+from orderlens.store.records import SPEC
+from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, sample_table
+from orderlens.store.schema import SCHEMAS, TRACE_KEY
+from orderlens.store.sources import MemorySource, Source, folder_source
 from orderlens.store.specfile import plain_spec
 
 Place = str | os.PathLike[str]
 
 
 def open_run(path: Place | Sequence[Place], filesystem: Any = None) -> Run:
-    """Open one run, several runs, or a folder of runs for reading."""
+    """Open one run, several runs, or a folder of runs for reading.
+
+    Args:
+        path: a run, a folder that holds runs at any depth, or several of these.
+        filesystem: fsspec or pyarrow file system of the paths; None derives it from each.
+
+    Raises:
+        RunError: there is no run, its schema is newer, or its spec was edited.
+        CorruptRunError: its records are damaged.
+    """
     places = [path] if isinstance(path, str | os.PathLike) else list(path)
-    sources: list[Source] = []
-    for place in places:
-        sources += [FolderSource(open_folder(item, filesystem)) for item in _runs_at(place, filesystem)]
-    if not sources:
-        raise RunError(f"no run at {', '.join(str(place) for place in places)}: there is no spec.json")
-    return Run(sources)
+    folders = [folder for place in places for folder in find_runs(place, filesystem)]
+    return Run([folder_source(folder) for folder in folders])
 
 
-def _runs_at(place: Place, filesystem: Any) -> list[Place]:
+def find_runs(place: Place, filesystem: Any = None) -> list[Folder]:
+    """Return the run at ``place``, or the runs below it.
+
+    Raises:
+        RunError: there is none.
+    """
     folder = open_folder(place, filesystem)
-    if folder.exists("spec.json"):
-        return [place]
-    inner = sorted(name for name in folder.sizes() if name.endswith("/spec.json"))
-    return [f"{str(place).rstrip('/')}/{name.removesuffix('/spec.json')}" for name in inner]
+    if folder.exists(SPEC):
+        return [folder]
+    inner = sorted(name.removesuffix(f"/{SPEC}") for name in folder.sizes() if name.endswith(f"/{SPEC}"))
+    if not inner:
+        raise RunError(f"no run at {folder.label}: there is no {SPEC} in it or below it")
+    return [open_folder(f"{str(place).rstrip('/')}/{name}", filesystem) for name in inner]
 
 
 def memory_run(tables: Mapping[str, pa.Table], spec: Mapping[str, Any]) -> Run:
-    """Return a run that lives in memory."""
+    """Return a run that lives in memory, with the tables by name."""
     return Run([MemorySource(tables, plain_spec(spec))])
 
 
 class Run:
-    """One or several runs, read as one."""
+    """One or several runs, read as one.
+
+    With several runs every table begins with a ``run`` column; the SQL views always do.
+    """
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = dict(zip(_names(sources), sources, strict=True))
+        self._local = threading.local()
+
+    def __repr__(self) -> str:
+        return f"Run({', '.join(source.label for source in self._sources.values())})"
 
     @property
     def names(self) -> list[str]:
-        """Names of the runs (folder names)."""
+        """Names of the runs: those of their folders."""
         return list(self._sources)
 
     @property
@@ -71,8 +94,18 @@ class Run:
         """The run's spec; for several runs ``{"runs": {name: spec}}``."""
         return next(iter(self.specs.values())) if len(self._sources) == 1 else {"runs": self.specs}
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that was asked for is there, in all runs."""
+        return all(source.is_complete() for source in self._sources.values())
+
+    @property
+    def tables(self) -> list[str]:
+        """Names of the tables that have rows."""
+        return sorted({name for source in self._sources.values() for name in source.tables()})
+
     def reveals(self) -> Frame:
-        """One row per revealed token."""
+        """One row per revealed token, positions past the requested length included."""
         return self.table("reveals")
 
     def outputs(self) -> Frame:
@@ -83,93 +116,147 @@ class Run:
         """Return a table by name (``samples`` included)."""
         if name == "samples":
             return self.samples()
-        schema = pa.unify_schemas(
-            [self._labelled(s.schema(name)) for s in self._sources.values()], promote_options="permissive"
-        )
-        return Frame(schema, lambda columns: self._load(name, schema, columns))
+        if name not in SCHEMAS and name not in self.tables:
+            known = list(dict.fromkeys(["samples", *SCHEMAS, *self.tables]))
+            raise UnknownNameError(
+                f"unknown table '{name}'{suggest(name, known)} (known: {', '.join(known)})"
+            )
+        schema = self._schema(name)
+        return Frame(schema, lambda columns: self._load(name, _chosen(schema, columns)))
 
-    def _labelled(self, schema: pa.Schema) -> pa.Schema:
-        return schema.insert(0, pa.field("run", pa.string())) if len(self._sources) > 1 else schema
+    def _schema(self, name: str) -> pa.Schema:
+        found = [source.schema(name) for source in self._sources.values()]
+        schema = pa.unify_schemas(found, promote_options="permissive")
+        return schema.insert(0, pa.field("run", pa.string())) if len(found) > 1 else schema
 
-    def _load(self, name: str, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Table:
-        wanted = schema if columns is None else pa.schema([schema.field(item) for item in columns])
+    def _load(self, name: str, wanted: pa.Schema) -> pa.Table:
         chunks = []
         for run, source in self._sources.items():
             present = [item for item in wanted.names if item in source.schema(name).names]
-            chunks += [_fit(chunk, wanted, run) for chunk in source.scan(name, present)]
+            # Without any stored column a chunk would not know its rows, so read one more.
+            read = present or source.schema(name).names[:1]
+            chunks += [_fit(chunk, wanted, run) for chunk in source.scan(name, read)]
         return pa.concat_tables(chunks) if chunks else wanted.empty_table()
 
     def samples(self) -> Frame:
         """One row per trace: the path statistics, overflow rows not counted."""
-        tables = []
-        for run, source in self._sources.items():
-            table = sample_table(source.traces(None))
-            tables.append(
-                table
-                if len(self._sources) == 1
-                else table.add_column(0, "run", pa.array([run] * table.num_rows))
-            )
-        return Frame.of(pa.concat_tables(tables) if tables else SAMPLES_SCHEMA.empty_table())
+        several = len(self._sources) > 1
+        schema = SAMPLES_SCHEMA.insert(0, pa.field("run", pa.string())) if several else SAMPLES_SCHEMA
+        return Frame(schema, lambda columns: self._load_samples(schema).select(columns or schema.names))
+
+    def _load_samples(self, schema: pa.Schema) -> pa.Table:
+        tables = [
+            _fit(sample_table(source.traces(TRACE_COLUMNS, dictionaries=True)), schema, run)
+            for run, source in self._sources.items()
+        ]
+        return pa.concat_tables(tables)
 
     def iter_traces(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield chunks of ``reveals`` in which every trace is whole, contiguous and sorted by step."""
-        schema = self.table("reveals").schema
-        wanted = schema if columns is None else pa.schema([schema.field(item) for item in columns])
+        """Yield chunks of ``reveals`` in which every trace is whole, contiguous and sorted by step.
+
+        Chunks hold about 65 thousand rows, however large the run. ``orderlens.store.codec.trace_starts``
+        finds the traces in a chunk that has the key columns.
+        """
+        wanted = _chosen(self._schema("reveals"), columns)
         for run, source in self._sources.items():
-            for chunk in source.traces([item for item in wanted.names if item != "run"]):
+            present = [item for item in wanted.names if item in source.schema("reveals").names]
+            for chunk in source.traces(present or ["step"]):
                 yield _fit(chunk, wanted, run)
 
     def trace(self, sample_id: str, order: str, **key: Any) -> Frame:
-        """Return one trace, sorted by step; ``key`` gives seed, temperature, sample_seed, task or run."""
-        found = []
-        for run, source in self._sources.items():
-            if key.get("run", run) == run:
-                found += [_fit(t, self.table("reveals").schema, run) for t in source.find(sample_id, order)]
-        table = pa.concat_tables(found) if found else self.table("reveals").schema.empty_table()
-        for name, value in key.items():
-            mask = pc.is_null(table[name]) if value is None else pc.equal(table[name], value)
-            table = table.filter(mask)
-        if table.num_rows == 0:
-            raise RunError(
-                f"no trace of sample '{sample_id}' under order '{order}' in {', '.join(self.names)}"
-            )
-        if len(trace_starts(table)) > 1:
-            raise RunError(
-                f"sample '{sample_id}' has several traces under '{order}'; "
-                "also give seed, temperature, sample_seed, task or run"
-            )
+        """Return one trace, sorted by step.
+
+        Args:
+            sample_id: the sample.
+            order: the order's id; ``random:3`` also gives the seed.
+            **key: any of seed, temperature, sample_seed, task and run, where the first two do not suffice.
+
+        Raises:
+            RunError: there is no such trace, or more than one.
+        """
+        name, seed = _order_and_seed(order)
+        narrowed = {**({} if seed is None else {"seed": seed}), **key}
+        table = self._find(sample_id, name, narrowed)
+        starts = trace_starts(table)
+        if len(starts) != 1:
+            raise RunError(_not_one_trace(sample_id, order, table.take(starts)))
         return Frame.of(table)
 
+    def _find(self, sample_id: str, order: str, key: Mapping[str, Any]) -> pa.Table:
+        unknown = set(key) - {*TRACE_KEY, "run"}
+        if unknown:
+            raise UserInputError(
+                f"a trace is not named by '{min(unknown)}' (use {', '.join(TRACE_KEY)} or run)"
+            )
+        schema, found = self._schema("reveals"), []
+        for run, source in self._sources.items():
+            if key.get("run", run) == run:
+                found += [_fit(chunk, schema, run) for chunk in source.find(sample_id, order)]
+        table = pa.concat_tables(found) if found else schema.empty_table()
+        for name, value in key.items():
+            if name != "run":
+                table = table.filter(
+                    pc.is_null(table[name]) if value is None else pc.equal(table[name], value)
+                )
+        return table
+
     def sql(self, query: str) -> Frame:
-        """Run a DuckDB query over the views reveals, outputs, samples, verdicts and so on."""
-        connection = import_duckdb().connect()
-        for name in SCHEMAS:
-            connection.register(name, self.table(name).to_arrow())
-        connection.register("samples", self.samples().to_arrow())
-        table = connection.sql(query).to_arrow_table()
-        return Frame.of(table)
+        """Run a DuckDB query over the views reveals, outputs, samples, verdicts and the other tables.
+
+        The result is lazy: nothing is computed before ``to_arrow``, ``to_pandas``, ``to_polars`` or
+        ``to_duckdb`` is called.
+        """
+        return run_query(self.connection(), query)
+
+    def connection(self) -> Any:
+        """Return this thread's DuckDB connection with a view per table."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = connect(self._sources)
+        return self._local.connection
+
+
+def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    for name in columns or ():
+        if name not in schema.names:
+            known = ", ".join(schema.names)
+            raise UnknownNameError(f"unknown column '{name}'{suggest(name, schema.names)} (known: {known})")
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 
 def _fit(chunk: pa.Table, schema: pa.Schema, run: str) -> pa.Table:
-    """Return the chunk with the columns and types of ``schema``."""
+    """Return the chunk with exactly the columns and types of ``schema``."""
     columns = []
     for field in schema:
-        if field.name == "run":
-            columns.append(pa.repeat(run, chunk.num_rows))
-        elif field.name in chunk.column_names:
+        if field.name in chunk.column_names:
             columns.append(chunk[field.name].cast(field.type))
+        elif field.name == "run":
+            columns.append(pa.repeat(run, chunk.num_rows))
         else:
             columns.append(pa.nulls(chunk.num_rows, field.type))
     return pa.table(columns, schema=schema)
+
+
+def _order_and_seed(order: str) -> tuple[str, int | None]:
+    name, _, seed = order.partition(":")
+    return (name, int(seed)) if seed.isdigit() else (order, None)
+
+
+def _not_one_trace(sample_id: str, order: str, found: pa.Table) -> str:
+    if not found.num_rows:
+        return f"there is no trace of sample '{sample_id}' under order '{order}'"
+    names = [name for name in ("run", *TRACE_KEY) if name in found.column_names]
+    differing = [name for name in names if len(pc.unique(found[name])) > 1]
+    return (
+        f"sample '{sample_id}' has {found.num_rows} traces under order '{order}'; "
+        f"they differ in {', '.join(differing)}: give it too"
+    )
 
 
 def _names(sources: Sequence[Source]) -> list[str]:
     """Return one different name per run: the folder's, with a number where two are equal."""
     names: list[str] = []
     for source in sources:
-        name, count = Path(source.label).name or source.label, 1
-        while name in names:
-            count += 1
-            name = f"{Path(source.label).name}#{count}"
-        names.append(name)
+        base = PurePosixPath(source.label.replace(os.sep, "/")).name or source.label
+        count = sum(name == base or name.startswith(f"{base}#") for name in names)
+        names.append(base if count == 0 else f"{base}#{count + 1}")
     return names

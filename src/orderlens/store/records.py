@@ -1,8 +1,9 @@
 """The small JSON files of a run: what was committed, by which units, in which parts.
 
 A *bundle* is a set of work units whose rows lie in the same parts: one unit when it is committed, many after
-compaction. A *snapshot* is the set of bundles a reader trusts. Files that no bundle lists do not exist for
-readers. Knows the folder operations, not what rows mean.
+compaction. Each bundle has a record under ``units/``; a *catalog* repeats them all in one file and decides
+when two records speak about the same unit. A *snapshot* is the set of bundles a reader trusts: files that no
+bundle lists do not exist for readers. Knows the folder operations, not what rows mean.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from orderlens.errors import CorruptRunError
 from orderlens.store.folder import TEMPORARY, Folder
+from orderlens.store.schema import SCHEMA_VERSION
 
 SPEC = "spec.json"
 COMPLETE = "complete.json"
+MERGED = "merged~"
+"""Start of the file names of bundles of several units."""
 _CATALOG = re.compile(r"catalog-(\d{6})\.json")
 _SAFE_STEM = 80
 
@@ -43,20 +47,22 @@ def unit_key(**content: Any) -> str:
 def stem(key: str) -> str:
     """Return a safe file name (no suffix) for ``key``, different for different keys."""
     safe = quote(key, safe="")
-    if safe == key and len(key) <= _SAFE_STEM and not key.startswith("."):
+    # Capitals get a digest because some disks do not tell them apart.
+    safe_already = safe == key == key.lower() and not key.startswith(".") and "~" not in key
+    if safe_already and 0 < len(key) <= _SAFE_STEM:
         return key
     readable = safe[:_SAFE_STEM].replace("%", "_").replace(".", "_")
     return f"{readable}~{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
-def unit_file(key: str) -> str:
-    """Return the name of the unit record of ``key``."""
-    return f"units/{stem(key)}.json"
+def merged_stem(keys: Iterable[str]) -> str:
+    """Return the file name (no suffix) of a bundle of several units."""
+    return f"{MERGED}{digest_of(sorted(keys))[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One committed Parquet file."""
+    """One committed Parquet file; ``layout`` is a digest of its physical schema."""
 
     table: str
     path: str
@@ -64,7 +70,6 @@ class Part:
     size: int
     sha256: str
     layout: str
-    """Digest of the physical schema: parts with the same layout can be read as one."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -95,6 +100,20 @@ class Bundle:
     orders: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
 
+    @property
+    def stem(self) -> str:
+        """File name (no suffix) of the record and start of the names of the parts."""
+        return stem(next(iter(self.units))) if len(self.units) == 1 else merged_stem(self.units)
+
+    @property
+    def record(self) -> str:
+        """Name of the record file."""
+        return f"units/{self.stem}.json"
+
+    def rows(self, table: str) -> int:
+        """Return the number of rows of one table."""
+        return sum(part.rows for part in self.parts if part.table == table)
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
         plain = {name: getattr(self, name) for name in self.__slots__ if name not in ("units", "parts")}
@@ -104,11 +123,18 @@ class Bundle:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Bundle:
-        """Read the JSON form."""
-        lists = ("tasks", "orders", "environments", "samples")
-        plain = {name: tuple(value[name]) if value[name] is not None else None for name in lists}
-        parts = tuple(Part(**item) for item in value["parts"])
-        return cls(value["units"], parts, first=value["first"], last=value["last"], **plain)
+        """Read the JSON form; fields of a newer minor version are ignored."""
+        samples = value["samples"]
+        return cls(
+            value["units"],
+            tuple(Part(**{name: item[name] for name in Part.__slots__}) for item in value["parts"]),
+            samples=None if samples is None else tuple(samples),
+            first=value["first"],
+            last=value["last"],
+            tasks=tuple(value["tasks"]),
+            orders=tuple(value["orders"]),
+            environments=tuple(value["environments"]),
+        )
 
     def may_hold(self, sample_id: str, order: str | None) -> bool:
         """Say whether a trace of ``sample_id`` under ``order`` can be in here."""
@@ -119,9 +145,14 @@ class Bundle:
         return self.first is not None and self.last is not None and self.first <= sample_id <= self.last
 
 
+def unit_file(key: str) -> str:
+    """Return the name of the record of a single unit."""
+    return f"units/{stem(key)}.json"
+
+
 def seal(value: Mapping[str, Any]) -> bytes:
-    """Return ``value`` as JSON that carries its own digest, so that damage is noticed."""
-    body = dict(value)
+    """Return ``value`` as JSON that carries the schema version and its own digest, so that damage shows."""
+    body = {"version": SCHEMA_VERSION, **value}
     return json.dumps({**body, "digest": digest_of(body)}, ensure_ascii=False, allow_nan=False).encode()
 
 
@@ -130,7 +161,7 @@ def unseal(data: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(data)
         digest = value.pop("digest")
-    except (ValueError, KeyError, AttributeError, UnicodeDecodeError):
+    except (ValueError, KeyError, AttributeError):
         return None
     return value if isinstance(value, dict) and digest_of(value) == digest else None
 
@@ -140,16 +171,18 @@ class Snapshot:
     """What is committed at one moment.
 
     Attributes:
-        generation: number of the catalog this is based on (0 for none).
+        generation: number of the newest catalog (0 for none).
         bundles: everything readers may read, in an order that does not depend on who committed when.
-        damaged: record files that are there but cannot be trusted.
+        damaged: record files that are needed but cannot be trusted.
+        obsolete: records of units that the catalog holds elsewhere (left by an interrupted compaction).
     """
 
     generation: int
     bundles: tuple[Bundle, ...]
     damaged: tuple[str, ...] = ()
+    obsolete: tuple[str, ...] = ()
 
-    def keys(self) -> set[str]:
+    def unit_keys(self) -> set[str]:
         """Return all committed unit keys."""
         return {key for bundle in self.bundles for key in bundle.units}
 
@@ -176,43 +209,69 @@ def catalogs(names: Iterable[str]) -> list[int]:
     return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
-def load_snapshot(folder: Folder) -> Snapshot:
-    """Read the newest catalog and every unit record that it does not cover."""
+def load_snapshot(folder: Folder, known: dict[str, Bundle] | None = None) -> Snapshot:
+    """Read the newest catalog and the records that it does not repeat.
+
+    Args:
+        folder: the run.
+        known: records read earlier by name; used instead of reading again, and extended.
+    """
+    known = {} if known is None else known
     names = folder.sizes()
-    generation, bundles, damaged = _load_catalog(folder, names)
-    covered = {unit_file(key) for bundle in bundles for key in bundle.units}
-    for name in sorted(names):
-        if _is_record(name) and name not in covered:
-            bundle = read_bundle(folder, name)
-            if bundle is None:
-                damaged.append(name)
-            else:
-                bundles.append(bundle)
-    bundles.sort(key=lambda bundle: min(bundle.units, default=""))
-    return Snapshot(generation, tuple(bundles), tuple(damaged))
+    generation = next(iter(catalogs(names)), 0)
+    catalog = _load_catalog(folder, generation)
+    if catalog is None:
+        return Snapshot(generation, (), damaged=(catalog_file(generation),))
+    listed = {bundle.record for bundle in catalog}
+    rest = sorted(name for name in names if _is_record(name) and name not in listed)
+    _read_records(folder, [name for name in rest if name not in known], known)
+    return _combine(generation, catalog, {name: known.get(name) for name in rest})
+
+
+def _load_catalog(folder: Folder, generation: int) -> list[Bundle] | None:
+    if generation == 0:
+        return []
+    value = unseal(folder.read(catalog_file(generation)))
+    return None if value is None else [Bundle.from_json(item) for item in value["bundles"]]
+
+
+def _read_records(folder: Folder, names: list[str], known: dict[str, Bundle]) -> None:
+    for name, data in folder.read_many(names).items():
+        value = unseal(data)
+        if value is not None:
+            known[name] = Bundle.from_json(value)
+
+
+def _combine(generation: int, catalog: list[Bundle], records: Mapping[str, Bundle | None]) -> Snapshot:
+    """Add records to the catalog's bundles; a larger bundle replaces the units it was made of."""
+    bundles, covered, obsolete = list(catalog), {key for bundle in catalog for key in bundle.units}, []
+    sound = [(name, bundle) for name, bundle in records.items() if bundle is not None]
+    for name, bundle in sorted(sound, key=lambda item: -len(item[1].units)):
+        if covered.isdisjoint(bundle.units):
+            bundles.append(bundle)
+            covered.update(bundle.units)
+        else:
+            obsolete.append(name)
+    bundles.sort(key=lambda bundle: min(bundle.units))
+    damaged = tuple(name for name, bundle in records.items() if bundle is None)
+    return Snapshot(generation, tuple(bundles), damaged, tuple(obsolete))
 
 
 def _is_record(name: str) -> bool:
     return name.startswith("units/") and name.endswith(".json") and TEMPORARY not in name
 
 
-def _load_catalog(folder: Folder, names: Iterable[str]) -> tuple[int, list[Bundle], list[str]]:
-    generations = catalogs(names)
-    if not generations:
-        return 0, [], []
-    value = unseal(folder.read(catalog_file(generations[0])))
-    if value is None:
-        return generations[0], [], [catalog_file(generations[0])]
-    return generations[0], [Bundle.from_json(item) for item in value["bundles"]], []
-
-
 def read_bundle(folder: Folder, name: str) -> Bundle | None:
-    """Return the bundle of a unit record, None when the record is gone or damaged."""
-    try:
-        value = unseal(folder.read(name))
-    except FileNotFoundError:
-        return None
-    return None if value is None else Bundle.from_json(value)
+    """Return the bundle of a record, None when the record is gone or damaged."""
+    found: dict[str, Bundle] = {}
+    _read_records(folder, [name], found)
+    return found.get(name)
+
+
+def save_catalog(folder: Folder, snapshot: Snapshot, bundles: Iterable[Bundle]) -> bool:
+    """Write the catalog that follows ``snapshot``; False when another process wrote one meanwhile."""
+    body = seal({"bundles": [bundle.to_json() for bundle in bundles]})
+    return folder.create(catalog_file(snapshot.generation + 1), body)
 
 
 def trusted(folder: Folder, snapshot: Snapshot) -> Snapshot:
@@ -225,17 +284,15 @@ def trusted(folder: Folder, snapshot: Snapshot) -> Snapshot:
     return snapshot
 
 
-@dataclass(slots=True)
-class Completion:
-    """The last file of a run: the unit keys that were expected, all of them committed."""
-
-    keys: list[str] = field(default_factory=list)
-
-
-def read_completion(folder: Folder) -> Completion | None:
-    """Return the completion record, None when the run is not (or no longer) complete."""
+def read_completion(folder: Folder) -> list[str] | None:
+    """Return the unit keys that a complete run expected; None when it is not (or no longer) complete."""
     try:
         value = unseal(folder.read(COMPLETE))
     except FileNotFoundError:
         return None
-    return None if value is None else Completion(list(value["keys"]))
+    return None if value is None else list(value["keys"])
+
+
+def write_completion(folder: Folder, keys: Iterable[str]) -> None:
+    """Write the last file of a run: the keys that were expected, all of them committed."""
+    folder.put(COMPLETE, seal({"keys": sorted(set(keys))}))

@@ -6,6 +6,7 @@ files, models or orders.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import pyarrow as pa
@@ -110,6 +111,8 @@ def conform(name: str, table: pa.Table) -> pa.Table:
     Missing optional columns become null, unknown columns are kept at the end, and the log-probabilities stay
     float64 when ``logq`` is float64, else float32.
     """
+    if name not in SCHEMAS:
+        return _free_table(name, table)
     schema = table_schema(name, real=_real_type(name, table))
     _check_required(name, table, schema)
     columns = [_column(table, field) for field in schema]
@@ -118,6 +121,13 @@ def conform(name: str, table: pa.Table) -> pa.Table:
     # Dropping metadata keeps the bytes of a part independent of how its table was made.
     plain = pa.schema([pa.field(item.name, item.type, item.nullable) for item in fields])
     return pa.table([*columns, *(table[item] for item in extra)], schema=plain)
+
+
+def _free_table(name: str, table: pa.Table) -> pa.Table:
+    """Accept a table of another kind as it is, if its name can be a folder and a view."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or name == "samples":
+        raise UserInputError(f"'{name}' cannot be a table name; use lower-case letters, digits and _")
+    return table.replace_schema_metadata(None)
 
 
 def _real_type(name: str, table: pa.Table) -> pa.DataType | None:

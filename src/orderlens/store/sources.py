@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from orderlens.store.codec import full_schema, open_part, read_groups, sort_rows, trace_starts
+from orderlens.errors import CorruptRunError
+from orderlens.store.codec import (
+    full_schema,
+    groups_with_sample,
+    open_part,
+    read_groups,
+    sort_rows,
+    trace_starts,
+)
 from orderlens.store.folder import Folder
-from orderlens.store.records import load_snapshot, trusted
-from orderlens.store.schema import SCHEMAS, conform
-from orderlens.store.specfile import read_spec, refuse_edited
+from orderlens.store.migrate import legacy_tables
+from orderlens.store.records import Part, load_snapshot, read_completion, trusted
+from orderlens.store.schema import SCHEMAS, conform, parse_version
+from orderlens.store.specfile import SpecFile, read_spec, refuse_edited
 
-CHUNK_ROWS = 1 << 18
+CHUNK_ROWS = 1 << 16
 
 
 class Source(Protocol):
@@ -23,101 +35,184 @@ class Source(Protocol):
     label: str
     spec: dict[str, Any]
 
+    def tables(self) -> list[str]:
+        """Return the names of the tables that have rows."""
+
     def schema(self, name: str) -> pa.Schema:
         """Return the columns of a table."""
 
     def scan(self, name: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         """Yield a table in chunks."""
 
-    def traces(self, columns: Sequence[str] | None) -> Iterator[pa.Table]:
-        """Yield reveals in chunks of whole traces, sorted by step."""
+    def traces(self, columns: Sequence[str] | None, *, dictionaries: bool = False) -> Iterator[pa.Table]:
+        """Yield reveals in chunks of whole traces sorted by step (key strings as dictionaries on request)."""
 
     def find(self, sample_id: str, order: str | None) -> Iterator[pa.Table]:
         """Yield the reveals of one sample."""
 
+    def is_complete(self) -> bool:
+        """Say whether everything that was asked for is there."""
+
+
+def folder_source(folder: Folder) -> Source:
+    """Return the source of a run folder; older schemas are migrated in memory."""
+    spec = refuse_edited(folder, read_spec(folder))
+    if parse_version(spec.version)[0] == 0:
+        return MemorySource(legacy_tables(folder), spec.spec, folder.label)
+    return FolderSource(folder, spec)
+
 
 class FolderSource:
-    """A run folder."""
+    """A run folder as it was when opened."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, spec: SpecFile) -> None:
         self.folder = folder
         self.label = folder.label
-        self.spec = refuse_edited(folder, read_spec(folder)).spec
+        self.spec = spec.spec
         self.snapshot = trusted(folder, load_snapshot(folder))
+        self._schemas: dict[str, pa.Schema] = {}
+
+    def is_complete(self) -> bool:
+        """Say whether the completion record is there and kept."""
+        expected = read_completion(self.folder)
+        return expected is not None and set(expected) <= self.snapshot.unit_keys()
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables that have parts."""
+        return sorted(self.snapshot.rows())
 
     def schema(self, name: str) -> pa.Schema:
-        """Return the columns of a table."""
-        layouts = {part.layout: part for part in self.snapshot.parts(name)}
-        found = []
-        for part in layouts.values():
-            with self.folder.open(part.path) as handle:
-                found.append(full_schema(name, open_part(handle).schema_arrow))
-        if not found:
-            return full_schema(name, SCHEMAS[name]) if name in SCHEMAS else pa.schema([])
-        return pa.unify_schemas(found, promote_options="permissive")
+        """Return the columns of a table: one look into one part per layout."""
+        if name not in self._schemas:
+            found = [full_schema(name, stored) for stored in self.layouts(name).values()]
+            empty = full_schema(name, SCHEMAS[name]) if name in SCHEMAS else pa.schema([])
+            self._schemas[name] = pa.unify_schemas(found, promote_options="permissive") if found else empty
+        return self._schemas[name]
+
+    def layouts(self, name: str) -> dict[str, pa.Schema]:
+        """Return layout digest → physical schema of the parts of a table."""
+        examples = {part.layout: part for part in reversed(self.snapshot.parts(name))}
+        found = {}
+        for layout in sorted(examples):
+            with self._opened(examples[layout]) as file:
+                found[layout] = file.schema_arrow
+        return found
 
     def scan(self, name: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         """Yield the table's row groups."""
         for part in self.snapshot.parts(name):
-            with self.folder.open(part.path) as handle:
-                yield from read_groups(name, open_part(handle), columns)
+            with self._opened(part) as file:
+                yield from read_groups(name, file, _present(name, file, columns))
 
-    def traces(self, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+    def traces(self, columns: Sequence[str] | None, *, dictionaries: bool = False) -> Iterator[pa.Table]:
         """Yield row groups: the writer ends them where traces end."""
-        yield from self.scan("reveals", columns)
+        for part in self.snapshot.parts("reveals"):
+            with self._opened(part, dictionaries=dictionaries) as file:
+                yield from read_groups("reveals", file, _present("reveals", file, columns))
 
     def find(self, sample_id: str, order: str | None) -> Iterator[pa.Table]:
-        """Yield the rows of one sample from the parts that may hold it."""
-        for bundle in self.snapshot.bundles:
-            if bundle.may_hold(sample_id, order):
-                for part in bundle.parts:
-                    if part.table == "reveals":
-                        with self.folder.open(part.path) as handle:
-                            for table in read_groups("reveals", open_part(handle)):
-                                yield _of_sample(table, sample_id, order)
+        """Yield the rows of one sample from the row groups that may hold it."""
+        hopeful = [bundle for bundle in self.snapshot.bundles if bundle.may_hold(sample_id, order)]
+        for part in [part for bundle in hopeful for part in bundle.parts if part.table == "reveals"]:
+            with self._opened(part) as file:
+                for table in read_groups("reveals", file, groups=groups_with_sample(file, sample_id)):
+                    yield of_sample(table, sample_id, order)
+
+    @contextmanager
+    def _opened(self, part: Part, *, dictionaries: bool = False) -> Iterator[pq.ParquetFile]:
+        """Open a part; anything that cannot be read as it was written is reported as damage."""
+        try:
+            with self.folder.open(part.path) as handle:
+                file = open_part(handle, dictionaries=dictionaries)
+                if file.metadata.num_rows != part.rows:
+                    raise CorruptRunError(self._damage(part, f"it has {file.metadata.num_rows} rows"))
+                yield file
+        except FileNotFoundError as error:
+            raise CorruptRunError(self._absence(part)) from error
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptRunError(self._damage(part, str(error))) from error
+
+    def _absence(self, part: Part) -> str:
+        if load_snapshot(self.folder).generation != self.snapshot.generation:
+            return f"{self.label} was compacted or repaired while it was read; open it again"
+        return self._damage(part, "the file is missing")
+
+    def _damage(self, part: Part, what: str) -> str:
+        return f"{self.label}: {part.path} is damaged ({what}); run: orderlens runs verify {self.label}"
+
+    def check_sizes(self, name: str) -> None:
+        """Compare the parts of a table with their records by size, before other readers open them."""
+        sizes = self.folder.sizes("parts")
+        for part in self.snapshot.parts(name):
+            if part.path not in sizes:
+                raise CorruptRunError(self._absence(part))
+            if sizes[part.path] != part.size:
+                raise CorruptRunError(self._damage(part, f"{sizes[part.path]} bytes instead of {part.size}"))
+
+
+def _present(name: str, file: pq.ParquetFile, columns: Sequence[str] | None) -> list[str] | None:
+    """Return the wanted columns that this part can give (older minor versions may lack some)."""
+    if columns is None:
+        return None
+    known = full_schema(name, file.schema_arrow).names
+    return [column for column in columns if column in known]
 
 
 class MemorySource:
     """Tables in memory."""
 
-    label = "memory"
-
-    def __init__(self, tables: Mapping[str, pa.Table], spec: dict[str, Any]) -> None:
+    def __init__(self, tables: Mapping[str, pa.Table], spec: dict[str, Any], label: str = "memory") -> None:
+        self.label = label
         self.spec = spec
-        ready = {name: conform(name, table) if name in SCHEMAS else table for name, table in tables.items()}
+        ready = {name: conform(name, table) for name, table in tables.items()}
         self._tables = {name: sort_rows(table, name) for name, table in ready.items()}
 
-    def _table(self, name: str) -> pa.Table:
+    def is_complete(self) -> bool:
+        """Memory holds all there is."""
+        return True
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables that have rows."""
+        return sorted(name for name, table in self._tables.items() if table.num_rows)
+
+    def table(self, name: str) -> pa.Table:
+        """Return a whole table, empty when there is none."""
         if name in self._tables:
-            return self._tables[name]
+            table = self._tables[name]
+            return table.cast(pa.schema([pa.field(field.name, field.type) for field in table.schema]))
         return full_schema(name, SCHEMAS[name]).empty_table() if name in SCHEMAS else pa.table({})
 
     def schema(self, name: str) -> pa.Schema:
         """Return the columns of a table."""
-        return pa.schema([pa.field(field.name, field.type) for field in self._table(name).schema])
+        return self.table(name).schema
 
     def scan(self, name: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         """Yield the table."""
-        table = self._table(name)
+        table = self.table(name)
         if table.num_rows:
             yield table if columns is None else table.select(list(columns))
 
-    def traces(self, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [int(row) for row in trace_starts(self.table("reveals"))]
+
+    def traces(self, columns: Sequence[str] | None, *, dictionaries: bool = False) -> Iterator[pa.Table]:
         """Yield slices that end where traces end."""
-        table = self._table("reveals")
-        cuts = [*trace_starts(table).tolist(), table.num_rows]
+        del dictionaries  # plain strings are already in memory
+        table = self.table("reveals")
         chosen = table if columns is None else table.select(list(columns))
         start = 0
-        for cut in cuts:
+        for cut in [*self._starts, table.num_rows]:
             if cut - start >= CHUNK_ROWS or (cut == table.num_rows and cut > start):
                 yield chosen.slice(start, cut - start)
                 start = cut
 
     def find(self, sample_id: str, order: str | None) -> Iterator[pa.Table]:
         """Yield the rows of one sample."""
-        yield _of_sample(self._table("reveals"), sample_id, order)
+        yield of_sample(self.table("reveals"), sample_id, order)
 
 
-def _of_sample(table: pa.Table, sample_id: str, order: str | None) -> pa.Table:
+def of_sample(table: pa.Table, sample_id: str, order: str | None) -> pa.Table:
+    """Return the rows of one sample, under one order or all."""
     mask = pc.equal(table["sample_id"], sample_id)
     return table.filter(mask if order is None else pc.and_(mask, pc.equal(table["order"], order)))

@@ -6,7 +6,6 @@ Readers see whole units or nothing. The module does not know what a unit compute
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import time
@@ -15,12 +14,13 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from orderlens import provenance
 from orderlens.errors import RunError
+from orderlens.store.bundles import describe, make_part
+from orderlens.store.checks import check_table
 from orderlens.store.claims import Claim, ClaimBook
-from orderlens.store.codec import encode, sort_rows
+from orderlens.store.codec import sort_rows
 from orderlens.store.folder import Folder, open_folder
 from orderlens.store.records import (
     COMPLETE,
@@ -33,15 +33,21 @@ from orderlens.store.records import (
     load_snapshot,
     read_bundle,
     read_completion,
+    save_catalog,
     seal,
     stem,
+    trusted,
     unit_file,
+    write_completion,
 )
-from orderlens.store.schema import SCHEMA_VERSION, SCHEMAS, conform
+from orderlens.store.schema import conform
 from orderlens.store.specfile import SpecFile, create_spec
+from orderlens.store.sweep import sweep
 
 Payload = TypeVar("Payload")
+Progress = Callable[[int, int], None]
 DEFAULT_LEASE_S = 60.0
+_REFRESH_S = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -70,7 +76,13 @@ def open_writer(
 
 
 class RunWriter:
-    """One worker's hand on a run; several may work on the same run."""
+    """One worker's hand on a run; several may work on the same run at once.
+
+    Attributes:
+        folder: where the run lives.
+        spec: the run's spec as plain JSON values.
+        lease_s: the lease of this worker's claims in seconds.
+    """
 
     def __init__(self, folder: Folder, spec: SpecFile, lease_s: float) -> None:
         self.folder = folder
@@ -78,6 +90,8 @@ class RunWriter:
         self.lease_s = lease_s
         self._digest = spec.digest
         self._claims = ClaimBook(folder, lease_s)
+        self._known: dict[str, Bundle] = {}
+        self._done: set[str] = set()
         self._environment = self._note_environment()
 
     def _note_environment(self) -> str:
@@ -87,21 +101,30 @@ class RunWriter:
             self.folder.create(f"environments/{name}.json", canonical(content))
         return name
 
+    def _snapshot(self) -> Snapshot:
+        snapshot = load_snapshot(self.folder, self._known)
+        if snapshot.damaged == (catalog_file(snapshot.generation),):  # damaged units are computed again
+            trusted(self.folder, snapshot)
+        return snapshot
+
     def pending(self, keys: Iterable[str]) -> list[str]:
         """Return the keys that nobody has committed yet, in the given order without repetitions."""
-        done = load_snapshot(self.folder).keys()
-        return [key for key in dict.fromkeys(keys) if key not in done]
+        self._done = self._snapshot().unit_keys()
+        return [key for key in dict.fromkeys(keys) if key not in self._done]
 
     def committed(self, key: str) -> bool:
         """Say whether a unit is committed."""
-        if self.folder.exists(unit_file(key)) and read_bundle(self.folder, unit_file(key)) is not None:
+        if key in self._done or read_bundle(self.folder, unit_file(key)) is not None:
             return True
-        return key in set(load_snapshot(self.folder).keys())
+        # A complete run may have been compacted since; then the unit's own record is gone.
+        return self.folder.exists(COMPLETE) and not self.pending([key])
 
     def claim(self, key: str) -> Claim | None:
         """Claim a unit for this worker; None when it is committed or a live worker has it."""
+        if self.committed(key):
+            return None
         claim = self._claims.acquire(key)
-        if claim is not None and self.committed(key):
+        if claim is not None and self.committed(key):  # committed between the two looks
             claim.release()
             return None
         return claim
@@ -111,55 +134,60 @@ class RunWriter:
         parts, bundle = self._encode(key, tables)
         for part, data in parts:
             self.folder.put(part.path, data)
-        record = seal({"version": SCHEMA_VERSION, **bundle.to_json()})
-        if self._record(key, record):
+        if self._record(bundle):
             return True
-        self._drop(key, bundle)
+        self._drop(bundle)
         return False
 
-    def _record(self, key: str, record: bytes) -> bool:
-        name = unit_file(key)
-        if self.folder.create(name, record):
+    def _encode(self, key: str, tables: Mapping[str, pa.Table]) -> tuple[list[tuple[Part, bytes]], Bundle]:
+        ready = {name: sort_rows(conform(name, table), name) for name, table in sorted(tables.items())}
+        for name, table in ready.items():
+            check_table(name, table, key)
+        note = {"run": self._digest, "units": [key]}
+        filled = {name: table for name, table in ready.items() if table.num_rows}
+        parts = [make_part(name, f"parts/{name}/{stem(key)}", table, note) for name, table in filled.items()]
+        rows = {name: table.num_rows for name, table in ready.items()}
+        return parts, describe(filled.values(), {key: rows}, [part for part, _ in parts], [self._environment])
+
+    def _record(self, bundle: Bundle) -> bool:
+        record = seal(bundle.to_json())
+        if self.folder.create(bundle.record, record):
             return True
-        if read_bundle(self.folder, name) is not None:
+        if read_bundle(self.folder, bundle.record) is not None:
             return False
-        _log.warning("%s/%s was damaged; the unit was computed again", self.folder.label, name)
-        self.folder.put(name, record)
+        _log.warning("%s/%s was damaged; the unit was computed again", self.folder.label, bundle.record)
+        self.folder.put(bundle.record, record)
         return True
 
-    def _drop(self, key: str, bundle: Bundle) -> None:
-        """Remove the parts of a commit that came second (where a first exists for sure)."""
-        winner = read_bundle(self.folder, unit_file(key)) if self.folder.exclusive else None
+    def _drop(self, bundle: Bundle) -> None:
+        """Remove the parts of a commit that came second, unless the first one has the very same."""
+        winner = read_bundle(self.folder, bundle.record) if self.folder.exclusive else None
         if winner is not None:
             kept = {part.path for part in winner.parts}
             for part in bundle.parts:
                 if part.path not in kept:
                     self.folder.remove(part.path)
 
-    def _encode(self, key: str, tables: Mapping[str, pa.Table]) -> tuple[list[tuple[Part, bytes]], Bundle]:
-        ready = {name: sort_rows(_checked(name, table), name) for name, table in sorted(tables.items())}
-        note = {"run": self._digest, "units": [key]}
-        parts = [write_part(name, stem(key), table, note) for name, table in ready.items() if table.num_rows]
-        rows = {name: table.num_rows for name, table in ready.items()}
-        bundle = describe(ready.values(), {key: rows}, [part for part, _ in parts], (self._environment,))
-        return parts, bundle
-
     def finish(self, keys: Iterable[str]) -> None:
-        """Write the completion record once every key is committed."""
-        wanted = sorted(set(keys))
+        """Write the catalog and, last of all, the completion record.
+
+        Keys of earlier calls stay expected, so a run may be finished again after more units were added.
+
+        Raises:
+            RunError: some of the keys are not committed.
+        """
+        wanted = set(keys)
         earlier = read_completion(self.folder)
-        if earlier is not None and set(wanted) <= set(earlier.keys):
+        if earlier is not None and wanted <= set(earlier):
             return
-        snapshot = load_snapshot(self.folder)
-        missing = sorted(set(wanted) - snapshot.keys())
-        if missing:
-            raise RunError(
-                f"{self.folder.label} is not complete: {len(missing)} of {len(wanted)} units are missing "
-                f"({', '.join(missing[:3])}{', …' if len(missing) > 3 else ''})"
-            )
-        save_catalog(self.folder, snapshot)
-        expected = sorted({*wanted, *(earlier.keys if earlier else [])})
-        self.folder.put(COMPLETE, seal({"version": SCHEMA_VERSION, "keys": expected}))
+        snapshot = trusted(self.folder, self._snapshot())
+        _refuse_missing(self.folder, wanted, snapshot)
+        if save_catalog(self.folder, snapshot, snapshot.bundles):
+            write_completion(self.folder, wanted | set(earlier or ()))
+            if self.folder.exclusive:
+                sweep(self.folder)
+        else:  # another worker finished at the same time: look again
+            self.finish(wanted)
 
     def close(self) -> None:
         """Give back all claims and stop renewing them."""
@@ -174,56 +202,20 @@ class RunWriter:
         self.close()
 
 
-def _checked(name: str, table: pa.Table) -> pa.Table:
-    return conform(name, table) if name in SCHEMAS else table
-
-
-def write_part(table_name: str, stem_: str, table: pa.Table, note: Mapping[str, Any]) -> tuple[Part, bytes]:
-    """Return the part of ``table`` and its bytes; the name holds the content's digest."""
-    data, layout = encode(table_name, table, note)
-    sha256 = hashlib.sha256(data).hexdigest()
-    path = f"parts/{table_name}/{stem_}-{sha256[:16]}.parquet"
-    return Part(table_name, path, table.num_rows, len(data), sha256, layout), data
-
-
-def describe(
-    tables: Iterable[pa.Table],
-    units: Mapping[str, Mapping[str, int]],
-    parts: Iterable[Part],
-    environments: tuple[str, ...],
-) -> Bundle:
-    """Return the bundle of some units with an index of the samples, orders and tasks in it."""
-    found: dict[str, set[Any]] = {"sample_id": set(), "order": set(), "task": set()}
-    for table in tables:
-        for column, values in found.items():
-            if column in table.column_names:
-                values.update(pc.unique(table[column]).to_pylist())
-    samples = tuple(sorted(found["sample_id"]))
-    return Bundle(
-        units,
-        tuple(parts),
-        samples,
-        first=samples[0] if samples else None,
-        last=samples[-1] if samples else None,
-        tasks=tuple(sorted(found["task"], key=lambda task: (task is not None, task))),
-        orders=tuple(sorted(found["order"])),
-        environments=environments,
-    )
-
-
-def save_catalog(folder: Folder, snapshot: Snapshot) -> None:
-    """Write the snapshot as the next catalog, so that readers need not open every unit record."""
-    body = seal({"version": SCHEMA_VERSION, "bundles": [bundle.to_json() for bundle in snapshot.bundles]})
-    folder.create(catalog_file(snapshot.generation + 1), body)
-    if snapshot.generation:
-        folder.remove(catalog_file(snapshot.generation))
+def _refuse_missing(folder: Folder, wanted: set[str], snapshot: Snapshot) -> None:
+    missing = sorted(wanted - snapshot.unit_keys())
+    if missing:
+        shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        raise RunError(
+            f"{folder.label} lacks {len(missing)} of {len(wanted)} units ({shown}): it is not complete"
+        )
 
 
 def execute(
     writer: RunWriter,
     units: Mapping[str, Payload],
     work: Callable[[Payload], Mapping[str, pa.Table]],
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> None:
     """Compute and commit units until every one is committed by somebody, then finish the run.
 
@@ -233,34 +225,38 @@ def execute(
         work: computes the tables of one unit; depends on its payload only.
         on_progress: called with (committed units, all units) at the start and after each change.
     """
+    report = on_progress or _silent
     left = writer.pending(units)
-    while True:
-        if on_progress is not None:
-            on_progress(len(units) - len(left), len(units))
-        if not left:
-            break
-        if not _pass(writer, left, units, work, on_progress):
-            time.sleep(min(0.25, writer.lease_s / 8))
+    while left:
+        report(len(units) - len(left), len(units))
+        if not _work_for_a_while(writer, left, units, work, report):
+            time.sleep(min(0.2, writer.lease_s / 8))  # others hold what is left
         left = writer.pending(left)
+    report(len(units), len(units))
     writer.finish(units)
 
 
-def _pass(
+def _silent(done: int, total: int) -> None:
+    """Report nothing."""
+
+
+def _work_for_a_while(
     writer: RunWriter,
     left: list[str],
     units: Mapping[str, Payload],
     work: Callable[[Payload], Mapping[str, pa.Table]],
-    on_progress: Callable[[int, int], None] | None,
+    report: Progress,
 ) -> int:
-    """Go through the units once; return how many this worker committed or found committed."""
-    done = 0
+    """Compute units for about a second, so that what others committed is noticed; return how many."""
+    count, start = 0, time.monotonic()
     for key in left:
         claim = writer.claim(key)
         if claim is None:
             continue
         with claim:
             writer.commit(key, work(units[key]))
-        done += 1
-        if on_progress is not None:
-            on_progress(len(units) - len(left) + done, len(units))
-    return done
+        count += 1
+        report(len(units) - len(left) + count, len(units))
+        if time.monotonic() - start > _REFRESH_S:
+            break
+    return count

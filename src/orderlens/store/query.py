@@ -1,0 +1,148 @@
+"""SQL over runs: DuckDB views that restore what parts do not store.
+
+Parts with the same layout are read by one ``read_parquet``; the view fills implied columns, adds absent ones
+as typed nulls, names the run, and joins layouts and runs with ``UNION ALL BY NAME``. DuckDB is imported only
+here and only when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from orderlens.errors import CorruptRunError, OrderLensError, UserInputError, one_line
+from orderlens.store.codec import RULES, full_schema, part_note
+from orderlens.store.frame import Frame, import_duckdb
+from orderlens.store.schema import SCHEMAS
+from orderlens.store.sources import FolderSource, MemorySource, Source
+
+_TYPES = {
+    pa.string(): "VARCHAR",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.list_(pa.int32()): "INTEGER[]",
+}
+
+_COUNTED = "NOT coalesce(is_overflow, false)"
+_CONTENT = f"{_COUNTED} AND NOT coalesce(is_eos, false) AND NOT coalesce(is_special, false)"
+
+
+def _mean_of(function: str, condition: str) -> str:
+    return f"coalesce({function}(logq::DOUBLE) FILTER (WHERE {condition}), 'nan'::DOUBLE)"
+
+
+SAMPLES_VIEW = f"""
+SELECT run, sample_id, task, "order", seed, temperature, sample_seed,
+    count(*) FILTER (WHERE {_COUNTED}) AS n,
+    {_mean_of("avg", _COUNTED)} AS mean,
+    {_mean_of("var_pop", _COUNTED)} AS var,
+    count(*) FILTER (WHERE {_CONTENT}) AS n_content,
+    {_mean_of("avg", _CONTENT)} AS content_mean,
+    {_mean_of("var_pop", _CONTENT)} AS content_var,
+    {_mean_of("sum", _COUNTED)} AS log_prob,
+    count(*) FILTER (WHERE {_COUNTED} AND coalesce(is_eos, false)) AS n_eos,
+    count(*) FILTER (WHERE NOT ({_COUNTED})) AS n_overflow
+FROM reveals GROUP BY ALL
+"""  # noqa: S608  constants only
+
+
+def connect(sources: Mapping[str, Source]) -> Any:
+    """Return a DuckDB connection with one view per table over all runs, and ``samples``."""
+    connection = import_duckdb().connect()
+    for name in sorted({*SCHEMAS, *(table for source in sources.values() for table in source.tables())}):
+        pieces = [
+            piece for run, source in sources.items() for piece in _pieces(connection, name, run, source)
+        ]
+        connection.execute(f"CREATE VIEW {_quoted(name)} AS {' UNION ALL BY NAME '.join(pieces)}")
+    connection.execute(f"CREATE VIEW samples AS {SAMPLES_VIEW}")
+    return connection
+
+
+def _pieces(connection: Any, name: str, run: str, source: Source) -> Iterable[str]:
+    """Yield the SELECT statements that together are one run's table."""
+    if isinstance(source, FolderSource) and source.snapshot.parts(name):
+        yield from _folder_pieces(connection, name, run, source)
+        return
+    table = source.table(name) if isinstance(source, MemorySource) else source.schema(name).empty_table()
+    label = f"memory_{name}_{run}"
+    connection.register(label, table)
+    yield f"SELECT {_literal(run)} AS run, * FROM {_quoted(label)}"  # noqa: S608  quoted
+
+
+def _folder_pieces(connection: Any, name: str, run: str, source: FolderSource) -> Iterable[str]:
+    source.check_sizes(name)
+    if source.folder.filesystem() is not None:
+        connection.register_filesystem(source.folder.filesystem())
+    for layout, stored in source.layouts(name).items():
+        files = [part.path for part in source.snapshot.parts(name) if part.layout == layout]
+        listed = ", ".join(_literal(source.folder.location(path)) for path in files)
+        names = full_schema(name, stored).names
+        columns = [f"{_expression(name, item, stored)} AS {_quoted(item)}" for item in names]
+        yield (
+            f"SELECT {_literal(run)} AS run, {', '.join(columns)} "  # noqa: S608  all parts are quoted
+            f"FROM read_parquet([{listed}], hive_partitioning = false)"
+        )
+
+
+def _expression(name: str, column: str, stored: pa.Schema) -> str:
+    """Return the SQL that restores a column: what is stored, what a rule implies, or a typed null."""
+    value = _quoted(column) if column in stored.names else None
+    if column in part_note(stored).get("filled", []):
+        implied = _implied(name, column, stored)
+        return implied if value is None else f"coalesce({value}, {implied})"
+    kind = _TYPES[full_schema(name, stored).field(column).type] if value is None else ""
+    return value or f"NULL::{kind}"
+
+
+def _implied(name: str, column: str, stored: pa.Schema) -> str:
+    rule = RULES[column]
+    base = _expression(name, rule.base, stored)
+    if rule.at_argmax is None:
+        return base
+    other = _expression(name, rule.at_argmax, stored)
+    return f"CASE WHEN {_expression(name, 'is_argmax', stored)} THEN {other} ELSE {base} END"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def run_query(connection: Any, query: str) -> Frame:
+    """Return the result of a query as a frame over a lazy relation.
+
+    Raises:
+        UserInputError: the query is wrong; DuckDB's message says where.
+        CorruptRunError: a part could not be read.
+    """
+    try:
+        relation = connection.sql(query)
+    except import_duckdb().Error as error:
+        raise _translated(error) from error
+    if relation is None:
+        raise UserInputError("the query returns no rows; use SELECT")
+    return Frame(_fetch(relation.limit(0)).schema, lambda columns: _fetch(relation, columns), relation)
+
+
+def _fetch(relation: Any, columns: Sequence[str] | None = None) -> pa.Table:
+    chosen = relation if columns is None else relation.project(", ".join(_quoted(item) for item in columns))
+    try:
+        return chosen.to_arrow_table()
+    except import_duckdb().Error as error:
+        raise _translated(error) from error
+
+
+def _translated(error: Exception) -> OrderLensError:
+    """Tell damaged files from wrong queries."""
+    text = one_line(error)
+    if isinstance(error, import_duckdb().IOException) or "parquet" in text.lower():
+        return CorruptRunError(f"a part could not be read ({text}); run: orderlens runs verify RUN")
+    return UserInputError(f"the query failed: {text}")
