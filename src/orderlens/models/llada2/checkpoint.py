@@ -1,0 +1,304 @@
+"""Reading a published checkpoint: sharded safetensors, memory-mapped, straight to the device.
+
+Experts are stacked as they load: the stack is allocated once on the target device and each expert is copied
+into its place, so no second copy ever exists. On the CPU (and for ``experts="host"`` on a small GPU) expert
+matrices stay memory-mapped views of the file. Every tensor is accounted for before the first one is read:
+missing, unknown, misshaped or strangely typed tensors are refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from orderlens.errors import ModelLoadError, one_line
+from orderlens.models.llada2.config import LLaDA2Config, read_json
+from orderlens.models.llada2.weights import (
+    DenseWeights,
+    Experts,
+    LayerWeights,
+    MappedExperts,
+    SparseWeights,
+    StackedExperts,
+    Weights,
+)
+
+ExpertPlace: TypeAlias = Literal["device", "host"]
+STORED_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+INDEX_NAME = "model.safetensors.index.json"
+_FULL_DIGEST_BYTES = 256 * 2**20
+_SAMPLE_STRIDE, _SAMPLE_BYTES = 64 * 2**20, 2**20
+
+
+class Checkpoint:
+    """The tensors of a checkpoint folder, by published name, read lazily."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._handles: dict[str, Any] = {}
+        self._stack = ExitStack()
+        self.shards, declared = find_shards(folder)
+        for path in self.shards:
+            self._open(path)
+        absent = sorted(set(declared) - set(self._handles))
+        if absent:
+            raise ModelLoadError(f"{folder}: the index names {_some(absent)}, which no shard holds")
+
+    def _open(self, path: Path) -> None:
+        try:
+            handle = self._stack.enter_context(safe_open(str(path), framework="pt", device="cpu"))
+            names = list(handle.keys())
+        except (SafetensorError, OSError) as error:
+            raise ModelLoadError(
+                f"{path} is truncated or not a safetensors file ({one_line(error)}); download it again"
+            ) from None
+        self._handles |= dict.fromkeys(names, handle)
+
+    def check(self, config: LLaDA2Config) -> None:
+        """Refuse missing, unknown, misshaped and strangely typed tensors."""
+        expected = expected_shapes(config)
+        optional = (
+            set() if config.expert_bias else {name for name in expected if name.endswith("expert_bias")}
+        )
+        missing = [name for name in expected if name not in self._handles and name not in optional]
+        if missing:
+            raise ModelLoadError(f"{self.folder} lacks {_some(missing)}")
+        unknown = sorted(set(self._handles) - set(expected))
+        if unknown:
+            raise ModelLoadError(f"{self.folder} holds {_some(unknown)}, which a LLaDA-2 model does not have")
+        for name in self._handles:
+            self._check_tensor(name, expected[name])
+
+    def _check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
+        header = self._handles[name].get_slice(name)
+        if header.get_dtype() not in STORED_DTYPES:
+            allowed = ", ".join(STORED_DTYPES)
+            raise ModelLoadError(f"tensor {name} is stored as {header.get_dtype()}; supported are {allowed}")
+        if tuple(header.get_shape()) != shape:
+            raise ModelLoadError(
+                f"tensor {name} has shape {header.get_shape()}; config.json wants {list(shape)}"
+            )
+
+    def tensor(self, name: str) -> Tensor:
+        """Return one tensor as a memory-mapped view."""
+        return torch.as_tensor(self._handles[name].get_tensor(name))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._handles
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype the weights are stored in (that of the embeddings)."""
+        return STORED_DTYPES[self._handles[EMBEDDING].get_slice(EMBEDDING).get_dtype()]
+
+
+EMBEDDING = "model.word_embeddings.weight"
+
+
+def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return the weight files of ``folder`` and the tensor names its index declares (none without index)."""
+    if not folder.is_dir():
+        raise ModelLoadError(f"{folder} is not a folder")
+    index = folder / INDEX_NAME
+    if not index.exists():
+        found = sorted(folder.glob("*.safetensors"))
+        if not found:
+            raise ModelLoadError(f"{folder} holds no safetensors files; other weight formats are not read")
+        return found, []
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelLoadError(f"{index} has no weight_map")
+    names = sorted(set(weight_map.values()))
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ModelLoadError(f"{folder}: {_some(missing, 'shard')} missing; download the checkpoint again")
+    return [folder / name for name in names], list(weight_map)
+
+
+def expected_shapes(config: LLaDA2Config) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every published tensor."""
+    V, C, D = config.vocab_size, config.hidden_size, config.head_width
+    shapes: dict[str, tuple[int, ...]] = {
+        EMBEDDING: (V, C),
+        "model.norm.weight": (C,),
+        "lm_head.weight": (V, C),
+    }
+    for index in range(config.n_layers):
+        layer = f"model.layers.{index}."
+        shapes |= {
+            layer + "input_layernorm.weight": (C,),
+            layer + "post_attention_layernorm.weight": (C,),
+            layer + "attention.query_key_value.weight": (config.qkv_width, C),
+            layer + "attention.dense.weight": (C, config.n_heads * D),
+        }
+        if config.use_qk_norm:
+            shapes |= {f"{layer}attention.{kind}_layernorm.weight": (D,) for kind in ("query", "key")}
+        dense = index < config.n_dense_layers
+        shapes |= (
+            _mlp_shapes(layer + "mlp.", C, config.dense_width) if dense else _sparse_shapes(layer, config)
+        )
+    return shapes
+
+
+def _sparse_shapes(layer: str, config: LLaDA2Config) -> dict[str, tuple[int, ...]]:
+    E, C, F = config.n_experts, config.hidden_size, config.expert_width
+    shapes: dict[str, tuple[int, ...]] = {
+        layer + "mlp.gate.weight": (E, C),
+        layer + "mlp.gate.expert_bias": (E,),
+    }
+    for expert in range(E):
+        shapes |= _mlp_shapes(f"{layer}mlp.experts.{expert}.", C, F)
+    if config.n_shared:
+        shapes |= _mlp_shapes(layer + "mlp.shared_experts.", C, config.n_shared * F)
+    return shapes
+
+
+def _mlp_shapes(prefix: str, C: int, F: int) -> dict[str, tuple[int, ...]]:
+    return {
+        prefix + "gate_proj.weight": (F, C),
+        prefix + "up_proj.weight": (F, C),
+        prefix + "down_proj.weight": (C, F),
+    }
+
+
+def load_weights(
+    checkpoint: Checkpoint, config: LLaDA2Config, device: torch.device, dtype: torch.dtype, place: ExpertPlace
+) -> Weights:
+    """Return the tensors on ``device`` in ``dtype``, experts stacked there or left memory-mapped."""
+    checkpoint.check(config)
+    loader = _Loader(checkpoint, config, device, dtype, place)
+    try:
+        return loader.weights()
+    except torch.OutOfMemoryError:
+        raise ModelLoadError(not_enough_memory(config, device, dtype)) from None
+
+
+def not_enough_memory(config: LLaDA2Config, device: torch.device, dtype: torch.dtype) -> str:
+    """Return the one line for a model that does not fit."""
+    needed = config.n_parameters * dtype.itemsize / 1e9
+    return (
+        f"the weights need {needed:.1f} GB on {device}, more than is free there; "
+        "use a larger GPU, experts='host' (slow: experts stay in host memory), or --device cpu"
+    )
+
+
+class _Loader:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: LLaDA2Config,
+        device: torch.device,
+        dtype: torch.dtype,
+        place: ExpertPlace,
+    ) -> None:
+        self.checkpoint, self.config = checkpoint, config
+        self.device, self.dtype, self.place = device, dtype, place
+
+    def weights(self) -> Weights:
+        layers = tuple(self.layer(f"model.layers.{i}.", i) for i in range(self.config.n_layers))
+        return Weights(
+            self.read(EMBEDDING), layers, self.read("model.norm.weight"), self.read("lm_head.weight")
+        )
+
+    def read(self, name: str) -> Tensor:
+        return self.checkpoint.tensor(name).to(self.device, self.dtype)
+
+    def layer(self, prefix: str, index: int) -> LayerWeights:
+        names = [f"{prefix}attention.{kind}_layernorm.weight" for kind in ("query", "key")]
+        norms = [self.read(name) for name in names] if self.config.use_qk_norm else [None, None]
+        dense = index < self.config.n_dense_layers
+        return LayerWeights(
+            self.read(prefix + "input_layernorm.weight"),
+            self.read(prefix + "attention.query_key_value.weight"),
+            norms[0],
+            norms[1],
+            self.read(prefix + "attention.dense.weight"),
+            self.read(prefix + "post_attention_layernorm.weight"),
+            self.dense(prefix + "mlp.") if dense else self.sparse(prefix + "mlp."),
+        )
+
+    def dense(self, prefix: str) -> DenseWeights:
+        F, C = self.config.dense_width, self.config.hidden_size
+        gate_up_FC = torch.empty(2 * F, C, device=self.device, dtype=self.dtype)
+        gate_up_FC[:F].copy_(self.checkpoint.tensor(prefix + "gate_proj.weight"))
+        gate_up_FC[F:].copy_(self.checkpoint.tensor(prefix + "up_proj.weight"))
+        return DenseWeights(gate_up_FC, self.read(prefix + "down_proj.weight"))
+
+    def sparse(self, prefix: str) -> SparseWeights:
+        router_EC = self.checkpoint.tensor(prefix + "gate.weight").to(
+            self.device
+        )  # keeps its stored precision
+        bias_E = torch.zeros(self.config.n_experts, device=self.device)
+        if prefix + "gate.expert_bias" in self.checkpoint:
+            bias_E.copy_(self.checkpoint.tensor(prefix + "gate.expert_bias"))
+        experts = self.stacked(prefix) if self.place == "device" else self.mapped(prefix)
+        return SparseWeights(router_EC, bias_E, experts)
+
+    def stacked(self, prefix: str) -> Experts:
+        E = self.config.n_experts + self.config.n_shared
+        F, C = self.config.expert_width, self.config.hidden_size
+        gate_up_EFC = torch.empty(E, 2 * F, C, device=self.device, dtype=self.dtype)
+        down_ECF = torch.empty(E, C, F, device=self.device, dtype=self.dtype)
+        for expert, (gate_FC, up_FC, down_CF) in enumerate(self.triples(prefix)):
+            gate_up_EFC[expert, :F].copy_(gate_FC)
+            gate_up_EFC[expert, F:].copy_(up_FC)
+            down_ECF[expert].copy_(down_CF)
+        return StackedExperts(gate_up_EFC, down_ECF)
+
+    def mapped(self, prefix: str) -> Experts:
+        return MappedExperts(tuple(self.triples(prefix)))
+
+    def triples(self, prefix: str) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+        """Yield gate, up and down of every routed expert, then of every shared one."""
+        read = self.checkpoint.tensor
+        for expert in range(self.config.n_experts):
+            name = f"{prefix}experts.{expert}."
+            yield (
+                read(name + "gate_proj.weight"),
+                read(name + "up_proj.weight"),
+                read(name + "down_proj.weight"),
+            )
+        if self.config.n_shared:
+            name, F = prefix + "shared_experts.", self.config.expert_width
+            gates = torch.split(read(name + "gate_proj.weight"), F)
+            ups = torch.split(read(name + "up_proj.weight"), F)
+            downs = torch.split(read(name + "down_proj.weight"), F, dim=1)
+            yield from zip(gates, ups, downs, strict=True)
+
+
+def weights_digest(shards: Iterable[Path]) -> str:
+    """Return a digest of the weight files.
+
+    Small checkpoints are hashed whole. Of large ones the hub's own content hash is used where the file lies
+    in the hub cache; otherwise size, header and one mebibyte in every 64 are hashed.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    paths = list(shards)
+    whole = sum(path.stat().st_size for path in paths) <= _FULL_DIGEST_BYTES
+    for path in paths:
+        blob = path.resolve()
+        digest.update(f"{path.name}:{path.stat().st_size}:".encode())
+        if not whole and blob.parent.name == "blobs":
+            digest.update(blob.name.encode())
+        else:
+            _hash_file(digest, path, _SAMPLE_BYTES if whole else _SAMPLE_STRIDE)
+    return digest.hexdigest()
+
+
+def _hash_file(digest: hashlib.blake2b, path: Path, stride: int) -> None:
+    with path.open("rb") as file:
+        for start in range(0, path.stat().st_size, stride):
+            file.seek(start)
+            digest.update(file.read(_SAMPLE_BYTES))
+
+
+def _some(names: list[str], noun: str = "tensor") -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{noun} {names[0]}{more}"

@@ -1,0 +1,110 @@
+"""Running forwards: cut to what fits in memory, replayed from CUDA graphs where shapes repeat.
+
+One engine per model, shared by its sessions: it owns the network, the page pool and the recorded graphs. A
+forward that runs out of memory is retried in halves; it computes the same numbers, so nothing is lost.
+
+Shape letters: N windows, W width, C model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from orderlens.errors import DeviceMemoryError
+from orderlens.models.llada2.cache import PagePool
+from orderlens.models.llada2.config import LLaDA2Config
+from orderlens.models.llada2.graphs import GraphedNetwork, run_plainly
+from orderlens.models.llada2.network import Network
+from orderlens.models.llada2.torch_ops import TorchOps
+from orderlens.models.llada2.weights import Weights
+from orderlens.models.llada2.window import HEADER, Windows, to_device
+
+Packed = NDArray[np.int32]
+MAX_TOKENS = 16384
+"""Tokens of one forward: past this a larger batch gains nothing and only costs memory."""
+MAX_GATHERED = 2**26
+"""Cached numbers that the portable attention may copy out of the pool at once."""
+_CUDA_PAGES, _CUDA_ROWS = 1024, 1024
+
+
+class Engine:
+    """Network, cache and graphs of one loaded model."""
+
+    def __init__(self, weights: Weights, config: LLaDA2Config, network: Network | None = None) -> None:
+        self.config = config
+        self.network = network or Network(weights, config)
+        device, dtype = weights.device, weights.dtype
+        sizes = (_CUDA_PAGES, _CUDA_ROWS) if device.type == "cuda" else ()
+        self.pool = PagePool(config, device, dtype, *sizes)
+        self._max_tokens = MAX_TOKENS
+        portable = isinstance(self.network.ops, TorchOps)
+        self._gathers = portable
+        self._graphs = None if portable else GraphedNetwork(self.network, self.pool)
+
+    @property
+    def device(self) -> torch.device:
+        """The computing device."""
+        return self.pool.device
+
+    def hidden(self, packed_NX: Packed) -> Iterator[tuple[int, Tensor]]:
+        """Yield (first window, hidden states [n, W, C]) for consecutive runs of windows.
+
+        A yielded tensor may be overwritten by the next forward: take what is needed before going on.
+        """
+        for low, hidden_NWC in self._in_parts(packed_NX, store=False):
+            assert hidden_NWC is not None
+            yield low, hidden_NWC
+
+    def store(self, packed_NX: Packed) -> None:
+        """Cache the windows' keys and values (pages reserved, earlier blocks of a sequence first)."""
+        for _ in self._in_parts(packed_NX, store=True):
+            pass
+
+    def _in_parts(self, packed_NX: Packed, store: bool) -> Iterator[tuple[int, Tensor | None]]:
+        """Run consecutive windows together, as many as fit; out of memory means half as many from then on."""
+        self.pool.flush()
+        width, low = packed_NX.shape[1] - HEADER, 0
+        while low < len(packed_NX):
+            part = packed_NX[low : low + self._fitting(packed_NX[low:])]
+            try:
+                result = self._run(part, store)
+            except torch.OutOfMemoryError:
+                self._shrink(len(part), width)
+                continue
+            yield low, result
+            low += len(part)
+
+    def _shrink(self, count: int, width: int) -> None:
+        if count == 1:
+            raise DeviceMemoryError(
+                f"no memory left on {self.device} for one forward of {width} tokens; "
+                "free the device or use a smaller batch size"
+            )
+        self._max_tokens = count // 2 * width
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _fitting(self, packed_NX: Packed) -> int:
+        """Return how many of the first windows to run together."""
+        width = packed_NX.shape[1] - HEADER
+        count = max(1, self._max_tokens // width)
+        if self._gathers:
+            per_token = 2 * self.config.n_kv_heads * self.config.head_width
+            longest = int(packed_NX[:count, 1].max()) + width
+            count = min(count, max(1, MAX_GATHERED // (longest * per_token)))
+        return int(min(count, len(packed_NX)))
+
+    def _run(self, packed_NX: Packed, store: bool) -> Tensor | None:
+        count, width = len(packed_NX), packed_NX.shape[1] - HEADER
+        longest = int(packed_NX[:, 1].max())
+        if self._graphs is not None:
+            hidden_TC = self._graphs.run(packed_NX, longest, store)
+        else:
+            windows = Windows(to_device(packed_NX, self.device), longest)
+            hidden_TC = run_plainly(self.network, windows, self.pool, store)
+        return None if hidden_TC is None else hidden_TC[: count * width].view(count, width, -1)

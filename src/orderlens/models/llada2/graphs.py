@@ -1,0 +1,100 @@
+"""CUDA graphs: a forward of fixed shape is recorded once and then replayed by a single launch.
+
+A graph is keyed by (windows, width, attention splits, store). The number of windows is rounded up to a
+bucket by repeating the last window, whose tokens visit experts that are read anyway. Graphs hold addresses
+of the page pool and are dropped when it grows. Large forwards run plainly: their launches hide behind the
+computation.
+
+Shape letters: N windows, X = 3 + W packed integers, T tokens, C model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from orderlens.models.llada2.cache import PagePool
+from orderlens.models.llada2.network import Network
+from orderlens.models.llada2.window import HEADER, Windows, to_device
+
+MAX_GRAPH_TOKENS = 8192
+_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+
+
+def run_plainly(network: Network, windows: Windows, pool: PagePool, store: bool) -> Tensor | None:
+    """Run one forward; return hidden states [T, C], or None when it only fills the cache."""
+    if store:
+        network.store(windows, pool)
+        return None
+    return network.hidden(windows, pool)
+
+
+def bucket(count: int) -> int:
+    """Return the number of windows that ``count`` is rounded up to."""
+    return next((size for size in _BUCKETS if size >= count), -(-count // 64) * 64)
+
+
+def padded(packed_NX: NDArray[np.int32], count: int) -> NDArray[np.int32]:
+    """Return ``count`` windows: the given ones, then the last one again.
+
+    Storing a window twice writes the same numbers to the same place.
+    """
+    extra = count - len(packed_NX)
+    return np.concatenate((packed_NX, np.repeat(packed_NX[-1:], extra, axis=0))) if extra else packed_NX
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    graph: torch.cuda.CUDAGraph
+    packed_NX: Tensor
+    hidden_TC: Tensor | None
+
+
+class GraphedNetwork:
+    """A network on CUDA whose repeated shapes are replayed."""
+
+    def __init__(self, network: Network, pool: PagePool) -> None:
+        self.network, self.pool = network, pool
+        self._recorded: dict[tuple[int, int, int, bool], _Recorded] = {}
+        self._version = pool.version
+        self._memory = torch.cuda.graph_pool_handle()
+
+    def run(self, packed_NX: NDArray[np.int32], longest_start: int, store: bool) -> Tensor | None:
+        """Return hidden states (padding included) or None; overwritten by the next run."""
+        width = packed_NX.shape[1] - HEADER
+        if len(packed_NX) * width > MAX_GRAPH_TOKENS:
+            windows = Windows(to_device(packed_NX, self.pool.device), longest_start)
+            return run_plainly(self.network, windows, self.pool, store)
+        count = bucket(len(packed_NX))
+        fresh = to_device(padded(packed_NX, count), self.pool.device)
+        recorded = self._find(Windows(fresh, longest_start), store)
+        recorded.packed_NX.copy_(fresh)
+        recorded.graph.replay()
+        return recorded.hidden_TC
+
+    def _find(self, windows: Windows, store: bool) -> _Recorded:
+        if self._version != self.pool.version:
+            self._recorded.clear()
+            self._version = self.pool.version
+        splits = self.network.ops.splits(windows.count, windows.longest_start)
+        key = (windows.count, windows.width, splits, store)
+        if key not in self._recorded:
+            self._recorded[key] = self._record(windows, store)
+        return self._recorded[key]
+
+    def _record(self, windows: Windows, store: bool) -> _Recorded:
+        """Warm up (kernels compile, libraries allocate), then record."""
+        static = Windows(windows.packed_NX.clone(), windows.longest_start)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            run_plainly(self.network, static, self.pool, store)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory):
+            hidden_TC = run_plainly(self.network, static, self.pool, store)
+        return _Recorded(graph, static.packed_NX, hidden_TC)

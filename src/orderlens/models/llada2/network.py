@@ -1,0 +1,84 @@
+"""The forward: token windows in, final hidden states out, over whichever building blocks fit the device.
+
+Knows nothing of sessions, slots, graphs or the output matrix.
+
+Shape letters: T tokens of all windows, C model width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from orderlens.models.llada2.cache import PagePool
+from orderlens.models.llada2.config import LLaDA2Config
+from orderlens.models.llada2.torch_ops import Ops, TorchOps
+from orderlens.models.llada2.weights import SparseWeights, StackedExperts, Weights
+from orderlens.models.llada2.window import Windows
+
+
+class Network:
+    """Weights and building blocks, put together."""
+
+    def __init__(self, weights: Weights, config: LLaDA2Config, ops: Ops | None = None) -> None:
+        self.weights, self.config = weights, config
+        self.ops = ops or choose_ops(weights, config)
+
+    @torch.no_grad()
+    def hidden(self, windows: Windows, pool: PagePool) -> Tensor:
+        """Return hidden states [T, C], normalised for the output matrix."""
+        ops, layers = self.ops, self.weights.layers
+        x_TC, h_TC = self._embed(windows)
+        for index in range(len(layers)):
+            attended = ops.attention(h_TC, index, layers[index], windows, pool, store=False)
+            x_TC, h_TC = self._after_attention(x_TC, attended, index)
+        return h_TC
+
+    @torch.no_grad()
+    def store(self, windows: Windows, pool: PagePool) -> None:
+        """Cache the windows' keys and values in pages that the caller has reserved.
+
+        Windows of one sequence may come together: each layer writes all keys before any window reads them.
+        """
+        ops, layers = self.ops, self.weights.layers
+        x_TC, h_TC = self._embed(windows)
+        for index in range(len(layers) - 1):
+            attended = ops.attention(h_TC, index, layers[index], windows, pool, store=True)
+            x_TC, h_TC = self._after_attention(x_TC, attended, index)
+        ops.attention(h_TC, len(layers) - 1, layers[-1], windows, pool, store=True)
+
+    def _embed(self, windows: Windows) -> tuple[Tensor, Tensor]:
+        x_TC = functional.embedding(windows.tokens.reshape(-1), self.weights.embedding_VC)
+        return x_TC, self.ops.norm(x_TC, self.weights.layers[0].input_norm_C)
+
+    def _after_attention(self, x_TC: Tensor, attended_TO: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        layers, layer = self.weights.layers, self.weights.layers[index]
+        last = index == len(layers) - 1
+        next_norm_C = self.weights.final_norm_C if last else layers[index + 1].input_norm_C
+        projected_TC = functional.linear(attended_TO, layer.out_CO)
+        x_TC, h_TC = self.ops.add_norm(x_TC, projected_TC, layer.post_norm_C)
+        return self.ops.feed_forward(x_TC, h_TC, layer, next_norm_C)
+
+
+def choose_ops(weights: Weights, config: LLaDA2Config) -> Ops:
+    """Return our CUDA kernels where they apply, plain torch elsewhere."""
+    if (
+        weights.device.type == "cuda"
+        and weights.dtype in (torch.bfloat16, torch.float16)
+        and _stacked(weights)
+    ):
+        from orderlens.models.llada2.kernels import available, supports
+
+        if available() and supports(config):
+            from orderlens.models.llada2.triton_ops import TritonOps
+
+            return TritonOps(config, weights.device, weights.dtype)
+    return TorchOps(config, weights.device, weights.dtype)
+
+
+def _stacked(weights: Weights) -> bool:
+    blocks = [layer.feed_forward for layer in weights.layers]
+    return all(
+        isinstance(block.experts, StackedExperts) for block in blocks if isinstance(block, SparseWeights)
+    )

@@ -1,0 +1,133 @@
+"""The slow, readable LLaDA-2: one sequence, the whole window, every expert in turn, float32, no cache.
+
+Reads tensors by their published names and shares no code with the fast path; the tests hold the two
+together. Also what ``model.log_probs`` runs.
+
+Shape letters: L positions, C model width, H heads, D head width, E experts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from orderlens.models.llada2.config import LLaDA2Config
+
+Named = Mapping[str, Tensor]
+
+
+def hidden_states(tensors: Named, config: LLaDA2Config, tokens_L: Tensor, visible_LL: Tensor) -> Tensor:
+    """Return final hidden states [L, C] in float32; row i of ``visible_LL`` marks what position i may see."""
+    x_LC = tensors["model.word_embeddings.weight"][tokens_L].float()
+    for index in range(config.n_layers):
+        layer = _Layer(tensors, f"model.layers.{index}.", config)
+        x_LC = x_LC + layer.attention(layer.norm(x_LC, "input_layernorm"), visible_LL)
+        x_LC = x_LC + layer.feed_forward(layer.norm(x_LC, "post_attention_layernorm"), index)
+    return rms_norm(x_LC, tensors["model.norm.weight"], config.norm_eps)
+
+
+def block_causal(length: int, block_size: int, offset: int, device: torch.device | None = None) -> Tensor:
+    """Return [L, L] booleans: a position sees its own block and all earlier ones.
+
+    Blocks start at ``offset``; what lies before it is a block of its own.
+    """
+    block_L = (torch.arange(length, device=device) - offset) // block_size
+    return block_L[None, :] <= block_L[:, None]
+
+
+def log_probs(
+    tensors: Named,
+    config: LLaDA2Config,
+    tokens_L: Tensor,
+    visible_LL: Tensor,
+    excluded: tuple[int, ...],
+    valid_vocab: int,
+) -> Tensor:
+    """Return normalised log-probabilities [L, V] in float64; excluded and padded ids are −inf."""
+    hidden_LC = hidden_states(tensors, config, tokens_L, visible_LL)
+    logits_LV = (hidden_LC @ tensors["lm_head.weight"].float().T).double()
+    logits_LV[:, [token for token in excluded if token < config.vocab_size]] = -torch.inf
+    logits_LV[:, valid_vocab:] = -torch.inf
+    return torch.log_softmax(logits_LV, dim=1)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Divide by the root mean square over the last dimension, then scale."""
+    return x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + eps) * weight.float()
+
+
+def rotate(x_LHD: Tensor, config: LLaDA2Config) -> Tensor:
+    """Turn the first ``rotary_width`` dimensions of every head by an angle that grows with the position."""
+    half = config.rotary_width // 2
+    frequency = 1.0 / config.rope_theta ** (torch.arange(half, device=x_LHD.device).float() / half)
+    angle = torch.arange(len(x_LHD), device=x_LHD.device)[:, None, None] * frequency
+    a, b, rest = x_LHD[..., :half], x_LHD[..., half : 2 * half], x_LHD[..., 2 * half :]
+    turned = (a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin(), rest)
+    return torch.cat(turned, dim=-1)
+
+
+class _Layer:
+    def __init__(self, tensors: Named, prefix: str, config: LLaDA2Config) -> None:
+        self.tensors, self.prefix, self.config = tensors, prefix, config
+
+    def weight(self, name: str) -> Tensor:
+        return self.tensors[self.prefix + name].float()
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        return rms_norm(x, self.weight(name + ".weight"), self.config.norm_eps)
+
+    def attention(self, x_LC: Tensor, visible_LL: Tensor) -> Tensor:
+        config = self.config
+        fused_LO = x_LC @ self.weight("attention.query_key_value.weight").T
+        heads_LHD = fused_LO.view(len(x_LC), -1, config.head_width)
+        first_k, first_v = config.n_heads, config.n_heads + config.n_kv_heads
+        q, k, v = heads_LHD[:, :first_k], heads_LHD[:, first_k:first_v], heads_LHD[:, first_v:]
+        if config.use_qk_norm:
+            q, k = self.norm(q, "attention.query_layernorm"), self.norm(k, "attention.key_layernorm")
+        q, k = rotate(q, config), rotate(k, config)
+        per_kv = config.n_heads // config.n_kv_heads
+        outputs = []
+        for head in range(config.n_heads):
+            kv = head // per_kv
+            scores_LL = q[:, head] @ k[:, kv].T / config.head_width**0.5
+            weights_LL = scores_LL.masked_fill(~visible_LL, -torch.inf).softmax(dim=1)
+            outputs.append(weights_LL @ v[:, kv])
+        return torch.cat(outputs, dim=1) @ self.weight("attention.dense.weight").T
+
+    def feed_forward(self, x_LC: Tensor, index: int) -> Tensor:
+        if index < self.config.n_dense_layers:
+            return self.mlp(x_LC, "mlp.")
+        weights_LE = self.routing(x_LC)
+        y_LC = torch.zeros_like(x_LC)
+        for expert in range(self.config.n_experts):
+            y_LC += weights_LE[:, expert, None] * self.mlp(x_LC, f"mlp.experts.{expert}.")
+        if self.config.n_shared:
+            y_LC += self.mlp(x_LC, "mlp.shared_experts.")
+        return y_LC
+
+    def mlp(self, x_LC: Tensor, name: str) -> Tensor:
+        gate = x_LC @ self.weight(name + "gate_proj.weight").T
+        up = x_LC @ self.weight(name + "up_proj.weight").T
+        return (gate * torch.sigmoid(gate) * up) @ self.weight(name + "down_proj.weight").T
+
+    def routing(self, x_LC: Tensor) -> Tensor:
+        """Return combine weights [L, E], zero for experts a token does not visit."""
+        config = self.config
+        sigmoid_LE = torch.sigmoid(x_LC @ self.weight("mlp.gate.weight").T)
+        selection_LE = sigmoid_LE + self.weight("mlp.gate.expert_bias")
+        weights_LE = torch.zeros_like(sigmoid_LE)
+        for position, row in enumerate(selection_LE.tolist()):
+            chosen = _chosen_experts(row, config)
+            picked = sigmoid_LE[position, chosen]
+            weights_LE[position, chosen] = picked / (picked.sum() + 1e-20) if len(chosen) > 1 else picked
+        return weights_LE * config.routed_scale
+
+
+def _chosen_experts(scores: list[float], config: LLaDA2Config) -> list[int]:
+    size = config.n_experts // config.n_groups
+    groups = [range(start, start + size) for start in range(0, config.n_experts, size)]
+    by_score = sorted(groups, key=lambda group: -sum(sorted((scores[e] for e in group), reverse=True)[:2]))
+    candidates = [expert for group in by_score[: config.n_kept_groups] for expert in group]
+    return sorted(candidates, key=lambda expert: -scores[expert])[: config.n_active]

@@ -1,0 +1,83 @@
+"""Which token ids mean what in a LLaDA-2 checkpoint, and the stand-in for a missing tokenizer.
+
+Sources, in this order: explicit values, config.json, the tokenizer, the published ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orderlens.errors import ModelLoadError, UserInputError
+from orderlens.models.hf_tokenizer import HFTokenizer
+from orderlens.models.llada2.config import PUBLISHED_EOS_ID, PUBLISHED_MASK_ID, LLaDA2Config
+
+TURN_END = "<|role_end|>"
+MASK_TOKEN = "<|mask|>"  # noqa: S105  a vocabulary entry
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRoles:
+    """Which ids mean what; ``valid_vocab`` is one past the largest id the tokenizer knows."""
+
+    mask_id: int
+    eos_ids: frozenset[int]
+    special_ids: frozenset[int]
+    valid_vocab: int
+
+
+class IdsOnly:
+    """Stands in for a tokenizer where the checkpoint has none: token ids work, text is refused."""
+
+    def encode(self, text: str) -> list[int]:
+        """Refuse."""
+        raise UserInputError(
+            f"this checkpoint has no tokenizer.json, so the text '{text[:40]}' cannot be encoded"
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the ids, spelled out."""
+        return " ".join(str(int(index)) for index in ids)
+
+
+def find_roles(
+    values: dict[str, Any],
+    config: LLaDA2Config,
+    tokenizer: HFTokenizer | None,
+    mask_id: int | None = None,
+    eos_ids: Sequence[int] | None = None,
+) -> TokenRoles:
+    """Return the token roles from explicit values, config.json, the tokenizer, or the published ids."""
+    known = tokenizer.largest_id + 1 if tokenizer else config.vocab_size
+    if known > config.vocab_size:
+        raise ModelLoadError(
+            f"the tokenizer knows ids up to {known - 1}, but the model's vocabulary has {config.vocab_size}; "
+            "tokenizer.json belongs to another checkpoint"
+        )
+    mask = mask_id if mask_id is not None else _mask_id(values, tokenizer)
+    eos = frozenset(eos_ids if eos_ids is not None else _eos_ids(values, tokenizer))
+    for label, index in (("mask", mask), *(("EOS", token) for token in sorted(eos))):
+        if not 0 <= index < config.vocab_size:
+            raise ModelLoadError(
+                f"{label} id {index} is outside the vocabulary of {config.vocab_size}; "
+                f"config.json can name it ({'mask' if label == 'mask' else 'eos'}_token_id)"
+            )
+    special = set(tokenizer.special_ids) if tokenizer else set()
+    turn_end = tokenizer.id_of(TURN_END) if tokenizer else None
+    special |= {turn_end} if turn_end is not None else set()
+    return TokenRoles(mask, eos, frozenset(special - eos - {mask}), known)
+
+
+def _mask_id(values: dict[str, Any], tokenizer: HFTokenizer | None) -> int:
+    candidates = [values.get("mask_token_id"), values.get("mask_id")]
+    if tokenizer is not None:
+        candidates += [tokenizer.named_id("mask_token"), tokenizer.id_of(MASK_TOKEN)]
+    return next((int(value) for value in candidates if value is not None), PUBLISHED_MASK_ID)
+
+
+def _eos_ids(values: dict[str, Any], tokenizer: HFTokenizer | None) -> list[int]:
+    named = tokenizer.named_id("eos_token") if tokenizer else None
+    candidates = (values.get("eos_token_id"), named, values.get("pad_token_id"), PUBLISHED_EOS_ID)
+    found = next(value for value in candidates if value is not None)
+    return [int(value) for value in found] if isinstance(found, list) else [int(found)]

@@ -1,0 +1,200 @@
+"""The network's tensors as the fast path wants them: experts stacked, gate and up side by side.
+
+Shared experts are stored behind the routed ones, as experts that every token visits: a shared feed-forward
+of width S × F is the sum of S experts of width F. ``published_tensors`` gives the same storage back under
+the published names, as views, for the readable reference.
+
+Shape letters: V vocabulary, C model width, O outputs of a projection, E experts (routed then shared),
+F expert width, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from orderlens.models.llada2.config import LLaDA2Config
+
+
+@dataclass(frozen=True, slots=True)
+class StackedExperts:
+    """All experts of a layer in two tensors, for grouped matrix products."""
+
+    gate_up_EFC: Tensor
+    """[E, 2F, C]: gate rows, then up rows."""
+    down_ECF: Tensor
+
+    def __len__(self) -> int:
+        return len(self.gate_up_EFC)
+
+    def matrices(self, expert: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return gate [F, C], up [F, C] and down [C, F] of one expert."""
+        gate_FC, up_FC = self.gate_up_EFC[expert].chunk(2)
+        return gate_FC, up_FC, self.down_ECF[expert]
+
+
+@dataclass(frozen=True, slots=True)
+class MappedExperts:
+    """Experts left where the checkpoint is memory-mapped; read when a token needs them."""
+
+    triples: tuple[tuple[Tensor, Tensor, Tensor], ...]
+
+    def __len__(self) -> int:
+        return len(self.triples)
+
+    def matrices(self, expert: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return gate [F, C], up [F, C] and down [C, F] of one expert."""
+        return self.triples[expert]
+
+
+Experts: TypeAlias = StackedExperts | MappedExperts
+
+
+@dataclass(frozen=True, slots=True)
+class DenseWeights:
+    """A plain SwiGLU feed-forward."""
+
+    gate_up_FC: Tensor
+    down_CF: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SparseWeights:
+    """Router and experts. The bias steers the selection only and stays in float32."""
+
+    router_EC: Tensor
+    bias_E: Tensor
+    experts: Experts
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One transformer layer."""
+
+    input_norm_C: Tensor
+    qkv_OC: Tensor
+    q_norm_D: Tensor | None
+    k_norm_D: Tensor | None
+    out_CO: Tensor
+    post_norm_C: Tensor
+    feed_forward: DenseWeights | SparseWeights
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The whole network; the output matrix is its own tensor (untied)."""
+
+    embedding_VC: Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm_C: Tensor
+    unembed_VC: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        """Where the computation happens (memory-mapped experts may lie elsewhere)."""
+        return self.embedding_VC.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of activations."""
+        return self.embedding_VC.dtype
+
+
+def published_tensors(weights: Weights, config: LLaDA2Config) -> dict[str, Tensor]:
+    """Return views of all weights under the published tensor names."""
+    named = {
+        "model.word_embeddings.weight": weights.embedding_VC,
+        "model.norm.weight": weights.final_norm_C,
+        "lm_head.weight": weights.unembed_VC,
+    }
+    for index, layer in enumerate(weights.layers):
+        prefix = f"model.layers.{index}."
+        named |= {prefix + name: tensor for name, tensor in _layer_tensors(layer, config)}
+    return named
+
+
+def _layer_tensors(layer: LayerWeights, config: LLaDA2Config) -> Iterator[tuple[str, Tensor]]:
+    yield "input_layernorm.weight", layer.input_norm_C
+    yield "post_attention_layernorm.weight", layer.post_norm_C
+    yield "attention.query_key_value.weight", layer.qkv_OC
+    yield "attention.dense.weight", layer.out_CO
+    if layer.q_norm_D is not None and layer.k_norm_D is not None:
+        yield "attention.query_layernorm.weight", layer.q_norm_D
+        yield "attention.key_layernorm.weight", layer.k_norm_D
+    block = layer.feed_forward
+    if isinstance(block, DenseWeights):
+        gate_FC, up_FC = block.gate_up_FC.chunk(2)
+        yield from _triple("mlp.", gate_FC, up_FC, block.down_CF)
+        return
+    yield "mlp.gate.weight", block.router_EC
+    yield "mlp.gate.expert_bias", block.bias_E
+    for expert in range(config.n_experts):
+        yield from _triple(f"mlp.experts.{expert}.", *block.experts.matrices(expert))
+    shared = [block.experts.matrices(config.n_experts + i) for i in range(config.n_shared)]
+    if shared:
+        gates, ups, downs = zip(*shared, strict=True)
+        yield from _triple("mlp.shared_experts.", torch.cat(gates), torch.cat(ups), torch.cat(downs, dim=1))
+
+
+def _triple(prefix: str, gate_FC: Tensor, up_FC: Tensor, down_CF: Tensor) -> Iterator[tuple[str, Tensor]]:
+    yield prefix + "gate_proj.weight", gate_FC
+    yield prefix + "up_proj.weight", up_FC
+    yield prefix + "down_proj.weight", down_CF
+
+
+def random_weights(
+    config: LLaDA2Config, device: torch.device | str, dtype: torch.dtype, seed: int = 0, std: float = 0.02
+) -> Weights:
+    """Draw weights of the given shape directly on ``device`` (for benchmarks and tests)."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.empty(shape, device=device, dtype=dtype).normal_(0, std, generator=generator)
+
+    def scale(size: int) -> Tensor:
+        return torch.empty(size, device=device, dtype=dtype).uniform_(0.8, 1.2, generator=generator)
+
+    def feed_forward(index: int) -> DenseWeights | SparseWeights:
+        width, F = config.hidden_size, config.expert_width
+        if index < config.n_dense_layers:
+            return DenseWeights(normal(2 * config.dense_width, width), normal(width, config.dense_width))
+        E = config.n_experts + config.n_shared
+        bias_E = torch.empty(config.n_experts, device=device).normal_(0, std, generator=generator)
+        experts = StackedExperts(normal(E, 2 * F, width), normal(E, width, F))
+        return SparseWeights(normal(config.n_experts, width), bias_E, experts)
+
+    def layer(index: int) -> LayerWeights:
+        width, head = config.hidden_size, config.head_width
+        q_norm, k_norm = (scale(head), scale(head)) if config.use_qk_norm else (None, None)
+        return LayerWeights(
+            scale(width),
+            normal(config.qkv_width, width),
+            q_norm,
+            k_norm,
+            normal(width, config.n_heads * head),
+            scale(width),
+            feed_forward(index),
+        )
+
+    return Weights(
+        normal(config.vocab_size, config.hidden_size),
+        tuple(layer(index) for index in range(config.n_layers)),
+        scale(config.hidden_size),
+        normal(config.vocab_size, config.hidden_size),
+    )
+
+
+def device_bytes(weights: Weights) -> int:
+    """Return the bytes that the weights hold on the computing device."""
+    tensors = [weights.embedding_VC, weights.final_norm_C, weights.unembed_VC]
+    for layer in weights.layers:
+        parts = [getattr(layer, field.name) for field in fields(layer)]
+        block = layer.feed_forward
+        inner = [block] if isinstance(block, DenseWeights) else [block, block.experts]
+        parts += [getattr(part, field.name) for part in inner for field in fields(part)]
+        tensors += [part for part in parts if isinstance(part, Tensor)]
+    return sum(tensor.nbytes for tensor in tensors if tensor.device == weights.device)
