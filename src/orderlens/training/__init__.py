@@ -1,1 +1,1 @@
-"""training"""
+"""Training: text to windows, the order-agnostic and autoregressive objectives, and the loop around them."""

@@ -1,0 +1,49 @@
+"""Make the bundled tokenizer: byte-level BPE, 8,192 ids, digits one by one.
+
+    PYTHONPATH=src python recipes/train_tokenizer.py CORPUS_FOLDER OUT/tokenizer.json
+
+The sample is deterministic: all C4 and Wikinews text of the corpus, every fifth Gutenberg document, every
+tenth Wikipedia document, and the first documents of the task generators.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from orderlens.training.corpus import read_rows
+from orderlens.training.vocabulary import train_tokenizer
+
+EVERY = {"c4-en": 1, "wikinews-en": 2, "gutenberg": 3, "wikipedia-en": 14}
+TASK_DOCUMENTS = 10_000
+
+
+def natural_sample(folder: Path) -> Iterator[str]:
+    seen = dict.fromkeys(EVERY, 0)
+    for path in sorted(folder.glob("*.jsonl*")):
+        for row in read_rows(path):
+            source = str(row["source"])
+            if seen[source] % EVERY[source] == 0:
+                yield str(row["text"])
+            seen[source] += 1
+
+
+def task_sample() -> Iterator[str]:
+    from orderlens.tasks.bundled import training_documents
+
+    for task in ("arith", "choice"):
+        yield from itertools.islice(training_documents(task, 0), TASK_DOCUMENTS)
+
+
+def main() -> None:
+    folder, out = Path(sys.argv[1]), Path(sys.argv[2])
+    tokenizer = train_tokenizer(itertools.chain(natural_sample(folder), task_sample()), vocab_size=8192)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(out))
+    print(f"{out}: {tokenizer.get_vocab_size()} ids")
+
+
+if __name__ == "__main__":
+    main()

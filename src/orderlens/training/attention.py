@@ -1,0 +1,87 @@
+"""Who may see whom while training, as one rule with two executions: FlexAttention and plain masked attention.
+
+The order-agnostic objectives run several *streams* of the same window side by side, ``length`` positions
+each. Two streams are noisy (a token hidden in one is visible in the other). For block-causal training a
+third, clean stream follows: a noisy block sees itself and the clean blocks before it; the clean stream is
+block-causal. For full attention there is no clean stream, and each noisy stream sees only itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from orderlens.models.transformer import Attend
+
+Rule: TypeAlias = Callable[[Any, Any, Any, Any], Tensor]
+"""(batch, head, query index, key index) -> may see; FlexAttention's mask function."""
+Execution: TypeAlias = Literal["flex", "dense"]
+
+NOISY_STREAMS = 2
+
+
+def block_causal_rule(length: int, block_size: int, noisy: int = NOISY_STREAMS) -> Rule:
+    """Return the rule for ``noisy`` noisy streams followed by one clean stream."""
+
+    def rule(_batch: Any, _head: Any, query: Any, key: Any) -> Tensor:
+        q_stream, k_stream = query // length, key // length
+        q_block, k_block = (query % length) // block_size, (key % length) // block_size
+        q_clean, k_clean = q_stream == noisy, k_stream == noisy
+        own = (q_stream == k_stream) & (q_block == k_block)
+        return torch.as_tensor(
+            own | (k_clean & (q_block > k_block)) | (q_clean & k_clean & (q_block >= k_block))
+        )
+
+    return rule
+
+
+def full_rule(length: int) -> Rule:
+    """Return the rule for noisy streams that each see the whole of themselves."""
+
+    def rule(_batch: Any, _head: Any, query: Any, key: Any) -> Tensor:
+        return torch.as_tensor((query // length) == (key // length))
+
+    return rule
+
+
+def dense_mask(rule: Rule, size: int, device: torch.device | None = None) -> Tensor:
+    """Return the rule as booleans [size, size]."""
+    index = torch.arange(size, device=device)
+    return rule(0, 0, index[:, None], index[None, :])
+
+
+def dense_attend(mask_TT: Tensor) -> Attend:
+    """Return plain attention under a boolean mask."""
+
+    def attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask_TT)
+
+    return attend
+
+
+def flex_attend(rule: Rule, size: int, device: torch.device) -> Attend:
+    """Return FlexAttention with a block-sparse mask; fast only inside ``torch.compile`` on CUDA."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    block_mask = create_block_mask(rule, None, None, size, size, device=str(device))
+
+    def attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.as_tensor(flex_attention(q, k, v, block_mask=block_mask))
+
+    return attend
+
+
+def causal_attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Plain left-to-right attention."""
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def stream_attend(rule: Rule, size: int, device: torch.device, execution: Execution) -> Attend:
+    """Return the chosen execution of ``rule``."""
+    if execution == "flex":
+        return flex_attend(rule, size, device)
+    return dense_attend(dense_mask(rule, size, device))

@@ -1,0 +1,184 @@
+"""Windows on disk, and which of them make up the batch of a given step.
+
+A window folder holds ``SOURCE/SHARD.npy`` files, uint16 [n, window], read through memory maps. A batch takes
+a fixed number of rows from every source; each source runs through its windows in a shuffled order that
+depends only on the seed and the epoch. So the step number is the whole data cursor, and a resumed run sees
+the same batches. Shards may be added while training runs: from then on a new *phase* counts, and phases are
+part of the cursor.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderlens.errors import UserInputError
+from orderlens.rng import keyed_generator
+from orderlens.training.packing import Tokens
+
+
+def write_shard(folder: Path, source: str, name: str, windows: Tokens) -> Path:
+    """Store one shard; it appears under its name only when complete."""
+    target = folder / source / f"{name}.npy"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_suffix(".partial")
+    with partial.open("wb") as stream:
+        np.save(stream, windows)
+    partial.rename(target)
+    return target
+
+
+def rows_per_source(shares: Mapping[str, float], batch_size: int) -> dict[str, int]:
+    """Split ``batch_size`` rows in proportion to ``shares`` (largest remainder); every source gets a row."""
+    total = sum(shares.values())
+    exact = {name: batch_size * share / total for name, share in shares.items()}
+    rows = {name: max(1, int(value)) for name, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: (int(exact[name]) - exact[name], name))
+    for name in by_remainder[: max(0, batch_size - sum(rows.values()))]:
+        rows[name] += 1
+    largest = max(rows, key=lambda name: rows[name])
+    rows[largest] -= sum(rows.values()) - batch_size
+    if rows[largest] < 1:
+        raise UserInputError(
+            f"a batch of {batch_size} windows cannot hold {len(rows)} sources; raise the batch size"
+        )
+    return rows
+
+
+@dataclass
+class Phase:
+    """From ``start`` on, batches come from exactly these shards (names relative to the window folder)."""
+
+    start: int
+    shards: dict[str, list[str]]
+    _maps: dict[str, list[Tokens]] = field(default_factory=dict, repr=False)
+    _permutation: dict[str, tuple[int, NDArray[np.int64]]] = field(default_factory=dict, repr=False)
+
+    def open(self, folder: Path) -> None:
+        """Memory-map the shards."""
+        self._maps = {
+            source: [np.load(folder / name, mmap_mode="r") for name in names]
+            for source, names in self.shards.items()
+        }
+
+    def size(self, source: str) -> int:
+        """Number of windows of one source."""
+        return sum(len(shard) for shard in self._maps[source])
+
+    def rows(self, source: str, first: int, count: int, key: tuple[int, int]) -> Tokens:
+        """Return the windows number ``first`` to ``first + count`` of a source's endless shuffled run."""
+        wanted = np.arange(first, first + count)
+        epochs, places = np.divmod(wanted, self.size(source))
+        chosen = [
+            self._shuffled(source, int(epoch), key)[place]
+            for epoch, place in zip(epochs, places, strict=True)
+        ]
+        return np.stack([self._window(source, int(index)) for index in chosen])
+
+    def _shuffled(self, source: str, epoch: int, key: tuple[int, int]) -> NDArray[np.int64]:
+        cached = self._permutation.get(source)
+        if cached is None or cached[0] != epoch:
+            seed, phase = key
+            order = keyed_generator(seed, "windows", source, phase, epoch).permutation(self.size(source))
+            self._permutation[source] = cached = (epoch, order)
+        return cached[1]
+
+    def _window(self, source: str, index: int) -> Tokens:
+        for shard in self._maps[source]:
+            if index < len(shard):
+                return np.asarray(shard[index])
+            index -= len(shard)
+        raise IndexError(index)
+
+
+class WindowMixture:
+    """The batches of a run: ``batch(step)`` is a pure function of the seed, the phases and the step."""
+
+    def __init__(self, folder: Path, shares: Mapping[str, float], batch_size: int, seed: int) -> None:
+        self.folder, self.seed = folder, seed
+        self.shares = dict(shares)
+        self.rows = rows_per_source(shares, batch_size)
+        self.phases: list[Phase] = []
+        self.refresh(0)
+
+    def refresh(self, step: int) -> bool:
+        """Start a new phase at ``step`` if the folder holds other shards than the current phase."""
+        shards = {source: self._listing(source) for source in self.rows}
+        if self.phases and self.phases[-1].shards == shards:
+            return False
+        empty = [source for source, names in shards.items() if not names]
+        if empty:
+            raise UserInputError(f"{self.folder}: no windows for source {', '.join(empty)}")
+        phase = Phase(step, shards)
+        phase.open(self.folder)
+        self.phases.append(phase)
+        return True
+
+    def _listing(self, source: str) -> list[str]:
+        return sorted(str(path.relative_to(self.folder)) for path in (self.folder / source).glob("*.npy"))
+
+    def batch(self, step: int) -> Tokens:
+        """Return the windows of one step, [batch, window]; sources stand one after the other."""
+        index = max(i for i, phase in enumerate(self.phases) if phase.start <= step)
+        phase = self.phases[index]
+        since = step - phase.start
+        parts = [phase.rows(name, since * n, n, (self.seed, index)) for name, n in self.rows.items()]
+        return np.concatenate(parts)
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return the phases as plain data for a checkpoint."""
+        return [{"start": phase.start, "shards": phase.shards} for phase in self.phases]
+
+    def restore(self, state: list[dict[str, Any]]) -> None:
+        """Continue with the phases of a checkpoint."""
+        self.phases = [Phase(item["start"], item["shards"]) for item in state]
+        for phase in self.phases:
+            phase.open(self.folder)
+
+
+class BatchReader:
+    """Reads batches ahead on a background thread; iterate from any step, ``close`` when done."""
+
+    def __init__(self, mixture: WindowMixture, start: int, refresh_every: int = 0, ahead: int = 4) -> None:
+        self._mixture, self._refresh_every = mixture, refresh_every
+        self._queue: queue.Queue[Tokens | BaseException] = queue.Queue(maxsize=ahead)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(start,), name="batch-reader", daemon=True)
+        self._thread.start()
+
+    def _work(self, step: int) -> None:
+        try:
+            while not self._stop.is_set():
+                if self._refresh_every and step % self._refresh_every == 0:
+                    self._mixture.refresh(step)
+                self._put(self._mixture.batch(step))
+                step += 1
+        except BaseException as error:  # noqa: BLE001  handed to the training thread, which raises it
+            self._put(error)
+
+    def _put(self, item: Tokens | BaseException) -> None:
+        while not self._stop.is_set():
+            try:
+                self._queue.put(item, timeout=0.2)
+                return
+            except queue.Full:
+                continue
+
+    def __iter__(self) -> Iterator[Tokens]:
+        while True:
+            item = self._queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def close(self) -> None:
+        """Stop the thread and wait for it."""
+        self._stop.set()
+        self._thread.join()

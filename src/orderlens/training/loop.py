@@ -1,0 +1,236 @@
+"""The training loop: batches in, a trained model, a metrics log and resumable checkpoints out.
+
+Weights, gradients' sums and the optimiser live in float32; on CUDA the passes run on a bfloat16 copy under
+``torch.compile`` with FlexAttention, on the CPU they run on the float32 weights with plain attention. Knows
+nothing of text or tokenizers: its data are windows of token ids.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from orderlens.errors import ModelOutputError, RunError
+from orderlens.models.transformer import Transformer, TransformerConfig
+from orderlens.rng import keyed_generator
+from orderlens.training.attention import Execution
+from orderlens.training.checkpoint import load_checkpoint, save_checkpoint
+from orderlens.training.data import BatchReader, WindowMixture
+from orderlens.training.masking import sample_masks, step_generator
+from orderlens.training.objective import AnyOrderLoss, CausalLoss
+from orderlens.training.optimiser import Optimiser, OptimiserSettings
+from orderlens.training.packing import Tokens
+from orderlens.training.schedule import Schedule
+
+CHECKPOINT, METRICS = "checkpoint.pt", "metrics.jsonl"
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """How a run is carried out.
+
+    Attributes:
+        window: tokens per window.
+        seed: keys the initial weights and the masks (the data have their own seed).
+        device: ``cpu`` or ``cuda``.
+        compiled: compile the passes (CUDA only; the first step then takes about a minute).
+        attention: how stream attention is executed.
+        log_every: steps between two lines of the metrics log; the host waits for the device only here.
+        validate_every: steps between two validation losses (0: never).
+        checkpoint_seconds: wall time between two checkpoints; one is always written at the end.
+        refresh_every: steps between two looks for new shards (0: never).
+    """
+
+    window: int = 512
+    seed: int = 0
+    device: str = "cpu"
+    compiled: bool = False
+    attention: Execution = "dense"
+    log_every: int = 50
+    validate_every: int = 500
+    checkpoint_seconds: float = 120.0
+    refresh_every: int = 0
+
+
+def initial_model(config: TransformerConfig, seed: int) -> Transformer:
+    """Return a fresh float32 model: output projections start at zero, so layers start as identities."""
+    model = Transformer(config)
+    generator = torch.Generator().manual_seed(int(keyed_generator(seed, "weights").integers(2**62)))
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            nn.init.ones_(parameter)
+        elif name.endswith(("out.weight", "down.weight")):
+            nn.init.zeros_(parameter)
+        else:
+            std = 0.02 if "embedding" in name else 0.5 * config.width**-0.5
+            nn.init.normal_(parameter, std=std, generator=generator)
+    return model
+
+
+@dataclass
+class Trainer:
+    """One training run in one folder."""
+
+    config: TransformerConfig
+    settings: LoopSettings
+    schedule: Schedule
+    optimiser_settings: OptimiserSettings
+    mixture: WindowMixture
+    heldout: Tokens
+    folder: Path
+    step: int = 0
+    elapsed_s: float = 0.0
+    _started: float = field(default=0.0, repr=False)
+
+    def __post_init__(self) -> None:
+        self.device = torch.device(self.settings.device)
+        self.model = initial_model(self.config, self.settings.seed).to(self.device)
+        mixed = self.device.type == "cuda"
+        self._working = copy.deepcopy(self.model).bfloat16() if mixed else self.model
+        self._optimiser = Optimiser(self.model, self.optimiser_settings)
+        self._loss = self._build_loss()
+
+    def _build_loss(self) -> Callable[..., Tensor]:
+        settings = self.settings
+        loss: nn.Module
+        if self.config.attention == "causal":
+            loss = CausalLoss(self._working)
+        else:
+            loss = AnyOrderLoss(self._working, settings.window, self.device, settings.attention)
+        return torch.compile(loss, dynamic=False) if settings.compiled else loss
+
+    def loss(self, windows: Tokens, mask_key: tuple[int, int]) -> Tensor:
+        """Return the loss of a batch of windows under the masks of ``mask_key`` = (seed, step)."""
+        host = torch.from_numpy(windows.astype("int64"))
+        if self.device.type == "cuda":
+            host = host.pin_memory()
+        tokens_BT = host.to(self.device, non_blocking=True)
+        if self.config.attention == "causal":
+            return self._loss(tokens_BT)
+        batch, length = tokens_BT.shape
+        group = self.config.block_size if self.config.attention == "block-causal" else length
+        masks = sample_masks(batch, length, group, step_generator(*mask_key, self.device))
+        return self._loss(tokens_BT, masks.first, masks.weight)
+
+    def train_step(self, windows: Tokens, factor: float) -> tuple[Tensor, Tensor]:
+        """Take one optimiser step; return the loss and the gradient norm as device scalars."""
+        loss = self.loss(windows, (self.settings.seed, self.step))
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._move_gradients()
+        norm = self._optimiser.step(factor)
+        self._refresh_working()
+        return loss.detach(), norm
+
+    def _move_gradients(self) -> None:
+        for master, working in zip(self.model.parameters(), self._working.parameters(), strict=True):
+            if working is not master:
+                assert working.grad is not None
+                master.grad = working.grad.float()
+
+    @torch.no_grad()
+    def _refresh_working(self) -> None:
+        if self._working is not self.model:
+            torch._foreach_copy_(list(self._working.parameters()), list(self.model.parameters()))
+        self._working.zero_grad(set_to_none=True)
+
+    def run(self, report: Report | None = None) -> dict[str, Any]:
+        """Train until the budget is spent; returns the last metrics. Call again after ``resume`` to go on."""
+        self._started = time.monotonic() - self.elapsed_s
+        reader = BatchReader(self.mixture, self.step, self.settings.refresh_every)
+        try:
+            last = self._steps(reader, report)
+        finally:
+            reader.close()
+        self.checkpoint()
+        return last
+
+    def _steps(self, reader: BatchReader, report: Report | None) -> dict[str, Any]:
+        saved, last = time.monotonic(), {}
+        for windows in reader:
+            self.elapsed_s = time.monotonic() - self._started
+            if self.schedule.progress(self.step, self.elapsed_s) >= 1:
+                break
+            factor = self.schedule.factor(self.step, self.elapsed_s)
+            loss, norm = self.train_step(windows, factor)
+            self.step += 1
+            if self.step % self.settings.log_every == 0 or self.step == self.schedule.steps:
+                last = self._log(loss, norm, factor, report)
+            if time.monotonic() - saved > self.settings.checkpoint_seconds:
+                self.checkpoint()
+                saved = time.monotonic()
+        return last
+
+    def _log(self, loss: Tensor, norm: Tensor, factor: float, report: Report | None) -> dict[str, Any]:
+        value = float(loss)
+        if not math.isfinite(value):
+            raise ModelOutputError(
+                f"the loss is {value} at step {self.step}; lower the learning rate and resume"
+            )
+        self.elapsed_s = time.monotonic() - self._started
+        line: dict[str, Any] = {
+            "step": self.step,
+            "loss": round(value, 5),
+            "grad_norm": round(float(norm), 5),
+            "lr_factor": round(factor, 5),
+            "progress": round(self.schedule.progress(self.step, self.elapsed_s), 5),
+            "tokens": self.step * sum(self.mixture.rows.values()) * self.settings.window,
+            "elapsed_s": round(self.elapsed_s, 2),
+            "phases": len(self.mixture.phases),
+        }
+        if self.settings.validate_every and self.step % self.settings.validate_every == 0:
+            line["heldout_loss"] = round(self.heldout_loss(), 5)
+        with (self.folder / METRICS).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+        if report:
+            report(line)
+        return line
+
+    def heldout_loss(self, batches: int = 2) -> float:
+        """Return the loss on held-out windows under fixed masks (NaN when there are none).
+
+        Gradients stay enabled so that the compiled training pass is used as it is.
+        """
+        size = sum(self.mixture.rows.values())
+        usable = [self.heldout[i * size : (i + 1) * size] for i in range(batches)]
+        usable = [windows for windows in usable if len(windows) == size] or (
+            [self._repeated(size)] if len(self.heldout) else []
+        )
+        losses = [float(self.loss(windows, (-1, index)).detach()) for index, windows in enumerate(usable)]
+        return sum(losses) / len(losses) if losses else math.nan
+
+    def _repeated(self, size: int) -> Tokens:
+        """Fill a batch from too few held-out windows: compiled passes want one batch shape."""
+        return self.heldout[[index % len(self.heldout) for index in range(size)]]
+
+    def checkpoint(self) -> None:
+        """Write the run's whole state."""
+        state = {
+            "config": asdict(self.config),
+            "model": self.model.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "phases": self.mixture.state(),
+            "step": self.step,
+            "elapsed_s": self.elapsed_s,
+        }
+        save_checkpoint(self.folder / CHECKPOINT, state)
+
+    def resume(self) -> None:
+        """Continue from the folder's checkpoint."""
+        state = load_checkpoint(self.folder / CHECKPOINT, self.device)
+        if state["config"] != asdict(self.config):
+            raise RunError(f"{self.folder}: the checkpoint holds another model shape; choose another folder")
+        self.model.load_state_dict(state["model"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self.mixture.restore(state["phases"])
+        self.step, self.elapsed_s = state["step"], state["elapsed_s"]
+        self._refresh_working()

@@ -1,0 +1,101 @@
+"""The training losses. Each maps windows to one scalar in nats per token.
+
+``AnyOrderLoss`` is the any-order bound: per block a uniform number of hidden tokens, averaged over the hidden
+ones. ``CausalLoss`` is the usual next-token loss with EOS before the window, so that row i speaks about
+position i in both. Knows nothing of optimisers, devices or files.
+
+Shape letters: B batch, T window, S streams × T, C width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from orderlens.models.transformer import Layer, Transformer, rotary_table, rotate
+from orderlens.training.attention import (
+    NOISY_STREAMS,
+    Execution,
+    block_causal_rule,
+    causal_attend,
+    full_rule,
+    stream_attend,
+)
+
+
+class AnyOrderLoss(nn.Module):
+    """Order-agnostic loss of a window under a complementary pair of masks (see ``masking``)."""
+
+    def __init__(self, model: Transformer, length: int, device: torch.device, execution: Execution) -> None:
+        super().__init__()
+        config = model.config
+        self.model = model
+        self.clean = config.attention == "block-causal"
+        streams = NOISY_STREAMS + int(self.clean)
+        rule = block_causal_rule(length, config.block_size) if self.clean else full_rule(length)
+        self.attend = stream_attend(rule, streams * length, device, execution)
+        positions = torch.arange(length, device=device).repeat(streams)[None]
+        self.cos, self.sin = rotary_table(positions, config.head_width, config.rope_theta)
+
+    def forward(self, tokens_BT: Tensor, first_BT: Tensor, weight_BT: Tensor) -> Tensor:
+        """Return the weighted loss; ``first`` and ``weight`` are those of a ``MaskPair``."""
+        hidden_BTC = self.hidden(tokens_BT, first_BT)
+        loss = token_loss(hidden_BTC, self.model.embedding.weight, tokens_BT)
+        return (loss * weight_BT.flatten()).sum()
+
+    def hidden(self, tokens_BT: Tensor, first_BT: Tensor) -> Tensor:
+        """Return the final state [B, T, C] of every token, from the copy in which it is hidden."""
+        x_BSC = self._streams(tokens_BT, first_BT)
+        *body, last = self.model.layers
+        assert isinstance(last, Layer)
+        for layer in body:
+            x_BSC = layer(x_BSC, self.cos, self.sin, self.attend)
+        return torch.as_tensor(self.model.final_norm(self._last(last, x_BSC, first_BT)))
+
+    def _streams(self, tokens_BT: Tensor, first_BT: Tensor) -> Tensor:
+        embedding = self.model.embedding
+        shown_BTC = embedding(tokens_BT)
+        mask_C = embedding.weight[self.model.config.mask_id]
+        first = torch.where(first_BT[..., None], mask_C, shown_BTC)
+        second = torch.where(first_BT[..., None], shown_BTC, mask_C)
+        return torch.cat((first, second, shown_BTC) if self.clean else (first, second), dim=1)
+
+    def _last(self, layer: Layer, x_BSC: Tensor, first_BT: Tensor) -> Tensor:
+        """Run the last layer; past its attention only the rows that will be predicted are needed."""
+        attention = layer.attention
+        batch, size, width = x_BSC.shape
+        qkv = attention.qkv(layer.attention_norm(x_BSC)).view(batch, size, 3, attention.n_heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        q = rotate(attention.q_norm(q), self.cos, self.sin)
+        k = rotate(attention.k_norm(k), self.cos, self.sin)
+        o_BSC = self.attend(attention.index, q, k, v).transpose(1, 2).reshape(batch, size, width)
+        x_BTC = pick_hidden(x_BSC, first_BT) + attention.out(pick_hidden(o_BSC, first_BT))
+        return torch.as_tensor(x_BTC + layer.ffn(layer.ffn_norm(x_BTC)))
+
+
+def pick_hidden(x_BSC: Tensor, first_BT: Tensor) -> Tensor:
+    """Return each token's row from the noisy stream that hides it, [B, T, C]."""
+    length = first_BT.shape[1]
+    return torch.where(first_BT[..., None], x_BSC[:, :length], x_BSC[:, length : 2 * length])
+
+
+class CausalLoss(nn.Module):
+    """Next-token loss; the window is shifted right behind one EOS, so all of its tokens are predicted."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Return the mean loss per token."""
+        shifted_BT = functional.pad(tokens_BT[:, :-1], (1, 0), value=self.model.config.eos_id)
+        positions = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+        hidden_BTC = self.model(shifted_BT, positions, causal_attend)
+        return token_loss(hidden_BTC, self.model.embedding.weight, tokens_BT).mean()
+
+
+def token_loss(hidden_BTC: Tensor, unembed_VC: Tensor, targets_BT: Tensor) -> Tensor:
+    """Return the cross-entropy [B·T] of each target; the softmax is taken in float32."""
+    logits_RV = functional.linear(hidden_BTC.flatten(0, 1), unembed_VC)
+    return functional.cross_entropy(logits_RV.float(), targets_BT.flatten(), reduction="none")

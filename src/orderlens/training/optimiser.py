@@ -1,0 +1,122 @@
+"""Muon for the weight matrices, AdamW for embeddings and norms, on float32 masters of the weights.
+
+Muon replaces a matrix's momentum by its nearest orthogonal matrix, found with a few Newton–Schulz steps.
+Matrices of one shape are orthogonalised together in one batched product; fused projections (q, k, v; gate,
+up) are treated as the separate matrices they are. Both rules share one clipping and one learning-rate factor.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from orderlens.errors import UserInputError
+
+FUSED = {"qkv": 3, "gate_up": 2}
+"""Modules whose weight stacks several matrices, and how many."""
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Quintic coefficients that push all singular values to about 1 within five steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimiserSettings:
+    """Peak learning rates and the rest. Muon's update has AdamW's usual size, so the rates are comparable."""
+
+    matrix_lr: float = 5e-3
+    vector_lr: float = 3e-3
+    momentum: float = 0.95
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+
+def orthogonalise(matrices_NRC: Tensor, steps: int = 5) -> Tensor:
+    """Return matrices with the same singular vectors and singular values near 1; best with rows ≤ columns."""
+    a, b, c = NEWTON_SCHULZ
+    x = matrices_NRC.bfloat16() if matrices_NRC.is_cuda else matrices_NRC
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = a * x + torch.baddbmm(b * gram, gram, gram, alpha=c) @ x
+    return torch.as_tensor(x.to(matrices_NRC.dtype))
+
+
+class Muon:
+    """The matrix half of the optimiser."""
+
+    def __init__(self, named: list[tuple[str, nn.Parameter]], settings: OptimiserSettings) -> None:
+        self._settings = settings
+        self._names = [name for name, _ in named]
+        self._momentum = [torch.zeros_like(parameter) for _, parameter in named]
+        self._groups: dict[tuple[int, int], list[tuple[nn.Parameter, Tensor, int, bool]]] = defaultdict(list)
+        for (name, parameter), momentum in zip(named, self._momentum, strict=True):
+            pieces = FUSED.get(name.split(".")[-2], 1)
+            rows, columns = parameter.shape[0] // pieces, parameter.shape[1]
+            shape = (min(rows, columns), max(rows, columns))
+            self._groups[shape].append((parameter, momentum, pieces, rows > columns))
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """Update every matrix from its gradient."""
+        for (_, longest), members in self._groups.items():
+            updates = orthogonalise(torch.cat([self._direction(*member) for member in members]))
+            pieces = torch.split(updates, [member[2] for member in members])
+            for (parameter, _, _, turned), update in zip(members, pieces, strict=True):
+                flat = (update.mT if turned else update).reshape(parameter.shape)
+                parameter.mul_(1 - lr * self._settings.weight_decay)
+                parameter.add_(flat, alpha=-lr * 0.2 * longest**0.5)
+
+    def _direction(self, parameter: nn.Parameter, momentum: Tensor, pieces: int, turned: bool) -> Tensor:
+        assert parameter.grad is not None
+        momentum.lerp_(parameter.grad, 1 - self._settings.momentum)
+        ahead = parameter.grad.lerp(momentum, self._settings.momentum)
+        split = ahead.view(pieces, -1, parameter.shape[1])
+        return split.mT if turned else split
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the momenta by parameter name."""
+        return dict(zip(self._names, self._momentum, strict=True))
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore the momenta."""
+        for name, momentum in zip(self._names, self._momentum, strict=True):
+            momentum.copy_(state[name])
+
+
+class Optimiser:
+    """Both rules over one model; ``step`` reads the parameters' gradients and clears nothing."""
+
+    def __init__(self, model: nn.Module, settings: OptimiserSettings) -> None:
+        named = list(model.named_parameters())
+        matrices = [item for item in named if item[1].ndim == 2 and "embedding" not in item[0]]
+        others = [p for name, p in named if not any(name == other for other, _ in matrices)]
+        if not matrices:
+            raise UserInputError("the model has no weight matrices to train")
+        self.settings = settings
+        self._parameters = [p for _, p in named]
+        self._muon = Muon(matrices, settings)
+        self._adam = torch.optim.AdamW(
+            others, lr=settings.vector_lr, betas=settings.betas, weight_decay=0.0, fused=others[0].is_cuda
+        )
+
+    def step(self, factor: float) -> Tensor:
+        """Clip, update with learning rates scaled by ``factor``, return the gradient norm (no host sync)."""
+        norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
+        self._muon.step(self.settings.matrix_lr * factor)
+        for group in self._adam.param_groups:
+            group["lr"] = self.settings.vector_lr * factor
+        self._adam.step()
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of both rules."""
+        return {"muon": self._muon.state_dict(), "adam": self._adam.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of both rules."""
+        self._muon.load_state_dict(state["muon"])
+        self._adam.load_state_dict(state["adam"])
