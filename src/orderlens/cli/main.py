@@ -21,6 +21,7 @@ VERB_MODULES: tuple[str, ...] = (
     "score",
     "generate",
     "catalogue",
+    "runs",
     "doctor",
 )
 """Modules of this package with a ``register(app)`` function, in the order of ``--help``."""

@@ -12,18 +12,21 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
-from orderlens.errors import StorageError
+from orderlens.errors import RunError, StorageError
 from orderlens.store.folder import Folder
 from orderlens.store.process import is_dead, process_tag
 from orderlens.store.records import stem
 
 _log = logging.getLogger(__name__)
 _FOLDER = "claims"
+_MAINTENANCE = "~maintenance"
 
 
 class Claim:
@@ -140,6 +143,39 @@ class ClaimBook:
             self._thread.join()
         for claim in list(self._held.values()):
             self.release(claim)
+
+
+@contextmanager
+def maintenance(folder: Folder, lease_s: float = 60.0) -> Iterator[None]:
+    """Hold the one claim under which a run is compacted or repaired.
+
+    Raises:
+        RunError: another process holds it.
+    """
+    book = ClaimBook(folder, lease_s)
+    try:
+        claim = book.acquire(_MAINTENANCE)
+        if claim is None:
+            raise RunError(
+                f"{folder.label} is being compacted or repaired by another process; wait for it, or remove "
+                f"{_FOLDER}/{stem(_MAINTENANCE)}.*.json if that process is dead"
+            )
+        with claim:
+            yield
+    finally:
+        book.close()
+
+
+def live_claims(folder: Folder) -> list[str]:
+    """Return the claim files of workers that are not known to be dead (maintenance not counted)."""
+    own = stem(_MAINTENANCE)
+    names = [name for name in folder.sizes(_FOLDER) if claimed_stem(name) not in (None, own)]
+    contents = {name: read_claim(folder, name) for name in names}
+    return [
+        name
+        for name, content in contents.items()
+        if content is not None and not is_dead(content.get("process"))
+    ]
 
 
 def claimed_stem(name: str) -> str | None:

@@ -59,7 +59,7 @@ RULES: dict[str, Rule] = {
 
 def sort_rows(table: pa.Table, name: str) -> pa.Table:
     """Return the rows sorted by trace and step (tables without steps: by their key); stable."""
-    keys = [*TRACE_KEY, "step"] if name == "reveals" else list(TRACE_KEY)
+    keys = ["run", *TRACE_KEY, *(["step"] if name == "reveals" else [])]
     present = [(key, "ascending") for key in keys if key in table.column_names]
     return table.take(pc.sort_indices(table, sort_keys=present)) if present else table
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from orderlens.errors import RunError, UnknownNameError, UserInputError
 from orderlens.registry import suggest
-from orderlens.store.codec import trace_starts
+from orderlens.store.codec import sort_rows, trace_starts
 from orderlens.store.folder import Folder, open_folder
 from orderlens.store.frame import Frame
 from orderlens.store.query import connect, run_query
@@ -136,7 +136,8 @@ class Run:
             # Without any stored column a chunk would not know its rows, so read one more.
             read = present or source.schema(name).names[:1]
             chunks += [_fit(chunk, wanted, run) for chunk in source.scan(name, read)]
-        return pa.concat_tables(chunks) if chunks else wanted.empty_table()
+        table = pa.concat_tables(chunks) if chunks else wanted.empty_table()
+        return table if name == "reveals" else sort_rows(table, name)
 
     def samples(self) -> Frame:
         """One row per trace: the path statistics, overflow rows not counted."""
@@ -149,7 +150,7 @@ class Run:
             _fit(sample_table(source.traces(TRACE_COLUMNS, dictionaries=True)), schema, run)
             for run, source in self._sources.items()
         ]
-        return pa.concat_tables(tables)
+        return sort_rows(pa.concat_tables(tables), "samples")
 
     def iter_traces(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Yield chunks of ``reveals`` in which every trace is whole, contiguous and sorted by step.

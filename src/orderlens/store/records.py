@@ -220,12 +220,17 @@ def load_snapshot(folder: Folder, known: dict[str, Bundle] | None = None) -> Sna
     names = folder.sizes()
     generation = next(iter(catalogs(names)), 0)
     catalog = _load_catalog(folder, generation)
-    if catalog is None:
-        return Snapshot(generation, (), damaged=(catalog_file(generation),))
-    listed = {bundle.record for bundle in catalog}
+    listed = {bundle.record for bundle in catalog or ()}
     rest = sorted(name for name in names if _is_record(name) and name not in listed)
     _read_records(folder, [name for name in rest if name not in known], known)
-    return _combine(generation, catalog, {name: known.get(name) for name in rest})
+    snapshot = _combine(generation, catalog or [], {name: known.get(name) for name in rest})
+    return snapshot if catalog is not None else _without_catalog(snapshot)
+
+
+def _without_catalog(snapshot: Snapshot) -> Snapshot:
+    """Say that the catalog is damaged: what the records hold is shown to ``verify``, not to readers."""
+    damaged = (catalog_file(snapshot.generation), *snapshot.damaged)
+    return Snapshot(snapshot.generation, snapshot.bundles, damaged, snapshot.obsolete)
 
 
 def _load_catalog(folder: Folder, generation: int) -> list[Bundle] | None:
@@ -252,9 +257,14 @@ def _combine(generation: int, catalog: list[Bundle], records: Mapping[str, Bundl
             covered.update(bundle.units)
         else:
             obsolete.append(name)
-    bundles.sort(key=lambda bundle: min(bundle.units))
+    bundles.sort(key=_reading_order)
     damaged = tuple(name for name, bundle in records.items() if bundle is None)
     return Snapshot(generation, tuple(bundles), damaged, tuple(obsolete))
+
+
+def _reading_order(bundle: Bundle) -> tuple[list[str], tuple[str, ...], str, str]:
+    """Sort by content, so that rows come in the same order whoever committed them, and nearly sorted."""
+    return [task or "" for task in bundle.tasks], bundle.orders, bundle.first or "", min(bundle.units)
 
 
 def _is_record(name: str) -> bool:

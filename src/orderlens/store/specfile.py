@@ -72,7 +72,7 @@ def create_spec(folder: Folder, spec: Mapping[str, Any], provenance: Mapping[str
     folder.create(SPEC, json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False).encode())
     found = read_spec(folder)
     _check_same(folder, found, wanted)
-    return found
+    return writable(folder, found)
 
 
 def _refuse_foreign_folder(folder: Folder) -> None:
@@ -104,8 +104,13 @@ def read_spec(folder: Folder) -> SpecFile:
         ) from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise RunError(f"{folder.label} is not a run: its {SPEC} was not written by orderlens")
+    absent = [name for name in ("schema_version", "spec", "spec_digest") if name not in value]
+    if absent:
+        raise CorruptRunError(
+            f"{folder.label}/{SPEC} is damaged: it lacks '{absent[0]}'; restore it from a copy"
+        )
     _check_version(folder, value["schema_version"])
-    return SpecFile(value["schema_version"], value["spec"], value["spec_digest"], value["provenance"])
+    return SpecFile(value["schema_version"], value["spec"], value["spec_digest"], value.get("provenance", {}))
 
 
 def _check_version(folder: Folder, version: str) -> None:
@@ -124,6 +129,21 @@ def refuse_edited(folder: Folder, found: SpecFile) -> SpecFile:
             "undo the edit, or start a new run in another folder"
         )
     return found
+
+
+def writable(folder: Folder, found: SpecFile) -> SpecFile:
+    """Return ``found`` unless it was edited or its schema is too old to be changed in place."""
+    refuse_old(folder, found)
+    return refuse_edited(folder, found)
+
+
+def refuse_old(folder: Folder, found: SpecFile) -> None:
+    """Refuse a run of an older major schema: such runs are only read."""
+    if parse_version(found.version)[0] != parse_version(SCHEMA_VERSION)[0]:
+        raise RunError(
+            f"{folder.label} has the old schema {found.version}: it can be read, not changed; "
+            "use a new folder"
+        )
 
 
 def _check_same(folder: Folder, found: SpecFile, wanted: Mapping[str, Any]) -> None:

@@ -103,7 +103,9 @@ class RunWriter:
 
     def _snapshot(self) -> Snapshot:
         snapshot = load_snapshot(self.folder, self._known)
-        if snapshot.damaged == (catalog_file(snapshot.generation),):  # damaged units are computed again
+        if (
+            catalog_file(snapshot.generation) in snapshot.damaged
+        ):  # damaged unit records are only computed again
             trusted(self.folder, snapshot)
         return snapshot
 

@@ -1,0 +1,148 @@
+"""Compaction: many small parts become few large ones, without a moment in which rows are lost or doubled.
+
+New parts and their records are written beside the old ones; one new catalog switches readers over; only then
+are the old files removed. A crash at any point leaves either the old or the new state, plus files that nobody
+reads and the next compaction removes. Parts whose units have one task and order go to
+``parts/<table>/task=…/order=…/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from orderlens.errors import CorruptRunError, RunError
+from orderlens.store.bundles import describe, make_part, read_checked
+from orderlens.store.claims import maintenance
+from orderlens.store.codec import open_part, read_groups, sort_rows
+from orderlens.store.folder import Folder
+from orderlens.store.records import (
+    Bundle,
+    Part,
+    Snapshot,
+    load_snapshot,
+    merged_stem,
+    read_completion,
+    save_catalog,
+    seal,
+    trusted,
+)
+from orderlens.store.specfile import read_spec, writable
+from orderlens.store.sweep import sweep
+
+TARGET_ROWS = 1 << 20
+_LEVEL = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What a compaction did."""
+
+    parts_before: int
+    parts_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+def compact_run(folder: Folder, *, target_rows: int = TARGET_ROWS) -> Compaction:
+    """Merge the parts of a complete run into parts of about ``target_rows`` reveals.
+
+    Raises:
+        RunError: the run is not complete, or somebody else is compacting it.
+        CorruptRunError: a part does not match its record; nothing was changed.
+    """
+    digest = writable(folder, read_spec(folder)).digest
+    if read_completion(folder) is None:
+        raise RunError(f"{folder.label} is not complete; finish it before compacting it")
+    with maintenance(folder):
+        before = trusted(folder, load_snapshot(folder))
+        after = _merge_all(folder, before, digest, target_rows)
+        if after is not None and not save_catalog(folder, before, after):
+            raise RunError(f"{folder.label} was changed by another process meanwhile; run the command again")
+        sweep(folder, merged=True)
+        return _summary(before, trusted(folder, load_snapshot(folder)))
+
+
+def _summary(before: Snapshot, after: Snapshot) -> Compaction:
+    old, new = before.parts(), after.parts()
+    return Compaction(len(old), len(new), sum(part.size for part in old), sum(part.size for part in new))
+
+
+def _merge_all(folder: Folder, snapshot: Snapshot, digest: str, target_rows: int) -> list[Bundle] | None:
+    """Write the merged bundles; return all bundles of the next catalog, None when nothing is to do."""
+    result: list[Bundle] = []
+    changed = False
+    for group in _groups(snapshot.bundles, target_rows):
+        if len(group) == 1:
+            result += group
+            continue
+        bundle = _merge(folder, group, digest)
+        folder.put(bundle.record, seal(bundle.to_json()))
+        result.append(bundle)
+        changed = True
+    return result if changed else None
+
+
+def _groups(bundles: Iterable[Bundle], target_rows: int) -> Iterator[list[Bundle]]:
+    """Yield the bundles that become one: same task and order, neighbouring samples, about the target size."""
+    homes: dict[tuple[str, ...], list[Bundle]] = {}
+    for bundle in bundles:
+        homes.setdefault(_home(bundle), []).append(bundle)
+    for home in sorted(homes):
+        group: list[Bundle] = []
+        rows = 0
+        for bundle in sorted(homes[home], key=lambda item: (item.first or "", min(item.units))):
+            size = bundle.rows("reveals")
+            if group and rows + size > target_rows:
+                yield group
+                group, rows = [], 0
+            group.append(bundle)
+            rows += size
+        yield group
+
+
+def _home(bundle: Bundle) -> tuple[str, ...]:
+    """Return the hive folders of a bundle's parts: its task and order where each is one."""
+    tasks = [f"task={quote(task, safe='')}" for task in bundle.tasks if task is not None]
+    orders = [f"order={quote(order, safe='')}" for order in bundle.orders]
+    return (*(tasks if len(bundle.tasks) == 1 else ()), *(orders if len(orders) == 1 else ()))
+
+
+def _merge(folder: Folder, group: Sequence[Bundle], digest: str) -> Bundle:
+    units = {key: rows for bundle in group for key, rows in bundle.units.items()}
+    environments = [item for bundle in group for item in bundle.environments]
+    note = {"run": digest, "units": sorted(units)}
+    parts: list[Part] = []
+    tables: list[pa.Table] = []
+    for name in sorted({part.table for bundle in group for part in bundle.parts}):
+        table = _read_all(
+            folder, name, [part for bundle in group for part in bundle.parts if part.table == name]
+        )
+        prefix = "/".join(["parts", name, *_home(group[0]), merged_stem(units)])
+        part, data = make_part(name, prefix, table, note, level=_LEVEL)
+        folder.put(part.path, data)
+        parts.append(part)
+        tables.append(
+            table.select([item for item in ("sample_id", "order", "task") if item in table.column_names])
+        )
+    return describe(tables, units, parts, environments)
+
+
+def _read_all(folder: Folder, name: str, parts: Sequence[Part]) -> pa.Table:
+    """Return the sorted rows of some parts; refuses parts that do not match their records."""
+    tables = []
+    for part in parts:
+        try:
+            data = read_checked(folder, part)
+        except CorruptRunError as error:
+            raise CorruptRunError(f"{error}; run: orderlens runs verify {folder.label} --repair") from error
+        tables += list(read_groups(name, open_part(pa.BufferReader(data))))
+    table = pa.concat_tables(tables, promote_options="permissive")
+    if table.num_rows != sum(part.rows for part in parts):
+        raise CorruptRunError(
+            f"{folder.label}: the parts of '{name}' hold {table.num_rows} rows, not as recorded"
+        )
+    return sort_rows(table, name)

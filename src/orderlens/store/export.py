@@ -1,0 +1,120 @@
+"""Writing a table of a run to one file that other programs read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from orderlens.errors import UserInputError
+from orderlens.store.folder import storage_errors
+from orderlens.store.reader import Run
+
+Chunks = Iterator[pa.Table]
+
+
+def export_table(
+    run: Run, name: str, target: Path, kind: str | None = None, *, overwrite: bool = False
+) -> int:
+    """Write table ``name`` to the file ``target`` and return its number of rows.
+
+    Args:
+        run: the run or runs.
+        name: a table, ``samples`` included.
+        target: the file; it appears only when it is whole.
+        kind: parquet, csv, jsonl or arrow; None takes it from the file's suffix.
+        overwrite: replace a file that is there.
+    """
+    chosen = kind or target.suffix.removeprefix(".")
+    if chosen not in WRITERS:
+        raise UserInputError(f"cannot export as '{chosen}' (known: {', '.join(WRITERS)})")
+    if target.exists() and not overwrite:
+        raise UserInputError(f"{target} exists; choose another file or add --overwrite")
+    frame = run.table(name)
+    chunks = run.iter_traces() if name == "reveals" else iter([frame.to_arrow()])
+    temporary = target.with_name(f".{target.name}.{uuid4().hex[:8]}")
+    with storage_errors(f"write {target.name}", str(target.parent)):
+        try:
+            with temporary.open("xb") as sink:
+                rows = WRITERS[chosen](sink, frame.schema, chunks)
+            os.replace(temporary, target)  # noqa: PTH105  Path.replace says the same
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+    return rows
+
+
+def _parquet(sink: IO[bytes], schema: pa.Schema, chunks: Chunks) -> int:
+    rows = 0
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for chunk in chunks:
+            writer.write_table(chunk)
+            rows += chunk.num_rows
+    return rows
+
+
+def _arrow(sink: IO[bytes], schema: pa.Schema, chunks: Chunks) -> int:
+    rows = 0
+    with pa.ipc.new_file(sink, schema) as writer:
+        for chunk in chunks:
+            writer.write_table(chunk)
+            rows += chunk.num_rows
+    return rows
+
+
+def _csv(sink: IO[bytes], schema: pa.Schema, chunks: Chunks) -> int:
+    """Lists become JSON text, since CSV has none."""
+    rows = 0
+    flat = pa.schema(
+        [pa.field(item.name, pa.string() if pa.types.is_list(item.type) else item.type) for item in schema]
+    )
+    with pa.csv.CSVWriter(sink, flat) as writer:
+        for chunk in chunks:
+            columns = [
+                _as_text(chunk[item.name]) if pa.types.is_list(item.type) else chunk[item.name]
+                for item in schema
+            ]
+            writer.write_table(pa.table(columns, schema=flat))
+            rows += chunk.num_rows
+    return rows
+
+
+def _as_text(column: pa.ChunkedArray) -> pa.Array:
+    values = column.to_pylist()
+    return pa.array([None if value is None else json.dumps(value) for value in values], pa.string())
+
+
+def _jsonl(sink: IO[bytes], schema: pa.Schema, chunks: Chunks) -> int:
+    """One JSON object per row; NaN and infinities become null, as JSON has none."""
+    del schema
+    rows = 0
+    for chunk in chunks:
+        for row in chunk.to_pylist():
+            sink.write(
+                json.dumps({name: _finite(value) for name, value in row.items()}, ensure_ascii=False).encode()
+            )
+            sink.write(b"\n")
+        rows += chunk.num_rows
+    return rows
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not -float("inf") < value < float("inf") else value
+
+
+WRITERS: dict[str, Callable[[IO[bytes], pa.Schema, Chunks], int]] = {
+    "parquet": _parquet,
+    "csv": _csv,
+    "jsonl": _jsonl,
+    "arrow": _arrow,
+}
+"""File formats by name."""

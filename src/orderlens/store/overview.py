@@ -1,0 +1,77 @@
+"""What a run folder holds, from its records alone (no part is opened)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from orderlens.errors import OrderLensError, one_line
+from orderlens.store.claims import live_claims
+from orderlens.store.folder import Folder
+from orderlens.store.records import Snapshot, load_snapshot, read_completion
+from orderlens.store.schema import parse_version
+from orderlens.store.specfile import SpecFile, read_spec
+
+
+def overview(folder: Folder) -> dict[str, Any]:
+    """Return state, size and content of a run: one flat mapping for lists.
+
+    A run that cannot be read has ``state`` "unreadable" and says why in ``problem``.
+    """
+    try:
+        spec, snapshot = read_spec(folder), load_snapshot(folder)
+        return {"run": folder.label, "problem": None, **_facts(folder, spec, snapshot)}
+    except OrderLensError as error:
+        return {"run": folder.label, "state": "unreadable", "problem": one_line(error)}
+
+
+def _facts(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> dict[str, Any]:
+    rows = snapshot.rows()
+    return {
+        "state": _state(folder, spec, snapshot),
+        "schema": spec.version,
+        "units": len(snapshot.unit_keys()),
+        "parts": len(snapshot.parts()),
+        "bytes": sum(part.size for part in snapshot.parts()),
+        "rows": rows,
+        "tasks": sorted({task for bundle in snapshot.bundles for task in bundle.tasks if task is not None}),
+        "orders": sorted({order for bundle in snapshot.bundles for order in bundle.orders}),
+    }
+
+
+def _state(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> str:
+    if parse_version(spec.version)[0] == 0:
+        return "old schema"
+    if spec.edited or snapshot.damaged:
+        return "damaged"
+    expected = read_completion(folder)
+    if expected is not None and set(expected) <= snapshot.unit_keys():
+        return "complete"
+    return "running" if live_claims(folder) else "incomplete"
+
+
+def details(folder: Folder) -> dict[str, Any]:
+    """Return the overview of a run plus its spec, provenance and the environments that computed it."""
+    spec, snapshot = read_spec(folder), load_snapshot(folder)
+    return {
+        "run": folder.label,
+        **_facts(folder, spec, snapshot),
+        "spec_digest": spec.digest,
+        "spec": spec.spec,
+        "provenance": spec.provenance,
+        "environments": _environments(folder, snapshot),
+    }
+
+
+def _environments(folder: Folder, snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return each environment with the number of units it contributed to."""
+    counts = Counter(
+        name for bundle in snapshot.bundles for _ in bundle.units for name in bundle.environments
+    )
+    found = []
+    for name, count in sorted(counts.items()):
+        data = folder.read_many([f"environments/{name}.json"])
+        content = json.loads(next(iter(data.values()))) if data else None
+        found.append({"id": name, "units": count, "content": content})
+    return found

@@ -1,0 +1,287 @@
+"""Checking a run against its records, and putting damaged units back into the queue.
+
+``verify_run`` reads everything and changes nothing. ``repair_run`` moves what is damaged or foreign into
+``quarantine/`` and removes the records of the units concerned; running the original command again computes
+exactly those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from orderlens.errors import CorruptRunError, RunError, one_line
+from orderlens.store.bundles import read_checked
+from orderlens.store.checks import CHECKED_COLUMNS, reveal_problems
+from orderlens.store.claims import claimed_stem, live_claims, maintenance
+from orderlens.store.codec import open_part, part_note, read_groups, trace_starts
+from orderlens.store.folder import TEMPORARY, Folder
+from orderlens.store.records import (
+    COMPLETE,
+    SPEC,
+    Bundle,
+    Part,
+    Snapshot,
+    catalog_file,
+    load_snapshot,
+    read_bundle,
+    read_completion,
+    save_catalog,
+    seal,
+)
+from orderlens.store.schema import TRACE_KEY
+from orderlens.store.specfile import SpecFile, read_spec, refuse_old, writable
+from orderlens.store.sweep import leftovers, sweep
+
+QUARANTINE = "quarantine"
+_FOREIGN = "the file does not belong to the run; readers ignore it"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        kind: missing, damaged, values, duplicate, record, completion, spec or foreign.
+        path: the file concerned.
+        message: what is wrong with it.
+        units: the units to compute again.
+    """
+
+    kind: str
+    path: str
+    message: str
+    units: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of a verification."""
+
+    run: str
+    complete: bool
+    units: int
+    parts: int
+    rows: dict[str, int]
+    findings: list[Finding] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong (leftovers of killed workers are harmless)."""
+        return not self.findings
+
+    @property
+    def redo(self) -> list[str]:
+        """The units to compute again."""
+        return sorted({unit for finding in self.findings for unit in finding.units})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {**asdict(self), "ok": self.ok, "redo": self.redo}
+
+
+def verify_run(folder: Folder, *, quick: bool = False) -> Report:
+    """Check digests, row counts, value ranges, traces, records and foreign files of a run.
+
+    Args:
+        folder: the run.
+        quick: compare only presence and size of the parts.
+
+    Raises:
+        RunError: the folder is no run, or one of another major schema.
+    """
+    spec = read_spec(folder)
+    refuse_old(folder, spec)
+    names = folder.sizes()  # listed first: what appears later belongs to workers that are active now
+    snapshot = load_snapshot(folder)
+    completion = read_completion(folder)
+    counts = len(snapshot.unit_keys()), len(snapshot.parts()), snapshot.rows()
+    report = Report(folder.label, completion is not None, *counts)
+    report.findings += _spec_findings(spec)
+    report.findings += _record_findings(folder, snapshot, names)
+    report.findings += _completion_findings(folder, snapshot, completion)
+    report.findings += _size_findings(folder, snapshot) if quick else _part_findings(folder, snapshot)
+    report.leftovers = leftovers(names, snapshot, merged=True)
+    unlisted = _unlisted(names, snapshot, report.leftovers)
+    uncommitted = [name for name in unlisted if _is_uncommitted(folder, name, spec.digest)]
+    report.leftovers += uncommitted
+    report.findings += [Finding("foreign", name, _FOREIGN) for name in unlisted if name not in uncommitted]
+    return report
+
+
+def _spec_findings(spec: SpecFile) -> Iterator[Finding]:
+    if spec.edited:
+        yield Finding("spec", SPEC, "the spec was edited after the run was started; undo the edit")
+
+
+def _record_findings(folder: Folder, snapshot: Snapshot, names: Iterable[str]) -> Iterator[Finding]:
+    for name in snapshot.damaged:
+        yield Finding("record", name, "the record is damaged; its unit counts as not computed")
+    repeated = [bundle for bundle in snapshot.bundles if bundle.record in names]
+    for bundle in repeated if snapshot.generation else ():
+        if read_bundle(folder, bundle.record) is None:
+            yield Finding("record", bundle.record, "the record is damaged, but the catalog repeats it")
+
+
+def _completion_findings(
+    folder: Folder, snapshot: Snapshot, completion: list[str] | None
+) -> Iterator[Finding]:
+    if completion is None and folder.exists(COMPLETE):
+        yield Finding("completion", COMPLETE, "the completion record is damaged")
+    missing = sorted(set(completion or ()) - snapshot.unit_keys())
+    if missing:
+        text = f"{len(missing)} expected units are not committed"
+        yield Finding("completion", COMPLETE, text, tuple(missing))
+
+
+def _size_findings(folder: Folder, snapshot: Snapshot) -> Iterator[Finding]:
+    sizes = folder.sizes("parts")
+    for bundle in snapshot.bundles:
+        for part in bundle.parts:
+            size = sizes.get(part.path)
+            if size != part.size:
+                kind, text = ("missing", "the file is missing") if size is None else ("damaged", "wrong size")
+                yield Finding(kind, part.path, text, tuple(bundle.units))
+
+
+def _part_findings(folder: Folder, snapshot: Snapshot) -> Iterator[Finding]:
+    seen: dict[tuple[object, ...], str] = {}
+    for bundle in snapshot.bundles:
+        yield from _count_findings(bundle)
+        for part in bundle.parts:
+            for kind, message in _check_part(folder, part, seen):
+                yield Finding(kind, part.path, message, tuple(bundle.units))
+
+
+def _count_findings(bundle: Bundle) -> Iterator[Finding]:
+    """Compare what units say they committed with what their parts hold."""
+    for table in {name for rows in bundle.units.values() for name in rows}:
+        said, held = sum(rows.get(table, 0) for rows in bundle.units.values()), bundle.rows(table)
+        if said != held:
+            text = f"the units committed {said} rows of '{table}', the parts hold {held}"
+            yield Finding("record", bundle.record, text, tuple(bundle.units))
+
+
+def _check_part(folder: Folder, part: Part, seen: dict[tuple[object, ...], str]) -> Iterator[tuple[str, str]]:
+    """Yield (kind, message) of everything wrong with one part."""
+    try:
+        data = read_checked(folder, part)
+        file = open_part(pa.BufferReader(data))
+        rows = file.metadata.num_rows
+        if rows != part.rows:
+            yield "damaged", f"it has {rows} rows instead of {part.rows}"
+        columns = CHECKED_COLUMNS if part.table == "reveals" else None
+        for table in read_groups(part.table, file, columns):
+            if part.table == "reveals":
+                yield from (("values", text) for text in reveal_problems(table))
+                yield from _duplicates(table, part, seen)
+    except CorruptRunError as error:
+        yield "missing" if "missing" in str(error) else "damaged", one_line(error)
+    except (pa.ArrowException, OSError) as error:
+        yield "damaged", f"it cannot be read: {one_line(error)}"
+
+
+def _duplicates(
+    table: pa.Table, part: Part, seen: dict[tuple[object, ...], str]
+) -> Iterator[tuple[str, str]]:
+    """Notice a trace that another part or row group already holds."""
+    keys = table.select(list(TRACE_KEY)).take(trace_starts(table)).to_pylist()
+    for key in keys:
+        name = tuple(key.values())
+        if name in seen:
+            yield (
+                "duplicate",
+                f"the trace of sample {key['sample_id']}, order {key['order']} is also in {seen[name]}",
+            )
+        seen[name] = part.path
+
+
+def _unlisted(names: Iterable[str], snapshot: Snapshot, useless: list[str]) -> list[str]:
+    """Return the files that no record and no rule of the layout accounts for."""
+    ours = {SPEC, COMPLETE, catalog_file(snapshot.generation), *useless, *snapshot.damaged}
+    ours |= {part.path for part in snapshot.parts()} | {bundle.record for bundle in snapshot.bundles}
+    return sorted(name for name in set(names) - ours if not _is_ours(name))
+
+
+def _is_ours(name: str) -> bool:
+    """Recognise what is not listed but may be there: claims, environments, quarantine, writes in progress."""
+    folder, _, base = name.rpartition("/")
+    known = claimed_stem(name) is not None or base.startswith(TEMPORARY)
+    return known or name.startswith(f"{QUARANTINE}/") or (folder == "environments" and base.endswith(".json"))
+
+
+def _is_uncommitted(folder: Folder, name: str, run: str) -> bool:
+    """Say whether a part of this run was written but never committed (a killed or a working worker's)."""
+    if not name.startswith("parts/"):
+        return False
+    try:
+        data = folder.read(name)
+        note = part_note(open_part(pa.BufferReader(data)).schema_arrow)
+    except (FileNotFoundError, pa.ArrowException, OSError):
+        return False
+    return note.get("run") == run and name.endswith(f"-{hashlib.sha256(data).hexdigest()[:16]}.parquet")
+
+
+def repair_run(folder: Folder, *, force: bool = False) -> Report:
+    """Move damaged and foreign files to ``quarantine/`` and re-queue the units concerned.
+
+    Args:
+        folder: the run.
+        force: go ahead although workers of another machine may still be active.
+
+    Returns:
+        The report of the verification before the repair.
+
+    Raises:
+        RunError: workers are active, or the spec itself was edited (only its author can undo that).
+    """
+    writable(folder, read_spec(folder))
+    active = live_claims(folder)
+    if active and not force:
+        raise RunError(
+            f"{folder.label} has {len(active)} claims of workers that may be alive ({active[0]}); "
+            "stop them first, or add --force if they are gone"
+        )
+    with maintenance(folder):
+        report = verify_run(folder)
+        _requeue(folder, report)
+        sweep(folder, merged=True)
+    return report
+
+
+def _requeue(folder: Folder, report: Report) -> None:
+    """Remove the completion first and the records last: a crash leaves a run to repair, not a wrong one."""
+    redo, snapshot = set(report.redo), load_snapshot(folder)
+    if any(finding.kind != "foreign" for finding in report.findings):
+        folder.remove(COMPLETE)
+    broken = [bundle for bundle in snapshot.bundles if not redo.isdisjoint(bundle.units)]
+    for name in [part.path for bundle in broken for part in bundle.parts]:
+        _set_aside(folder, name)
+    for finding in report.findings:
+        if finding.kind in ("foreign", "record") and finding.path not in {bundle.record for bundle in broken}:
+            _set_aside(folder, finding.path)
+    for bundle in broken:
+        folder.remove(bundle.record)
+    _renew_catalog(folder, broken)
+
+
+def _renew_catalog(folder: Folder, broken: list[Bundle]) -> None:
+    """Write a catalog without the broken bundles, and any record of a sound one that was lost."""
+    snapshot = load_snapshot(folder)
+    gone = {key for bundle in broken for key in bundle.units}
+    sound = [bundle for bundle in snapshot.bundles if gone.isdisjoint(bundle.units)]
+    for bundle in sound:
+        if not folder.exists(bundle.record):
+            folder.put(bundle.record, seal(bundle.to_json()))
+    if snapshot.generation and not save_catalog(folder, snapshot, sound):
+        raise RunError(f"{folder.label} was changed by another process meanwhile; run the command again")
+
+
+def _set_aside(folder: Folder, name: str) -> None:
+    if folder.exists(name):
+        folder.move(name, f"{QUARANTINE}/{name}")
