@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Literal
 
-from orderlens.errors import UserInputError
+from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.tasks import arith, choice
 from orderlens.tasks.problem import Problem
 
@@ -75,7 +75,7 @@ def split_of(key: tuple[object, ...]) -> Split:
 
 def _maker(task: str) -> Callable[[Random, int], Problem]:
     if task not in TASKS:
-        raise UserInputError(f"unknown bundled task {task!r}; choose one of {', '.join(sorted(TASKS))}")
+        raise UnknownNameError(f"unknown bundled task {task!r}; choose one of {', '.join(sorted(TASKS))}")
     return TASKS[task]
 
 
