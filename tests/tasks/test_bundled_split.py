@@ -127,3 +127,13 @@ def test_bad_arguments_are_named():
         bundled.items("arith", "dev", 1)
     with pytest.raises(UserInputError, match="9"):
         bundled.items("arith", "test", 1, level=9)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_worked_solution_is_graded_correct_and_a_wrong_ending_is_not(task):
+    from orderlens.tasks import grade
+
+    for item in bundled.items(task, "test", 300):
+        assert grade(task, item, item["solution"]).correct
+        wrong = "The answer is 7777." if task == "arith" else f"\nAnswer: {'BCDA'[item['answer_index']]}"
+        assert not grade(task, item, f"{item['solution']} {wrong}").correct

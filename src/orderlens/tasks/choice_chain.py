@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 from orderlens.tasks.choice_base import Fact, build, four_options
@@ -150,31 +151,31 @@ def schedule(rng: Random, level: int) -> Problem:
     where d is negative). The asked event is ``level`` relative facts away from the known one.
     """
     slots, unit, prep = (DAYS, "day", "on") if rng.random() < 0.5 else (_HOURS, "hour", "at")
-    while True:
-        events, at = rng.sample(_EVENTS, level + 2), [rng.randrange(len(slots))]
-        for _ in range(level):
-            at.append(at[-1] + rng.choice((-1, 1)) * rng.randint(1, 3))
-        if all(0 <= slot < len(slots) for slot in at):
-            break
+    events, at = _timetable(rng, level, len(slots))
     side = rng.randrange(len(slots))
-    told = [("on", events[0], at[0]), ("on", events[-1], side)]
-    facts: list[Fact] = [
-        *told,
-        *(("after", events[i + 1], events[i], at[i + 1] - at[i]) for i in range(level)),
-    ]
+    gaps = [after - before for before, after in pairwise(at)]
+    facts: list[Fact] = [("on", events[0], at[0]), ("on", events[-1], side)]
+    facts += [("after", events[i + 1], events[i], gap) for i, gap in enumerate(gaps)]
     if level > 1:
         rng.shuffle(facts)
     texts = [_event_text(rng, fact, slots, unit, prep) for fact in facts]
-    asked = events[level]
+    asked, answer = events[level], slots[at[level]]
     texts.append(rng.choice((f"When is the {asked}?", f"When does the {asked} take place?")))
     worked = [f"The {events[0]} is {prep} {slots[at[0]]}."]
-    worked += [
-        f"The {events[i + 1]} is {_distance(at[i + 1] - at[i], unit)}, {prep} {slots[at[i + 1]]}."
-        for i in range(level)
-    ]
-    answer = slots[at[level]]
+    for event, gap, slot in zip(events[1:], gaps, at[1:], strict=False):
+        worked.append(f"The {event} is {_distance(gap, unit)}, {prep} {slots[slot]}.")
     options = four_options(rng, answer, [slots[slot] for slot in (*at, side)], slots)
     return build(level, facts, ("when", asked), texts, " ".join(worked), answer, options)
+
+
+def _timetable(rng: Random, level: int, n_slots: int) -> tuple[list[str], list[int]]:
+    """Draw level + 2 events and the slots of the first level + 1; the last event is beside the point."""
+    while True:
+        events, at = rng.sample(_EVENTS, level + 2), [rng.randrange(n_slots)]
+        for _ in range(level):
+            at.append(at[-1] + rng.choice((-1, 1)) * rng.randint(1, 3))
+        if all(0 <= slot < n_slots for slot in at):
+            return events, at
 
 
 def _distance(places: int, unit: str) -> str:
