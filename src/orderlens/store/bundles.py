@@ -17,15 +17,13 @@ from orderlens.store.records import Bundle, Part
 _LISTED_SAMPLES = 4096
 
 
-def make_part(
-    table_name: str, prefix: str, table: pa.Table, note: Mapping[str, Any], *, level: int | None = None
-) -> tuple[Part, bytes]:
+def make_part(table_name: str, prefix: str, table: pa.Table, note: Mapping[str, Any]) -> tuple[Part, bytes]:
     """Return the part of ``table`` and its bytes.
 
     The name ends in the content's digest: two workers that compute the same unit write the same file, or two
     files of which the record names one. Nothing committed is ever overwritten with other bytes.
     """
-    data, layout = encode(table_name, table, note, level=level)
+    data, layout = encode(table_name, table, note)
     sha256 = hashlib.sha256(data).hexdigest()
     path = f"{prefix}-{sha256[:16]}.parquet"
     return Part(table_name, path, table.num_rows, len(data), sha256, layout), data

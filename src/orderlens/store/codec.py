@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
@@ -20,41 +19,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from orderlens.store.rules import RULES, Rule
 from orderlens.store.schema import LOG_PROB_COLUMNS, SCHEMA_VERSION, SCHEMAS, TRACE_KEY
 
-ROW_GROUP_ROWS = 1 << 16
+ROW_GROUP_ROWS = 1 << 15
 METADATA_KEY = b"orderlens"
 _DICTIONARY = ("sample_id", "task", "order", "seed", "temperature", "sample_seed", "n_tied", "n_committed")
 _DELTA = ("block", "step", "position")
 _SPLIT = ("token_id",)
-ZSTD_LEVEL = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Where a column's value can be found again: ``base``, or ``at_argmax`` where ``is_argmax`` holds."""
-
-    base: str
-    at_argmax: str | None = None
-
-    def columns(self) -> list[str]:
-        """Return the columns the rule reads."""
-        return [self.base] if self.at_argmax is None else [self.base, self.at_argmax, "is_argmax"]
-
-    def value(self, table: pa.Table) -> pa.ChunkedArray | pa.Array:
-        """Return the implied column."""
-        if self.at_argmax is None:
-            return table[self.base]
-        return pc.if_else(table["is_argmax"], table[self.at_argmax], table[self.base])
-
-
-RULES: dict[str, Rule] = {
-    "target_logprob": Rule("logq"),
-    "max_logprob": Rule("logq"),
-    "tempered_logq": Rule("logq"),
-    "competitor_logprob": Rule("max_logprob", at_argmax="second_logprob"),
-}
-"""Columns that often repeat others; a rule may read columns of rules above it."""
+ZSTD_LEVEL = 12  # a few µs per row; generating a row takes far longer
 
 
 def sort_rows(table: pa.Table, name: str) -> pa.Table:
@@ -88,15 +61,13 @@ def _is_dictionary(column: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_dictionary(column.type))
 
 
-def encode(
-    name: str, table: pa.Table, metadata: Mapping[str, Any], *, level: int | None = None
-) -> tuple[bytes, str]:
+def encode(name: str, table: pa.Table, metadata: Mapping[str, Any]) -> tuple[bytes, str]:
     """Return the Parquet bytes of a sorted table of ``name``, and a digest of their layout."""
     slim, filled = _slim(name, table)
     note = {"schema_version": SCHEMA_VERSION, "table": name, "filled": filled, **metadata}
     slim = slim.replace_schema_metadata({METADATA_KEY: json.dumps(note, sort_keys=True).encode()})
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, slim.schema, **_options(slim.schema, level or ZSTD_LEVEL)) as writer:
+    with pq.ParquetWriter(sink, slim.schema, **_options(slim.schema)) as writer:
         for start, stop in _groups(table if name == "reveals" else None, slim.num_rows):
             writer.write_table(slim.slice(start, stop - start), row_group_size=stop - start)
     return sink.getvalue().to_pybytes(), _layout(slim.schema, filled)
@@ -107,7 +78,7 @@ def _layout(schema: pa.Schema, filled: Sequence[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _options(schema: pa.Schema, level: int) -> dict[str, Any]:
+def _options(schema: pa.Schema) -> dict[str, Any]:
     floats = [
         field.name for field in schema if pa.types.is_floating(field.type) and field.name != "temperature"
     ]
@@ -116,7 +87,7 @@ def _options(schema: pa.Schema, level: int) -> dict[str, Any]:
     encoding |= {field: "DELTA_BINARY_PACKED" for field in _DELTA if field in schema.names}
     return {
         "compression": "zstd",
-        "compression_level": level,
+        "compression_level": ZSTD_LEVEL,
         "use_dictionary": [
             field.name for field in schema if field.name not in encoding and _plain(field.type)
         ],
@@ -173,8 +144,8 @@ def _thin(table: pa.Table, column: str, rule: Rule) -> pa.ChunkedArray | None:
 
 
 def _same_bits(left: pa.ChunkedArray, right: pa.ChunkedArray) -> NDArray[np.bool_]:
-    kind = np.int32 if left.type == pa.float32() else np.int64
-    return np.asarray(left.to_numpy().view(kind) == right.to_numpy().view(kind))
+    bits = {pa.float32(): np.int32, pa.float64(): np.int64, pa.bool_(): np.int8}[left.type]
+    return np.asarray(left.to_numpy().view(bits) == right.to_numpy().view(bits))
 
 
 def part_note(schema: pa.Schema) -> dict[str, Any]:

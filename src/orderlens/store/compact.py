@@ -34,7 +34,6 @@ from orderlens.store.specfile import read_spec, writable
 from orderlens.store.sweep import sweep
 
 TARGET_ROWS = 1 << 20
-_LEVEL = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ def _merge(folder: Folder, group: Sequence[Bundle], digest: str) -> Bundle:
             folder, name, [part for bundle in group for part in bundle.parts if part.table == name]
         )
         prefix = "/".join(["parts", name, *_home(group[0]), merged_stem(units)])
-        part, data = make_part(name, prefix, table, note, level=_LEVEL)
+        part, data = make_part(name, prefix, table, note)
         folder.put(part.path, data)
         parts.append(part)
         tables.append(

@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, OrderLensError, UserInputError, one_line
-from orderlens.store.codec import RULES, full_schema, part_note
+from orderlens.store.codec import full_schema, part_note
 from orderlens.store.frame import Frame, import_duckdb
+from orderlens.store.rules import RULES
 from orderlens.store.schema import SCHEMAS
 from orderlens.store.sources import FolderSource, MemorySource, Source
 
@@ -93,19 +94,9 @@ def _expression(name: str, column: str, stored: pa.Schema) -> str:
     """Return the SQL that restores a column: what is stored, what a rule implies, or a typed null."""
     value = _quoted(column) if column in stored.names else None
     if column in part_note(stored).get("filled", []):
-        implied = _implied(name, column, stored)
+        implied = RULES[column].sql(lambda other: _expression(name, other, stored))
         return implied if value is None else f"coalesce({value}, {implied})"
-    kind = _TYPES[full_schema(name, stored).field(column).type] if value is None else ""
-    return value or f"NULL::{kind}"
-
-
-def _implied(name: str, column: str, stored: pa.Schema) -> str:
-    rule = RULES[column]
-    base = _expression(name, rule.base, stored)
-    if rule.at_argmax is None:
-        return base
-    other = _expression(name, rule.at_argmax, stored)
-    return f"CASE WHEN {_expression(name, 'is_argmax', stored)} THEN {other} ELSE {base} END"
+    return value or f"NULL::{_TYPES[full_schema(name, stored).field(column).type]}"
 
 
 def _quoted(name: str) -> str:
