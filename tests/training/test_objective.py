@@ -99,12 +99,12 @@ def test_loss_of_a_uniform_model_is_log_vocabulary() -> None:
     model = small_model("block-causal")
     torch.nn.init.zeros_(model.final_norm.weight)
     losses = []
-    for seed in range(200):
+    for seed in range(60):
         generator = torch.Generator().manual_seed(seed)
         masks = sample_masks(8, LENGTH, BLOCK, generator)
         tokens = torch.randint(1, 23, (8, LENGTH), generator=generator)
         losses.append(float(AnyOrderLoss(model, LENGTH, CPU, "dense")(tokens, masks.first, masks.weight)))
-    assert sum(losses) / len(losses) == pytest.approx(math.log(23), rel=0.02)
+    assert sum(losses) / len(losses) == pytest.approx(math.log(23), rel=0.03)
 
 
 def test_block_causal_rule_written_out() -> None:

@@ -55,6 +55,10 @@ class BpeTokenizer:
         """Return the text of ``ids``; special tokens appear by name, broken UTF-8 as U+FFFD."""
         return str(self._tokenizer.decode([int(item) for item in ids], skip_special_tokens=False))
 
+    def byte_count(self, ids: Sequence[int]) -> int:
+        """Return how many bytes of text ``ids`` stand for (byte-level tokens spell one character per byte)."""
+        return sum(len(self._tokenizer.id_to_token(int(item))) for item in ids)
+
     def token_id(self, token: str) -> int | None:
         """Return the id of a token's name, or None."""
         found = self._tokenizer.token_to_id(token)

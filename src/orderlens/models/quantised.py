@@ -61,6 +61,7 @@ def save_weights(path: Path, state: Mapping[str, Tensor], *, int8: bool = True) 
 
     plain = {name: tensor.detach().float().contiguous().cpu() for name, tensor in state.items()}
     save_file(quantised_state(plain) if int8 else plain, str(path), metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors writes files that only their owner can read
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

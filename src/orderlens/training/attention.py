@@ -32,9 +32,8 @@ def block_causal_rule(length: int, block_size: int, noisy: int = NOISY_STREAMS) 
         q_block, k_block = (query % length) // block_size, (key % length) // block_size
         q_clean, k_clean = q_stream == noisy, k_stream == noisy
         own = (q_stream == k_stream) & (q_block == k_block)
-        return torch.as_tensor(
-            own | (k_clean & (q_block > k_block)) | (q_clean & k_clean & (q_block >= k_block))
-        )
+        seen: Tensor = own | (k_clean & (q_block > k_block)) | (q_clean & k_clean & (q_block >= k_block))
+        return seen
 
     return rule
 
@@ -43,7 +42,8 @@ def full_rule(length: int) -> Rule:
     """Return the rule for noisy streams that each see the whole of themselves."""
 
     def rule(_batch: Any, _head: Any, query: Any, key: Any) -> Tensor:
-        return torch.as_tensor((query // length) == (key // length))
+        seen: Tensor = (query // length) == (key // length)
+        return seen
 
     return rule
 
@@ -70,7 +70,9 @@ def flex_attend(rule: Rule, size: int, device: torch.device) -> Attend:
     block_mask = create_block_mask(rule, None, None, size, size, device=str(device))
 
     def attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return torch.as_tensor(flex_attention(q, k, v, block_mask=block_mask))
+        o_BHTD = flex_attention(q, k, v, block_mask=block_mask)
+        assert isinstance(o_BHTD, Tensor)
+        return o_BHTD
 
     return attend
 

@@ -37,8 +37,8 @@ class OptimiserSettings:
 def orthogonalise(matrices_NRC: Tensor, steps: int = 5) -> Tensor:
     """Return matrices with the same singular vectors and singular values near 1; best with rows ≤ columns."""
     a, b, c = NEWTON_SCHULZ
-    x = matrices_NRC.bfloat16() if matrices_NRC.is_cuda else matrices_NRC
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    x = matrices_NRC / (matrices_NRC.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    x = x.bfloat16() if x.is_cuda else x
     for _ in range(steps):
         gram = x @ x.mT
         x = a * x + torch.baddbmm(b * gram, gram, gram, alpha=c) @ x
