@@ -1,0 +1,219 @@
+"""Two measurements that need forwards of their own: adjacent-swap circulation and the numerical noise floor.
+
+Both start from the paths of a scored batch. Circulation asks how much two neighbouring reveals care which
+of them came first; the noise floor asks how much of any gap between orders is only rounding. The arithmetic
+and the column definitions are in ``orderlens.metrics.coherence``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from orderlens.decode.columns import Columns
+from orderlens.decode.reference import score_plainly
+from orderlens.decode.score import score_batch
+from orderlens.decode.target_states import TargetStates
+from orderlens.grid import Canvas
+from orderlens.metrics.coherence import CIRCULATION_COLUMNS, NOISE_COLUMNS
+from orderlens.models.protocol import Anchor, IntArray, Model
+from orderlens.orders.protocol import Order, StaticOrder
+from orderlens.rng import keyed_generator
+from orderlens.samples import EncodedSample
+
+
+def circulation_table(
+    model: Model,
+    samples: Sequence[EncodedSample],
+    orders: Sequence[Order],
+    columns: Columns,
+    n_pairs: int,
+    *,
+    seed: int = 0,
+    anchor: Anchor | None = None,
+) -> pa.Table:
+    """Measure Γ for up to ``n_pairs`` adjacent reveals per sample and order.
+
+    Γ_ij(R) = [log p(i|R) + log p(j|R,i)] − [log p(j|R) + log p(i|R,j)], with i and j revealed one after the
+    other in the same block, R what was visible before. Pairs are drawn by a generator keyed by
+    (seed, sample id, order).
+
+    Args:
+        model: the model that was scored.
+        samples: the scored batch.
+        orders: its orders.
+        columns: what ``score_batch`` returned for them.
+        n_pairs: pairs per (sample, order).
+        seed: of the choice of pairs.
+        anchor: as when scoring.
+    """
+    rows: list[dict[str, Any]] = []
+    for s, sample in enumerate(samples):
+        canvas = Canvas.plan(len(sample.prompt), len(sample.target), model.block_size, anchor or model.anchor)
+        states = TargetStates(model, [sample], [canvas])
+        pairs = [
+            _Pair(o, int(columns["block"][at]), _visible_before(columns, at), at)
+            for o, order in enumerate(orders)
+            for at in _chosen_steps(
+                columns, s, o, n_pairs, keyed_generator(seed, sample.id, order.spec, "pairs")
+            )
+        ]
+        rows += _measure_pairs(states, sample, orders, columns, pairs) if pairs else []
+    return _table(rows, CIRCULATION_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    order: int
+    block: int
+    revealed: IntArray
+    at: int
+
+
+def _chosen_steps(
+    columns: Columns, sample: int, order: int, n: int, generator: np.random.Generator
+) -> list[int]:
+    """Rows of ``columns`` whose successor is in the same trace and block, at most ``n``, in trace order."""
+    mine = np.flatnonzero((columns["sample"] == sample) & (columns["order"] == order))
+    inner = mine[:-1][columns["block"][mine[:-1]] == columns["block"][mine[1:]]]
+    return sorted(generator.choice(inner, size=min(n, len(inner)), replace=False).tolist())
+
+
+def _visible_before(columns: Columns, at: int) -> IntArray:
+    """Positions of the same block revealed before row ``at`` (its trace is contiguous and in step order)."""
+    low = at
+    while low > 0 and all(
+        columns[name][low - 1] == columns[name][at] for name in ("sample", "order", "block")
+    ):
+        low -= 1
+    return np.asarray(columns["position"][low:at])
+
+
+def _measure_pairs(
+    states: TargetStates,
+    sample: EncodedSample,
+    orders: Sequence[Order],
+    columns: Columns,
+    pairs: Sequence[_Pair],
+) -> Iterator[dict[str, Any]]:
+    """Evaluate three states per pair (nothing of the pair shown, i shown, j shown) in one batch."""
+    blocks = states.blocks
+    m_P = np.array([pair.block for pair in pairs])
+    i_P, j_P = (columns["position"][[pair.at + k for pair in pairs]] - blocks.start_M[m_P] for k in (0, 1))
+    before_PW = blocks.given_MW[m_P].copy()
+    for row, pair in zip(before_PW, pairs, strict=True):
+        row[pair.revealed - blocks.start_M[pair.block]] = True
+    index = np.arange(len(pairs))
+    with_i_PW, with_j_PW = before_PW.copy(), before_PW.copy()
+    with_i_PW[index, i_P] = True
+    with_j_PW[index, j_P] = True
+    wanted = np.zeros((3 * len(pairs), before_PW.shape[1]), bool)
+    wanted[index, i_P] = wanted[index, j_P] = True
+    wanted[len(pairs) + index, j_P] = wanted[2 * len(pairs) + index, i_P] = True
+    row_UW, stats = states.evaluate(
+        np.tile(m_P, 3), np.concatenate([before_PW, with_i_PW, with_j_PW]), wanted
+    )
+    logp = stats.target_logprob
+    logp_i, logp_j = logp[row_UW[index, i_P]], logp[row_UW[index, j_P]]
+    j_after_i, i_after_j = logp[row_UW[len(pairs) + index, j_P]], logp[row_UW[2 * len(pairs) + index, i_P]]
+    gamma = (logp_i + j_after_i) - (logp_j + i_after_j)
+    masked = (blocks.open_MW[m_P] & ~before_PW).sum(axis=1) / blocks.open_MW[m_P].sum(axis=1)
+    for p, pair in enumerate(pairs):
+        first, second = (int(columns["position"][pair.at + k]) for k in (0, 1))
+        yield {
+            "sample_id": sample.id,
+            "task": sample.task,
+            "order": orders[pair.order].label,
+            "seed": orders[pair.order].seed,
+            "block": pair.block,
+            "step": int(columns["step"][pair.at]),
+            "position_i": first,
+            "position_j": second,
+            "distance": abs(second - first),
+            "mask_ratio": float(masked[p]),
+            "logp_i": float(logp_i[p]),
+            "logp_j_given_i": float(j_after_i[p]),
+            "logp_j": float(logp_j[p]),
+            "logp_i_given_j": float(i_after_j[p]),
+            "gamma": float(gamma[p]),
+        }
+
+
+class ReplayedOrder(StaticOrder):
+    """An order that takes recorded paths again, so that only the arithmetic differs between two scorings."""
+
+    id = "replayed"
+    summary = "takes a recorded path again"
+
+    def __init__(self, paths: Mapping[tuple[str, int], NDArray[np.int64]]) -> None:
+        self._paths = paths
+
+    def path(self, n_positions: int, sample_id: str, block: int) -> NDArray[np.int64]:
+        """Return the recorded path of this sample's block."""
+        return self._paths[sample_id, block]
+
+    @classmethod
+    def of(cls, samples: Sequence[EncodedSample], columns: Columns, order: int) -> ReplayedOrder:
+        """Record the paths of one order from the columns of a scored batch."""
+        paths: dict[tuple[str, int], NDArray[np.int64]] = {}
+        for s, sample in enumerate(samples):
+            mine = (columns["sample"] == s) & (columns["order"] == order)
+            for block in np.unique(columns["block"][mine]):
+                positions = columns["position"][mine & (columns["block"] == block)]
+                paths[sample.id, int(block)] = positions - positions.min()
+        return cls(paths)
+
+
+def noise_table(
+    model: Model,
+    samples: Sequence[EncodedSample],
+    orders: Sequence[Order],
+    columns: Columns,
+    *,
+    anchor: Anchor | None = None,
+    n_uncached: int = 1,
+) -> pa.Table:
+    """Score recorded paths again under perturbations that should change nothing.
+
+    ``batch-size``: every sample alone instead of in its batch. ``bfloat16``: weights and activations in
+    bfloat16 (models that offer ``with_dtype``). ``cache``: one whole-window forward per step without a
+    prefix cache; slow, so only the first ``n_uncached`` samples under the first order.
+    """
+    replays = [ReplayedOrder.of(samples, columns, o) for o in range(len(orders))]
+    with_dtype = getattr(model, "with_dtype", None)
+    rounded: Model | None = with_dtype("bfloat16") if with_dtype else None
+    rows: list[dict[str, Any]] = []
+    for o, replay in enumerate(replays):
+        for s, sample in enumerate(samples):
+            base = columns["logq"][(columns["sample"] == s) & (columns["order"] == o)]
+            label = {
+                "sample_id": sample.id,
+                "task": sample.task,
+                "order": orders[o].label,
+                "seed": orders[o].seed,
+            }
+            found = {"batch-size": score_batch(model, [sample], [replay], anchor)["logq"]}
+            if rounded is not None:
+                found["bfloat16"] = score_batch(rounded, [sample], [replay], anchor)["logq"]
+            if o == 0 and s < n_uncached:
+                found["cache"] = np.array(
+                    [item.logq for item in score_plainly(model, sample, replay, anchor)]
+                )
+            for name, logq in found.items():
+                sums = {
+                    "log_prob": float(base.sum()),
+                    "log_prob_perturbed": float(logq.sum()),
+                    "n": len(base),
+                }
+                rows.append({**label, "perturbation": name, **sums})
+    return _table(rows, NOISE_COLUMNS)
+
+
+def _table(rows: list[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> pa.Table:
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns])
+    return pa.Table.from_pylist(rows, schema=schema)

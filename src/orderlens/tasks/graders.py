@@ -1,0 +1,87 @@
+"""Graders that several tasks share: text in, verdict and reason out. They know no files, prompts or models.
+
+Every grader is total: whatever the document and the response hold, the result is a verdict.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orderlens.tasks.letters import LETTERS, RULES
+from orderlens.tasks.numbers import Number, last_number, same_number
+from orderlens.tasks.verdict import Verdict, incorrect
+
+NUMBER_GRADER = "last-number"
+
+
+def grade_number(golden: object, response: object, *, percent_is_unit: bool = False) -> Verdict:
+    """Compare the last number of ``response`` with the reference ``golden`` as exact rationals."""
+    text = response_text(response)
+    reference = reference_number(golden)
+    if reference is None:
+        return incorrect(f"the document has no usable reference number (got {golden!r:.60})", NUMBER_GRADER)
+    if text is None:
+        return incorrect(no_text(response), NUMBER_GRADER)
+    found = last_number(text)
+    if found is None:
+        return incorrect("no readable number in the response", NUMBER_GRADER)
+    same = same_number(reference, found, percent_is_unit=percent_is_unit)
+    relation = "equals" if same else "differs from"
+    return Verdict(same, found.text, f"last number {found.text} {relation} {reference.text}", NUMBER_GRADER)
+
+
+def grade_letter(gold: str | None, n_options: int | None, response: object, rule: str) -> Verdict:
+    """Compare the letter that ``rule`` reads with ``gold``; letters past the options are incorrect."""
+    if n_options == 0:
+        return incorrect("the document has no options", rule)
+    if gold is None:
+        return incorrect("the document has no usable answer field", rule)
+    text = response_text(response)
+    if text is None:
+        return incorrect(no_text(response), rule)
+    letter = RULES[rule](text)
+    if letter is None:
+        return incorrect("no answer letter in the response", rule)
+    if n_options is not None and letter.upper() not in LETTERS[:n_options]:
+        return incorrect(f"letter {letter} is not among the {n_options} options", rule, letter)
+    same = letter == gold
+    return Verdict(same, letter, f"letter {letter} {'equals' if same else 'differs from'} {gold}", rule)
+
+
+def gold_letter(letter: object, index: object) -> str | None:
+    """Return the reference letter; ``letter`` wins over ``index`` when both are given and disagree."""
+    if isinstance(letter, str) and len(letter.strip()) == 1 and letter.strip().upper() in LETTERS:
+        return letter.strip().upper()
+    place = as_index(index)
+    return LETTERS[place] if place is not None and place < len(LETTERS) else None
+
+
+def as_index(value: object) -> int | None:
+    """Return a non-negative integer given as int or digits, else None."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 10:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def count_options(options: Any) -> int | None:
+    """Return how many options a document lists; None when the field is absent."""
+    if options is None:
+        return None
+    return len(options) if hasattr(options, "__len__") and not isinstance(options, str) else 0
+
+
+def reference_number(golden: object) -> Number | None:
+    """Return the reference as a number, or None when it holds none."""
+    if isinstance(golden, bool) or not isinstance(golden, str | int | float):
+        return None
+    return last_number(str(golden))
+
+
+def response_text(response: object) -> str | None:
+    """Return the response when it is a text with visible content, else None."""
+    return response if isinstance(response, str) and response.strip() else None
+
+
+def no_text(response: object) -> str:
+    """Say why there is nothing to grade."""
+    return "empty response" if response is None or isinstance(response, str) else "the response is not text"

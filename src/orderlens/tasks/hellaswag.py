@@ -1,0 +1,117 @@
+"""HellaSwag: which of four endings continues a scene.
+
+As in the paper, the model first reasons greedily; then the ending with the highest normalised
+log-probability given prompt and reasoning is its choice (scored in forced order). That grade depends on the
+model's own confidence, so a second grader reads a letter out of the response; the prompt asks for both.
+Rows are keyed by their number in the file: the field ``ind`` repeats (9,609 different values in 10,042
+rows).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, TypeAlias
+
+from orderlens.tasks.graders import as_index, count_options, gold_letter, grade_letter
+from orderlens.tasks.letters import LETTERS, RULES
+from orderlens.tasks.protocol import Benchmark, Document
+from orderlens.tasks.sources import HubFile
+from orderlens.tasks.verdict import Verdict, incorrect
+
+Normalisation: TypeAlias = Literal["token", "byte", "none"]
+NORMALISATIONS: tuple[Normalisation, ...] = ("token", "byte", "none")
+Score: TypeAlias = Callable[[str, Sequence[str]], Sequence[Sequence[float]]]
+"""(text so far, endings) → the log-probability of every token of every ending, in nats."""
+
+_BRACKETS = re.compile(r"\[[^\]\n]*\]")
+
+
+def clean(text: str) -> str:
+    """Remove the marks that the WikiHow part of the data carries (``[title]``, ``[step]``, ``[header]``)."""
+    return _BRACKETS.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
+
+
+def context(doc: Document) -> str:
+    """Return activity and scene as one text, as other harnesses do."""
+    return clean(f"{doc['activity_label']}: {doc['ctx_a']} {str(doc['ctx_b']).capitalize()}")
+
+
+def endings(doc: Document) -> list[str]:
+    """Return the cleaned endings."""
+    return [clean(str(ending)) for ending in doc["endings"]]
+
+
+def write_prompt(doc: Document) -> str:
+    """Show scene and lettered endings and ask for reasoning and a letter."""
+    lines = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, endings(doc), strict=False))
+    return (
+        "Read the beginning of a scene and four possible endings. Think step by step about which ending "
+        "follows most naturally. The last line of your response must be 'ANSWER: X' (without quotes), where "
+        "X is one of "
+        f"{LETTERS[: len(doc['endings'])]}.\n\nScene:\n{context(doc)}\n\nEndings:\n{lines}"
+    )
+
+
+def ending_prompt(doc: Document, prompt: str, response: str) -> str:
+    """Return the text after which the endings are scored: prompt, reasoning, then the scene once more."""
+    return f"{prompt}{response.rstrip()}\n\n{context(doc)}"
+
+
+def grade(doc: Document, response: object, rule: str = "last-line") -> Verdict:
+    """Compare the letter in the response with ``label``."""
+    return grade_letter(
+        gold_letter(None, doc.get("label")), count_options(doc.get("endings")), response, rule
+    )
+
+
+def grade_by_likelihood(
+    doc: Document, prompt: str, response: str, score: Score, normalisation: Normalisation = "token"
+) -> Verdict:
+    """Choose the ending with the highest normalised log-probability and compare it with ``label``.
+
+    Args:
+        doc: the document.
+        prompt: what the model was shown, chat template included.
+        response: what it wrote; may be empty.
+        score: returns per-token log-probabilities of the endings after a text.
+        normalisation: divide by the number of tokens, of UTF-8 bytes, or not at all.
+    """
+    name = f"likelihood-{normalisation}"
+    gold = as_index(doc.get("label"))
+    if gold is None or not count_options(doc.get("endings")):
+        return incorrect("the document has no usable label or no endings", name)
+    texts = [f" {text}" for text in endings(doc)]
+    totals = normalised(score(ending_prompt(doc, prompt, response), texts), texts, normalisation)
+    if not all(math.isfinite(total) for total in totals):
+        return incorrect("an ending has no finite log-probability", name)
+    best = max(range(len(totals)), key=totals.__getitem__)
+    relation = "equals" if best == gold else "differs from"
+    values = ", ".join(f"{total:.4f}" for total in totals)
+    return Verdict(
+        best == gold, LETTERS[best], f"best ending {best} {relation} {gold}; scores {values}", name
+    )
+
+
+def normalised(
+    token_logprobs: Sequence[Sequence[float]], texts: Sequence[str], normalisation: Normalisation
+) -> list[float]:
+    """Return one score per ending; an ending without tokens is −inf."""
+    scores = []
+    for values, text in zip(token_logprobs, texts, strict=True):
+        units = {"token": len(values), "byte": len(text.strip().encode()), "none": 1}[normalisation]
+        scores.append(math.fsum(values) / units if len(values) and units else -math.inf)
+    return scores
+
+
+TASK = Benchmark(
+    name="hellaswag",
+    summary="which of four endings follows (10,042)",
+    hub=HubFile("Rowan/hellaswag", "data/validation-*.parquet", "218ec52e09a7e7462a5400043bb9a69a41d06b76"),
+    id_field=None,
+    fields=("activity_label", "ctx_a", "ctx_b", "endings", "label"),
+    write_prompt=write_prompt,
+    graders={rule: partial(grade, rule=rule) for rule in RULES},
+)

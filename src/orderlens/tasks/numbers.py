@@ -1,0 +1,214 @@
+r"""The last number of a text, as an exact rational.
+
+Reads thousands separators, full-width and other digits, signs, decimals, ``a/b``, ``\frac{a}{b}``, mixed
+numbers, per cent and per mille, scientific notation, powers, Chinese fractions (三分之一, 百分之40) and
+Chinese numerals. Units are ignored. 万, 亿, thousand, million and billion multiply, but the bare number is
+kept as a second reading, because questions such as "how many 万元" expect it. Knows nothing of tasks or
+references.
+
+Chinese numerals of one character (一, 两, 十) occur in ordinary words (一共), so they are read only when
+the text holds no other number; longer ones (十八, 一百零五) always are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from orderlens.tasks.chinese import DIGITS, NUMERAL_CHARS, parse_numeral
+from orderlens.tasks.plain_text import plain
+
+MAX_DIGITS = 400
+MAX_POWER = 400
+TAIL = 4000
+"""Characters looked at first, from the end: an answer is there in all but hostile responses."""
+
+_SCALES = {
+    "万亿": 10**12, "千万": 10**7, "百万": 10**6, "万": 10**4, "亿": 10**8,
+    "thousand": 10**3, "million": 10**6, "billion": 10**9,
+}  # fmt: skip
+_INT = r"(?:[0-9]{1,3}(?:,[0-9]{3})++(?![0-9])|[0-9]++)"
+_DEC = rf"(?:{_INT}(?:\.[0-9]++)?|(?<![0-9.])\.[0-9]++)"
+_CN = rf"[{NUMERAL_CHARS}]"
+_NUMBER = re.compile(
+    rf"""
+    (?:(?P<sign>[-+])(?P<gap>[ ]?))?
+    (?:
+      (?:(?P<frac_whole>{_INT})[ ]?(?:又[ ]?)?)?
+      \\frac[ ]?(?:\{{[ ]?(?P<frac_top>-?{_DEC})[ ]?\}}|(?P<frac_top1>[0-9]))
+      [ ]?(?:\{{[ ]?(?P<frac_low>{_DEC})[ ]?\}}|(?P<frac_low1>[0-9]))
+    | (?:(?P<cn_whole>{_DEC}|{_CN}{{1,20}}+)[ ]?又[ ]?)?
+      (?P<cn_low>{_DEC}|{_CN}{{1,20}})[ ]?分之[ ]?(?P<cn_top>{_DEC}|{_CN}{{1,20}}(?:点{_CN}{{1,20}})?)
+    | (?:(?P<slash_whole>{_INT})(?:[ ]{{1,2}}|[ ]?又[ ]?))?(?P<slash_top>{_DEC})[ ]?/[ ]?(?P<slash_low>{_DEC})
+    | (?P<plain>{_DEC})
+      (?: [eE](?P<exp>[-+]?[0-9]{{1,6}})(?![0-9A-Za-z])
+        | [ ]?(?:×|\*|x|·)[ ]?10[ ]?\^[ ]?\{{?(?P<ten>[-+]?[0-9]{{1,6}})\}}?
+        | [ ]?\^[ ]?\{{?(?P<power>-?[0-9]{{1,3}})(?![0-9])\}}?
+      )?
+    | (?P<numeral>{_CN}{{2,30}}(?:点{_CN}{{1,20}})?|{_CN}点{_CN}{{1,20}})
+    )
+    (?:[ ]?(?P<percent>[%‰]))?
+    (?:[ ]?(?P<scale>{"|".join(_SCALES)}))?
+    """,
+    re.VERBOSE,
+)
+_LONE_NUMERAL = re.compile(rf"(?P<sign>负)?(?P<numeral>{_CN}{{1,30}})")
+_REWRITES = (
+    (re.compile("千(?=[克米瓦])"), "k"),  # 千克 is a unit: its 千 must not multiply
+    (re.compile(r"\\[dtc]frac"), r"\\frac"),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"(?<=[0-9])\\[,!;:](?=[0-9]{3})"), ","),
+    (re.compile(r"\\times|\\cdot"), "×"),
+    (re.compile(r"\\([%$])"), r"\1"),
+    (re.compile(r"\\(?:left|right|displaystyle|,|;|:|!)"), ""),
+)
+_UNIT_POWER = re.compile(r"(?:^|[^A-Za-z])[kcdm]?m$")
+_BEFORE_SIGN = frozenset("为是于得到即有剩成作值答案约≈=:,;([{<>$、。“\"'|*~\n\t")
+_NUMERAL_STARTS = frozenset([*DIGITS, "十", "拾"])
+_CONTEXT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number found in a text.
+
+    Attributes:
+        text: the characters that were read, in plain form.
+        value: its exact value (per cent divided by 100, 万 multiplied).
+        bare: its value without 万, 亿, million….
+        unit_value: its value with per cent counted as a unit (40% → 40).
+    """
+
+    text: str
+    value: Fraction
+    bare: Fraction
+    unit_value: Fraction
+
+
+def last_number(text: str) -> Number | None:
+    """Return the last number of ``text``, or None when it holds none (or only absurdly long ones)."""
+    tail = text[-TAIL:]
+    cut = len(text) > len(tail)
+    found = _last_in(plain(tail), cut)
+    return found or (_last_in(plain(text), False) if cut else None)
+
+
+def same_number(reference: Number, found: Number, *, percent_is_unit: bool = False) -> bool:
+    """Say whether two numbers are equal as exact rationals under one of their admissible readings."""
+    allowed = {found.value, found.bare} | ({found.unit_value} if percent_is_unit else set())
+    return bool(allowed & {reference.value, reference.bare})
+
+
+def _last_in(text: str, cut: bool) -> Number | None:
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    last = None
+    for hit in _NUMBER.finditer(text):
+        last = hit if _counts(text, hit) else last
+    if cut and (last is None or last.start() < _CONTEXT):
+        return None  # may be the end of a longer number: the whole text must be read
+    return _read(text, last) if last else _lone_numeral(text)
+
+
+def _counts(text: str, hit: re.Match[str]) -> bool:
+    """Leave out exponents, subscripts, squared and cubed units, and numerals that are part of a word."""
+    before = text[max(0, hit.start() - 4) : hit.start()].rstrip("{- ")
+    if before.endswith(("^", "_")):
+        return False
+    if hit["numeral"] is not None:
+        return _is_compound(hit["numeral"])
+    return not (hit["plain"] in ("2", "3") and hit["sign"] is None and bool(_UNIT_POWER.search(before)))
+
+
+def _is_compound(numeral: str) -> bool:
+    """Accept 十八 and 一百零五; refuse 一一 and 万一, which are words."""
+    has_unit = "点" in numeral or any(char not in DIGITS for char in numeral)
+    return has_unit and numeral[0] in _NUMERAL_STARTS and parse_numeral(numeral) is not None
+
+
+def _read(text: str, hit: re.Match[str]) -> Number | None:
+    size = _magnitude(hit)
+    if size is None:
+        return None
+    size = -size if _negative(text, hit) else size
+    per = {"%": 100, "‰": 1000}.get(hit["percent"] or "", 1)
+    scale = _SCALES.get(hit["scale"] or "", 1)
+    shown = hit[0].strip() if hit["sign"] is None or size < 0 else hit[0].lstrip("-+ ")
+    return Number(shown, size * scale / per, size / per, size * scale)
+
+
+def _magnitude(hit: re.Match[str]) -> Fraction | None:
+    if max(len(run) for run in re.split(r"[^0-9]+", hit[0])) > MAX_DIGITS:
+        return None
+    if hit["numeral"] is not None:
+        return parse_numeral(hit["numeral"])
+    if hit["plain"] is None:
+        return _fraction(hit)
+    base = _decimal(hit["plain"])
+    if hit["power"] is not None:
+        return _power(base, int(hit["power"]))
+    shift = int(hit["exp"] or hit["ten"] or 0)
+    return base * Fraction(10) ** shift if abs(shift) <= MAX_POWER else None
+
+
+def _fraction(hit: re.Match[str]) -> Fraction | None:
+    for kind in ("frac", "cn", "slash"):
+        groups = hit.groupdict()
+        top = groups[f"{kind}_top"] or groups.get(f"{kind}_top1")
+        low = groups[f"{kind}_low"] or groups.get(f"{kind}_low1")
+        if top is None or low is None:
+            continue
+        whole = _either(groups[f"{kind}_whole"] or "0")
+        over, under = _either(top), _either(low)
+        return None if whole is None or over is None or not under else whole + over / under
+    return None
+
+
+def _power(base: Fraction, exponent: int) -> Fraction | None:
+    """Return base^exponent, or None when it is too large to be anybody's answer or undefined."""
+    digits = len(str(base.numerator)) + len(str(base.denominator))
+    if digits * abs(exponent) > MAX_POWER or (base == 0 and exponent < 0):
+        return None
+    return Fraction(base**exponent)
+
+
+def _decimal(text: str) -> Fraction:
+    return Fraction(text.replace(",", ""))
+
+
+def _either(text: str) -> Fraction | None:
+    return _decimal(text) if text[-1].isascii() else parse_numeral(text)
+
+
+def _negative(text: str, hit: re.Match[str]) -> bool:
+    """Tell a minus sign from a minus between two terms, a range or a list dash."""
+    before = text[max(0, hit.start() - 16) : hit.start()]
+    near = before.rstrip(" ")
+    if near.endswith("负"):
+        return True
+    if hit["sign"] != "-":
+        return False
+    if hit["gap"] and not near.endswith("="):
+        return False
+    if not near or near[-1] in _BEFORE_SIGN:
+        return True
+    return near != before and not _is_term(near.split()[-1])
+
+
+def _is_term(word: str) -> bool:
+    """Say whether ``word`` can stand left of a minus: a quantity, a variable or a closed bracket."""
+    return len(word) == 1 or any(char.isdigit() for char in word) or word[-1] in ")]}%°^-+"
+
+
+def _lone_numeral(text: str) -> Number | None:
+    hits = list(_LONE_NUMERAL.finditer(text))
+    if not hits:
+        return None
+    shown = hits[-1]["numeral"]
+    value = parse_numeral(shown)
+    if value is None:
+        shown = shown[-1]
+        value = parse_numeral(shown) or Fraction(0)
+    value = -value if hits[-1]["sign"] else value
+    return Number(shown, value, value, value)

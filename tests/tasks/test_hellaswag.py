@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orderlens.tasks import hellaswag
+
+DOC = {
+    "activity_label": "Roof shingle removal",
+    "ctx_a": "A man is sitting on a roof.",
+    "ctx_b": "he",
+    "endings": [
+        "is using wrap.",
+        "[substeps] rips  tiles off.",
+        "holds a cube.",
+        "starts pulling up roofing.",
+    ],
+    "label": 3,
+}
+PIECES = ["[title]", " [title]", "[step]", "[", "]", " ", "  ", "word", ".", "\n", "[a b]"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_cleaning_equals_lm_eval(text: str) -> None:
+    theirs = pytest.importorskip("lm_eval.tasks.hellaswag.utils")
+    assert hellaswag.clean(text) == theirs.preprocess(text)
+
+
+def test_prompt_shows_scene_and_endings() -> None:
+    prompt = hellaswag.write_prompt(DOC)
+    assert "Roof shingle removal: A man is sitting on a roof. He" in prompt
+    assert "B.  rips tiles off." in prompt
+    assert "one of ABCD" in prompt
+
+
+def scorer(values: Sequence[Sequence[float]], seen: list[str]) -> hellaswag.Score:
+    def score(text: str, endings: Sequence[str]) -> Sequence[Sequence[float]]:
+        seen.append(text)
+        assert len(endings) == len(values)
+        assert all(ending.startswith(" ") for ending in endings)
+        return values
+
+    return score
+
+
+def test_normalisations_choose_differently() -> None:
+    values = [[-9.0], [-1.0] * 14, [-2.0, -2.0], [-1.5] * 4]  # token: 1; byte: 2 (−4/13 vs −6/26): sum: 2
+    seen: list[str] = []
+    chosen = {
+        kind: hellaswag.grade_by_likelihood(DOC, "P", "because", scorer(values, seen), kind).extracted
+        for kind in hellaswag.NORMALISATIONS
+    }
+    assert chosen == {"token": "B", "byte": "D", "none": "C"}
+    assert seen[0].startswith("Pbecause\n\nRoof shingle removal: A man")
+
+
+def test_likelihood_verdicts_name_the_rule() -> None:
+    verdict = hellaswag.grade_by_likelihood(DOC, "P", "", scorer([[-5], [-4], [-3], [-1]], []), "none")
+    assert verdict.correct
+    assert verdict.grader == "likelihood-none"
+    assert "-1.0000" in verdict.reason
+
+
+def test_unusable_scores_and_documents() -> None:
+    empty = hellaswag.grade_by_likelihood(DOC, "P", "", scorer([[], [-1], [-1], [-1]], []))
+    infinite = hellaswag.grade_by_likelihood(DOC, "P", "", scorer([[-math.inf], [-1], [-1], [-1]], []))
+    assert not empty.correct
+    assert "finite" in infinite.reason
+    assert "no usable label" in hellaswag.grade_by_likelihood({"endings": []}, "P", "", scorer([], [])).reason

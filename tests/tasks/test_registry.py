@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from orderlens import tasks
+
+
+def test_names_in_order() -> None:
+    names = tasks.task_names()
+    assert names[:7] == ["hellaswag", "cmath", "mmlu-pro", "ifeval", "gsm8k", "arith", "choice"]
+
+
+@pytest.mark.parametrize("name", ["hellaswag", "cmath", "mmlu-pro", "ifeval", "gsm8k", "arith", "choice"])
+def test_every_task_obeys_the_protocol(name: str) -> None:
+    task = tasks.get_task(name)
+    assert task.name == name
+    assert task.summary
+    assert isinstance(task.stop, tuple)
+    assert next(iter(task.graders))
+
+
+@pytest.mark.parametrize("name", ["arith", "choice"])
+def test_bundled_solutions_are_graded_correct(name: str) -> None:
+    task = tasks.get_task(name)
+    docs = task.load(limit=60)
+    assert len(docs) == 60
+    for doc in docs.values():
+        assert task.prompt(doc).endswith("Solution:")
+        assert tasks.grade(task, doc, " " + doc["solution"]).correct
+    first, second, *_ = docs.values()
+    if first.get("golden", first.get("answer")) != second.get("golden", second.get("answer")):
+        assert not tasks.grade(task, first, second["solution"]).correct
+
+
+def test_grading_needs_neither_torch_nor_nltk() -> None:
+    code = (
+        "import sys\nfrom orderlens import tasks\n"
+        "assert tasks.grade('cmath', {'golden': '18'}, '18').correct\n"
+        "for name in ('hellaswag', 'mmlu-pro', 'gsm8k', 'arith', 'choice', 'ifeval'): tasks.get_task(name)\n"
+        "assert not {'torch', 'nltk', 'lm_eval', 'duckdb', 'pyarrow'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
