@@ -19,6 +19,7 @@ from orderlens.decode.generate import Chain, GenerationSettings, generate_batch
 from orderlens.decode.score import check_fits, score_batch
 from orderlens.errors import UserInputError
 from orderlens.grid import Canvas
+from orderlens.measure import circulation_table, noise_table
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
 from orderlens.orders import OracleOrder, Order, parse_orders
@@ -67,6 +68,8 @@ def score(
     block_size: int | None = None,
     anchor: Anchor | None = None,
     batch_size: int = DEFAULT_BATCH,
+    circulation: int = 0,
+    noise_floor: bool = False,
     out: str | os.PathLike[str] | None = None,
     data_record: Mapping[str, Any] | None = None,
     progress: ProgressSink | None = None,
@@ -80,6 +83,8 @@ def score(
         block_size: tokens per block; the model's own by default.
         anchor: ``"zero"`` or ``"prompt"``: where the block grid starts; the model's own choice by default.
         batch_size: samples per work unit.
+        circulation: adjacent pairs per sample and order whose swap is measured (table ``circulation``).
+        noise_floor: score every path again under perturbations that should change nothing (table ``noise``).
         out: run folder; without it the run lives in memory.
         data_record: where the samples came from, for the run's spec.
         progress: is told the number of tokens to score and each advance.
@@ -89,6 +94,8 @@ def score(
     """
     loaded = prepare_model(model, block_size)
     chosen = parse_orders(orders)
+    if circulation < 0:
+        raise UserInputError(f"circulation={circulation} must be at least 0")
     encoded = encode_samples(loaded, samples, need_target=True)
     where = check_anchor(anchor or loaded.anchor)
     _check_canvases(loaded, encoded, where, None)
@@ -101,7 +108,14 @@ def score(
         columns = score_batch(loaded, unit.samples, chosen, where, progress)
         labels = TraceLabels(unit.samples, chosen, None, None)
         reveals = reveal_table(columns, labels, loaded, float_type(loaded))
-        return {"reveals": reveals, "outputs": _scored_outputs(loaded, unit.samples, chosen)}
+        tables = {"reveals": reveals, "outputs": _scored_outputs(loaded, unit.samples, chosen)}
+        if circulation:
+            tables["circulation"] = circulation_table(
+                loaded, unit.samples, chosen, columns, circulation, anchor=where
+            )
+        if noise_floor:
+            tables["noise"] = noise_table(loaded, unit.samples, chosen, columns, anchor=where)
+        return tables
 
     def size(unit: Unit) -> int:
         return len(chosen) * sum(len(sample.target) for sample in unit.samples)

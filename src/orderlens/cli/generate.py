@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,27 @@ def register(app: typer.Typer) -> None:
     app.command("sweep")(sweep)
 
 
+@dataclass(frozen=True, slots=True)
+class DecodeRequest:
+    """What ``generate`` and ``sweep`` ask for."""
+
+    out: Path
+    model: str
+    data: str
+    orders: str
+    temperatures: Sequence[float]
+    max_new_tokens: int
+    seed: int
+    eos_stop: bool
+    limit: int | None
+    prefix_tokens: int
+    block_size: int | None
+    anchor: str | None
+    batch_size: int
+    device: str | None
+    dtype: str | None
+
+
 def generate(
     out: opt.OutOption,
     model: opt.ModelOption = "tiny",
@@ -43,10 +65,24 @@ def generate(
     json: JsonFlag = False,
 ) -> None:
     """Decode prompts under several reveal orders, one token per step."""
-    _decode(
-        out, model, data, orders, max_new_tokens, [temperature], seed, eos_stop, limit, prefix_tokens,
-        block_size, anchor, batch_size, device, dtype, json,
-    )  # fmt: skip
+    request = DecodeRequest(
+        out,
+        model,
+        data,
+        orders,
+        [temperature],
+        max_new_tokens,
+        seed,
+        eos_stop,
+        limit,
+        prefix_tokens,
+        block_size,
+        anchor,
+        batch_size,
+        device,
+        dtype,
+    )
+    _decode(request, as_json=json)
 
 
 def sweep(
@@ -72,18 +108,27 @@ def sweep(
     """Decode prompts over several temperatures into one run."""
     from orderlens.cli.inputs import parse_temperatures
 
-    values = parse_temperatures(temperatures)
-    _decode(
-        out, model, data, orders, max_new_tokens, values, seed, eos_stop, limit, prefix_tokens,
-        block_size, anchor, batch_size, device, dtype, json,
-    )  # fmt: skip
+    request = DecodeRequest(
+        out,
+        model,
+        data,
+        orders,
+        parse_temperatures(temperatures),
+        max_new_tokens,
+        seed,
+        eos_stop,
+        limit,
+        prefix_tokens,
+        block_size,
+        anchor,
+        batch_size,
+        device,
+        dtype,
+    )
+    _decode(request, as_json=json)
 
 
-def _decode(
-    out: Path, model: str, data: str, orders: str, max_new_tokens: int, temperatures: Sequence[float], seed: int,
-    eos_stop: bool, limit: int | None, prefix_tokens: int, block_size: int | None, anchor: str | None,
-    batch_size: int, device: str | None, dtype: str | None, as_json: bool,
-) -> None:  # fmt: skip
+def _decode(request: DecodeRequest, *, as_json: bool) -> None:
     from orderlens import api
     from orderlens.cli.inputs import load_inputs, parse_anchor
     from orderlens.cli.summary import show_summary
@@ -91,26 +136,27 @@ def _decode(
     from orderlens.decode.generate import GenerationSettings
     from orderlens.orders import parse_orders
 
-    chosen = parse_orders(orders)
+    chosen = parse_orders(request.orders)
     api.refuse_oracles(chosen)
-    for value in temperatures:
-        GenerationSettings(max_new_tokens, value)  # refuses bad numbers before the model is loaded
-    where = parse_anchor(anchor)
-    inputs = load_inputs(model, data, SplitRule(prefix_tokens, 1, True), limit, device, dtype)
+    for value in request.temperatures:
+        GenerationSettings(request.max_new_tokens, value)  # refuses bad numbers before the model is loaded
+    where = parse_anchor(request.anchor)
+    rule = SplitRule(request.prefix_tokens, 1, allow_short=True)
+    inputs = load_inputs(request.model, request.data, rule, request.limit, request.device, request.dtype)
     with progress_bar("generating (tokens)", None, quiet=as_json) as bar:
         run = api.generate(
             inputs.model,
             inputs.data.samples,
             chosen,
-            max_new_tokens=max_new_tokens,
-            temperature=temperatures,
-            seed=seed,
-            stop_at_eos=eos_stop,
-            block_size=block_size,
+            max_new_tokens=request.max_new_tokens,
+            temperature=request.temperatures,
+            seed=request.seed,
+            stop_at_eos=request.eos_stop,
+            block_size=request.block_size,
             anchor=where,
-            batch_size=batch_size,
-            out=out,
+            batch_size=request.batch_size,
+            out=request.out,
             data_record=inputs.data.record(),
             progress=bar,
         )
-    show_summary(run, out=str(out), as_json=as_json)
+    show_summary(run, out=str(request.out), as_json=as_json)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from orderlens.cli import options as opt
@@ -25,6 +27,12 @@ def score(
     block_size: opt.BlockOption = None,
     anchor: opt.AnchorOption = None,
     batch_size: opt.BatchOption = 32,
+    circulation: Annotated[
+        int, typer.Option("--circulation", help="Measure so many adjacent swaps per sample and order.")
+    ] = 0,
+    noise_floor: Annotated[
+        bool, typer.Option("--noise-floor", help="Rescore each path under harmless perturbations.")
+    ] = False,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
     json: JsonFlag = False,
@@ -49,6 +57,8 @@ def score(
             block_size=block_size,
             anchor=where,
             batch_size=batch_size,
+            circulation=circulation,
+            noise_floor=noise_floor,
             out=out,
             data_record=inputs.data.record(),
             progress=bar,

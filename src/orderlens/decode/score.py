@@ -14,47 +14,24 @@ U distinct states, R rows. Knows nothing of files, text or torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.decode.columns import Columns
-from orderlens.decode.head import target_stats
 from orderlens.decode.select import choose
+from orderlens.decode.target_states import BoolArray, TargetStates
 from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.grid import Canvas
-from orderlens.models.protocol import Anchor, IntArray, Model, Session, StateBatch
+from orderlens.models.protocol import Anchor, IntArray, Model
 from orderlens.orders.protocol import ConfidenceOrder, OracleOrder, Order, StaticOrder
 from orderlens.samples import EncodedSample
 from orderlens.stats import TargetStats
 
-BoolArray = NDArray[np.bool_]
 Advance = Callable[[int], None]
 NEVER = np.iinfo(np.int64).max
 """Rank of a position that is not revealed (yet)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Every block to score, over all samples of the batch.
-
-    Attributes:
-        sample_M: index of the sample, which is also its session slot.
-        block_M: 0 for a sample's first scored block.
-        start_M: absolute position of the window's first token.
-        clean_MW: the true tokens (mask id past the end of the target).
-        given_MW: visible from the start: prompt tail, earlier blocks of a full-attention canvas.
-        open_MW: positions to reveal.
-    """
-
-    sample_M: IntArray
-    block_M: IntArray
-    start_M: IntArray
-    clean_MW: IntArray
-    given_MW: BoolArray
-    open_MW: BoolArray
 
 
 def score_batch(
@@ -119,11 +96,11 @@ class _Scorer:
         self.samples = samples
         self.orders = orders
         self.on_reveals = on_reveals or (lambda _: None)
-        self.blocks = lay_out_blocks(model, samples, canvases)
+        self.states = TargetStates(model, samples, canvases)
+        self.blocks = self.states.blocks
         self.steps_M = self.blocks.open_MW.sum(axis=1)
         self.rank_OMW = np.full((len(orders), *self.blocks.open_MW.shape), NEVER)
         self.static_O = np.array([isinstance(order, StaticOrder) for order in orders])
-        self.session = self._open(canvases)
         self._plan_static_paths()
         shape = (*self.rank_OMW.shape[:2], int(self.steps_M.max()))
         self.found: dict[str, np.ndarray[Any, Any]] = {
@@ -136,15 +113,6 @@ class _Scorer:
         for o_P, m_P, t_P in self._waves():
             self._run_wave(o_P, m_P, t_P)
         return self._columns()
-
-    def _open(self, canvases: Sequence[Canvas]) -> Session:
-        session = self.model.open_session()
-        prefixes = [
-            np.concatenate([sample.prompt, sample.target])[: canvas.block_starts[-1]]
-            for sample, canvas in zip(self.samples, canvases, strict=True)
-        ]
-        session.prefill(prefixes, [canvas.offset for canvas in canvases])
-        return session
 
     def _plan_static_paths(self) -> None:
         for o, order in enumerate(self.orders):
@@ -178,7 +146,7 @@ class _Scorer:
         first_U, state_P = distinct_states(m_P, visible_PW)
         wanted_UW = np.zeros((len(first_U), wanted_PW.shape[1]), bool)
         np.logical_or.at(wanted_UW, state_P, wanted_PW)
-        row_UW, stats = self._evaluate(m_P[first_U], visible_PW[first_U], wanted_UW)
+        row_UW, stats = self.states.evaluate(m_P[first_U], visible_PW[first_U], wanted_UW)
         row_PW = row_UW[state_P]
         offset_P, tied_P = (rank_PW == t_P[:, None]).argmax(axis=1), np.zeros_like(t_P)
         for o in np.flatnonzero(~self.static_O):
@@ -196,19 +164,6 @@ class _Scorer:
         if isinstance(order, ConfidenceOrder):
             return order.scores(stats.positions)
         raise UserInputError(f"order '{order.spec}' is neither static, confidence-based nor an oracle")
-
-    def _evaluate(
-        self, m_U: IntArray, visible_UW: BoolArray, wanted_UW: BoolArray
-    ) -> tuple[IntArray, TargetStats]:
-        blocks = self.blocks
-        tokens_UW = np.where(visible_UW, blocks.clean_MW[m_U], self.model.mask_id)
-        row_state_R, row_offset_R = np.nonzero(wanted_UW)
-        batch = StateBatch(blocks.sample_M[m_U], blocks.start_M[m_U], tokens_UW, row_state_R, row_offset_R)
-        targets_R = blocks.clean_MW[m_U[row_state_R], row_offset_R]
-        stats = target_stats(self.session.evaluate(batch), self.model.eos_ids, targets_R)
-        row_UW = np.full(wanted_UW.shape, -1)
-        row_UW[row_state_R, row_offset_R] = np.arange(len(row_state_R))
-        return row_UW, stats
 
     def _record(
         self,
@@ -255,23 +210,6 @@ class _Scorer:
             "token_id": blocks.clean_MW[m, offset],
             "is_overflow": np.zeros(len(o), bool),
         }
-
-
-def lay_out_blocks(model: Model, samples: Sequence[EncodedSample], canvases: Sequence[Canvas]) -> Blocks:
-    """Cut every sample's canvas into the windows its blocks are evaluated in (all of one width)."""
-    rows: list[tuple[int, int, int, IntArray, BoolArray, BoolArray]] = []
-    for index, (sample, canvas) in enumerate(zip(samples, canvases, strict=True)):
-        sequence = np.full(canvas.end, model.mask_id)
-        sequence[: canvas.requested_end] = np.concatenate([sample.prompt, sample.target])
-        for block, start in enumerate(canvas.block_starts):
-            stop = start + canvas.block_size
-            low, high = (start, stop) if model.attention == "block-causal" else (0, canvas.end)
-            position_W = np.arange(low, high)
-            given_W = position_W < max(canvas.prompt_length, start)
-            open_W = ~given_W & (position_W < min(stop, canvas.requested_end))
-            rows.append((index, block, low, sequence[low:high], given_W, open_W))
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    return Blocks(*columns)
 
 
 def distinct_states(m_P: IntArray, visible_PW: BoolArray) -> tuple[IntArray, IntArray]:

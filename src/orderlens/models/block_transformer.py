@@ -8,8 +8,9 @@ Shape letters: S slots, N states, W window, L cached positions, R rows, H heads,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Anchor, FloatArray, HiddenRows, IntArray, StateBatch, Tokenizer
-from orderlens.models.transformer import Transformer, block_causal_mask, rotary_table, rotate
+from orderlens.models.transformer import Layer, Transformer, block_causal_mask, rotary_table, rotate
 
 STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
 """Windows per forward: enough to fill the device, small enough to stay in cache (CPU) or memory (GPU)."""
@@ -66,6 +67,18 @@ class TransformerModel:
             digest=self.digest,
             special_ids=self.special_ids,
             block_size=block_size,
+        )
+
+    def with_dtype(self, name: str) -> TransformerModel:
+        """Return a copy whose weights and activations have another dtype (``"bfloat16"``, ``"float32"``)."""
+        network = copy.deepcopy(self.network).to(getattr(torch, name))
+        return TransformerModel(
+            network,
+            self.tokenizer,
+            name=self.name,
+            digest=f"{self.digest}-{name}",
+            special_ids=self.special_ids,
+            block_size=self.block_size,
         )
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
@@ -277,7 +290,7 @@ def _last_layer_rows(
     row_offset: IntArray,
 ) -> Tensor:
     """Run the last layer with all keys but only the wanted queries (padded to the most any state wants)."""
-    layer = network.layers[-1]
+    layer = cast(Layer, network.layers[-1])
     attention, device = layer.attention, x_NWC.device
     in_state = np.argsort(np.argsort(row_state, kind="stable"), kind="stable") - np.searchsorted(
         np.sort(row_state), row_state
@@ -288,7 +301,7 @@ def _last_layer_rows(
     normed_NWC = layer.attention_norm(x_NWC)
     n, w, c = normed_NWC.shape
     heads, d = attention.n_heads, c // attention.n_heads
-    weight_q, weight_kv = attention.qkv.weight.split((c, 2 * c))
+    weight_q, weight_kv = attention.qkv.weight[:c], attention.qkv.weight[c:]
     kv = (normed_NWC @ weight_kv.T).view(n, w, 2, heads, d).permute(2, 0, 3, 1, 4)
     k, v = rotate(attention.k_norm(kv[0]), *rotary), kv[1]
     queries_NQC = normed_NWC.gather(1, pick.expand(-1, -1, c))

@@ -37,7 +37,7 @@ MODELS: Registry[ModelFactory] = Registry(
 FAMILIES: Registry[FolderLoader] = Registry(
     "model family (config.json's model_type)",
     {
-        "orderlens-transformer": "orderlens.models.small:load_folder",
+        "orderlens": "orderlens.models.small:load_folder",
         "llada2_moe": "orderlens.models.llada2.model:load_folder",
     },
     entry_point_group="orderlens.families",
