@@ -10,7 +10,9 @@ Shape letters: N windows, X = 3 + W packed integers, T tokens, C model width.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +23,11 @@ from orderlens.models.llada2.cache import PagePool
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.window import HEADER, Windows, to_device
 
+Key: TypeAlias = tuple[int, int, int, bool]
 MAX_GRAPH_TOKENS = 8192
+PLAIN_RUNS = 2
+"""Forwards of a shape that run plainly before it is recorded: they compile kernels, and a prefill's shape
+may never come again."""
 _BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
@@ -59,41 +65,38 @@ class GraphedNetwork:
 
     def __init__(self, network: Network, pool: PagePool) -> None:
         self.network, self.pool = network, pool
-        self._recorded: dict[tuple[int, int, int, bool], _Recorded] = {}
+        self._recorded: dict[Key, _Recorded] = {}
+        self._seen: Counter[Key] = Counter()
         self._version = pool.version
         self._memory = torch.cuda.graph_pool_handle()
 
     def run(self, packed_NX: NDArray[np.int32], longest_start: int, store: bool) -> Tensor | None:
         """Return hidden states (padding included) or None; overwritten by the next run."""
-        width = packed_NX.shape[1] - HEADER
-        if len(packed_NX) * width > MAX_GRAPH_TOKENS:
-            windows = Windows(to_device(packed_NX, self.pool.device), longest_start)
+        count, width = bucket(len(packed_NX)), packed_NX.shape[1] - HEADER
+        small = count * width <= MAX_GRAPH_TOKENS
+        packed = to_device(padded(packed_NX, count) if small else packed_NX, self.pool.device)
+        windows = Windows(packed, longest_start)
+        recorded = self._find(windows, store) if small else None
+        if recorded is None:
             return run_plainly(self.network, windows, self.pool, store)
-        count = bucket(len(packed_NX))
-        fresh = to_device(padded(packed_NX, count), self.pool.device)
-        recorded = self._find(Windows(fresh, longest_start), store)
-        recorded.packed_NX.copy_(fresh)
+        recorded.packed_NX.copy_(packed)
         recorded.graph.replay()
         return recorded.hidden_TC
 
-    def _find(self, windows: Windows, store: bool) -> _Recorded:
+    def _find(self, windows: Windows, store: bool) -> _Recorded | None:
+        """Return the graph of this shape, recording it once the shape has come up often enough."""
         if self._version != self.pool.version:
             self._recorded.clear()
             self._version = self.pool.version
         splits = self.network.ops.splits(windows.count, windows.longest_start)
         key = (windows.count, windows.width, splits, store)
-        if key not in self._recorded:
+        self._seen[key] += 1
+        if key not in self._recorded and self._seen[key] > PLAIN_RUNS:
             self._recorded[key] = self._record(windows, store)
-        return self._recorded[key]
+        return self._recorded.get(key)
 
     def _record(self, windows: Windows, store: bool) -> _Recorded:
-        """Warm up (kernels compile, libraries allocate), then record."""
         static = Windows(windows.packed_NX.clone(), windows.longest_start)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            run_plainly(self.network, static, self.pool, store)
-        torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._memory):
             hidden_TC = run_plainly(self.network, static, self.pool, store)

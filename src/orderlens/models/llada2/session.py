@@ -127,6 +127,14 @@ class LLaDA2Session:
         self._engine.pool.close(slot for slot in self._slots if slot.row not in kept)
         self._slots[:] = slots
 
+    def _check_tokens(self, tokens_NW: IntArray) -> None:
+        low, high = int(tokens_NW.min(initial=0)), int(tokens_NW.max(initial=0))
+        if low < 0 or high >= len(self._unembed_VC):
+            bad = low if low < 0 else high
+            raise UserInputError(
+                f"token id {bad} is outside the model's vocabulary of {len(self._unembed_VC)}"
+            )
+
     def _packed(
         self, windows: list[tuple[int, int, IntArray]]
     ) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:

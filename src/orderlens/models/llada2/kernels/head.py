@@ -1,0 +1,271 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The output matrix reduced on the fly: a tile of logits never leaves the multiprocessor.
+
+The first kernel multiplies a tile of rows by a panel of the vocabulary and keeps six numbers per row: the two
+largest logits, the largest one's token, the sum of exponentials, and the sum of exponentials times logits
+(both relative to the largest). The second kernel merges the panels of a row in a fixed order. Target and EOS
+logits are picked out where they pass by, so they are the very numbers that the sum contains.
+
+Shape letters: R rows, V vocabulary, D width, P panels, X EOS ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(float("-inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTiling:
+    """Launch parameters of the product."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+    registers: int | None = None
+    """Cap per thread, so that two programs share a multiprocessor and one's reductions hide the other's loads."""
+
+
+TILINGS = (
+    (16, HeadTiling(16, 128, 128, 4, 3)),
+    (32, HeadTiling(32, 128, 128, 4, 3)),
+    (64, HeadTiling(64, 128, 64, 4, 3, 128)),
+    (1 << 30, HeadTiling(128, 128, 64, 8, 3, 128)),
+)
+"""(largest number of rows, tiling)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """What the first kernel leaves for the second: [P, R] each, and the picked logits."""
+
+    top: Tensor
+    second: Tensor
+    token: Tensor
+    mass: Tensor
+    moment: Tensor
+    eos_XR: Tensor
+    target_R: Tensor
+
+
+@triton.jit
+def _panel_kernel(
+    hidden,
+    unembed,
+    excluded,
+    eos,
+    target,
+    top_out,
+    second_out,
+    token_out,
+    mass_out,
+    moment_out,
+    eos_out,
+    target_out,
+    rows,
+    valid,
+    N_EXCLUDED: tl.constexpr,
+    N_EOS: tl.constexpr,
+    HAS_TARGET: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    tiles = tl.cdiv(rows, BLOCK_M)
+    tile, panel = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    r = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    v = panel * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    real, alive = r < rows, v < valid
+    hidden_at = hidden + (r.to(tl.int64) * D)[:, None] + k[None, :]
+    weight_at = unembed + (v.to(tl.int64) * D)[:, None] + k[None, :]
+    logits = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for _ in range(0, D, BLOCK_K):
+        left = tl.load(hidden_at, mask=real[:, None], other=0.0)
+        right = tl.load(weight_at, mask=alive[:, None], other=0.0)
+        logits = tl.dot(left, tl.trans(right), logits, input_precision="ieee")
+        hidden_at += BLOCK_K
+        weight_at += BLOCK_K
+    for index in tl.static_range(N_EXCLUDED):
+        alive = alive & (v != tl.load(excluded + index))
+    logits = tl.where(alive[None, :], logits, LOWEST)
+
+    top, place = tl.max(logits, axis=1, return_indices=True)
+    column = tl.arange(0, BLOCK_N)
+    second = tl.max(tl.where(column[None, :] == place[:, None], LOWEST, logits), axis=1)
+    base = tl.where(top > LOWEST, top, 0.0)
+    weight = tl.exp2((logits - base[:, None]) * LOG2_E)
+    moment = tl.sum(tl.where(alive[None, :], (logits - base[:, None]) * weight, 0.0), axis=1)
+    at = panel.to(tl.int64) * rows + r
+    tl.store(top_out + at, top, mask=real)
+    tl.store(second_out + at, second, mask=real)
+    tl.store(token_out + at, panel * BLOCK_N + place, mask=real)
+    tl.store(mass_out + at, tl.sum(weight, axis=1), mask=real)
+    tl.store(moment_out + at, moment, mask=real)
+    for index in tl.static_range(N_EOS):
+        wanted = tl.load(eos + index)
+        if (wanted >= panel * BLOCK_N) & (wanted < panel * BLOCK_N + BLOCK_N):
+            picked = tl.sum(tl.where((v == wanted)[None, :], logits, 0.0), axis=1)
+            tl.store(eos_out + index * rows + r, picked, mask=real)
+    if HAS_TARGET:
+        wanted_r = tl.load(target + r, mask=real, other=-1)
+        here = (wanted_r >= panel * BLOCK_N) & (wanted_r < panel * BLOCK_N + BLOCK_N)
+        picked = tl.sum(tl.where(v[None, :] == wanted_r[:, None], logits, 0.0), axis=1)
+        tl.store(target_out + r, picked, mask=real & here)
+
+
+@triton.jit
+def _merge_kernel(
+    top_in,
+    second_in,
+    token_in,
+    mass_in,
+    moment_in,
+    eos_in,
+    target_in,
+    token_out,
+    columns_out,
+    rows,
+    panels,
+    N_EOS: tl.constexpr,
+    HAS_TARGET: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+):
+    r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    p = tl.arange(0, BLOCK_P)
+    real = r < rows
+    top = tl.full([BLOCK_R], LOWEST, tl.float32)
+    second = tl.full([BLOCK_R], LOWEST, tl.float32)
+    token = tl.zeros([BLOCK_R], tl.int32)
+    mass = tl.zeros([BLOCK_R], tl.float32)
+    moment = tl.zeros([BLOCK_R], tl.float32)
+    for first in range(0, panels, BLOCK_P):
+        at = (first + p).to(tl.int64)[:, None] * rows + r[None, :]
+        inside = (first + p < panels)[:, None] & real[None, :]
+        tops = tl.load(top_in + at, mask=inside, other=LOWEST)
+        best, where = tl.max(tops, axis=0, return_indices=True)
+        winner = p[:, None] == where[None, :]
+        seconds = tl.load(second_in + at, mask=inside, other=LOWEST)
+        runner_up = tl.max(tl.where(winner, seconds, tops), axis=0)
+        tokens = tl.load(token_in + at, mask=inside, other=0)
+        best_token = tl.sum(tl.where(winner, tokens, 0), axis=0)
+
+        new_top = tl.maximum(top, best)
+        base = tl.where(new_top > LOWEST, new_top, 0.0)
+        shift = tl.where(tops > LOWEST, tops - base[None, :], 0.0)
+        scale = tl.where(tops > LOWEST, tl.exp2(shift * LOG2_E), 0.0)
+        masses = tl.load(mass_in + at, mask=inside, other=0.0)
+        moments = tl.load(moment_in + at, mask=inside, other=0.0)
+        old_shift = tl.where(top > LOWEST, top - base, 0.0)
+        old_scale = tl.where(top > LOWEST, tl.exp2(old_shift * LOG2_E), 0.0)
+        moment = old_scale * (moment + old_shift * mass) + tl.sum(scale * (moments + shift * masses), axis=0)
+        mass = old_scale * mass + tl.sum(scale * masses, axis=0)
+        second = tl.maximum(tl.minimum(top, best), tl.where(best > top, runner_up, second))
+        token = tl.where(best > top, best_token, token)
+        top = new_top
+    log_mass = tl.log(mass)
+    log_sum = top + log_mass
+    eos_mass = tl.zeros([BLOCK_R], tl.float32)
+    for index in tl.static_range(N_EOS):
+        eos_mass += tl.exp(tl.load(eos_in + index * rows + r, mask=real, other=LOWEST) - log_sum)
+    tl.store(token_out + r, token.to(tl.int64), mask=real)
+    tl.store(columns_out + r * COLUMNS, log_sum, mask=real)
+    tl.store(columns_out + r * COLUMNS + 1, top - log_sum, mask=real)
+    tl.store(columns_out + r * COLUMNS + 2, second - log_sum, mask=real)
+    tl.store(columns_out + r * COLUMNS + 3, tl.maximum(log_mass - moment / mass, 0.0), mask=real)
+    tl.store(columns_out + r * COLUMNS + 4, tl.log(eos_mass), mask=real)
+    if HAS_TARGET:
+        wanted = tl.load(target_in + r, mask=real, other=LOWEST)
+        tl.store(columns_out + r * COLUMNS + 5, wanted - log_sum, mask=real)
+
+
+def choose_tiling(rows: int) -> HeadTiling:
+    """Return the tiling for this many rows."""
+    return next(tiling for limit, tiling in TILINGS if rows <= limit)
+
+
+def reduce_panels(
+    hidden_RD: Tensor,
+    unembed_VD: Tensor,
+    valid_vocab: int,
+    excluded: Tensor,
+    eos: Tensor,
+    target_R: Tensor | None,
+    tiling: HeadTiling,
+) -> Panels:
+    """Run the product; ``excluded``, ``eos`` and ``target_R`` are int32 on the device."""
+    rows, D = hidden_RD.shape
+    device = hidden_RD.device
+    n_panels = triton.cdiv(valid_vocab, tiling.block_n)
+    numbers = torch.empty(4, n_panels, rows, device=device, dtype=torch.float32)
+    token = torch.empty(n_panels, rows, device=device, dtype=torch.int32)
+    eos_XR = torch.full((max(1, len(eos)), rows), -torch.inf, device=device)
+    picked_R = torch.full((rows,), -torch.inf, device=device)
+    panels = Panels(numbers[0], numbers[1], token, numbers[2], numbers[3], eos_XR, picked_R)
+    _panel_kernel[(triton.cdiv(rows, tiling.block_m) * n_panels,)](
+        hidden_RD,
+        unembed_VD,
+        excluded,
+        eos,
+        target_R if target_R is not None else token,
+        panels.top,
+        panels.second,
+        panels.token,
+        panels.mass,
+        panels.moment,
+        panels.eos_XR,
+        panels.target_R,
+        rows,
+        valid_vocab,
+        N_EXCLUDED=len(excluded),
+        N_EOS=len(eos),
+        HAS_TARGET=target_R is not None,
+        D=D,
+        BLOCK_M=tiling.block_m,
+        BLOCK_N=tiling.block_n,
+        BLOCK_K=min(tiling.block_k, D & -D),
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+        **({"maxnreg": tiling.registers} if tiling.registers else {}),
+    )
+    return panels
+
+
+def merge_panels(panels: Panels, n_eos: int, has_target: bool) -> tuple[Tensor, Tensor]:
+    """Return top tokens [R] and columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6]."""
+    n_panels, rows = panels.top.shape
+    n_columns = 6 if has_target else 5
+    token_R = torch.empty(rows, device=panels.top.device, dtype=torch.int64)
+    columns_RC = torch.empty(rows, n_columns, device=panels.top.device, dtype=torch.float32)
+    _merge_kernel[(triton.cdiv(rows, 8),)](
+        panels.top,
+        panels.second,
+        panels.token,
+        panels.mass,
+        panels.moment,
+        panels.eos_XR,
+        panels.target_R,
+        token_R,
+        columns_RC,
+        rows,
+        n_panels,
+        N_EOS=n_eos,
+        HAS_TARGET=has_target,
+        COLUMNS=n_columns,
+        BLOCK_R=8,
+        BLOCK_P=128,
+        num_warps=4,
+    )
+    return token_R, columns_RC

@@ -1,0 +1,121 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""QK-norm, partial rotary encoding and the write to the cache: one program per (token, head).
+
+Reads the fused projection [T, (H + 2K)·D] and writes normalised, rotated queries and keys [T, H + K, D].
+Values need no work: attention reads them in place. When storing, keys and values also go to their pages.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from orderlens.models.llada2.cache import PAGE, PagePool
+from orderlens.models.llada2.config import LLaDA2Config
+from orderlens.models.llada2.weights import LayerWeights
+from orderlens.models.llada2.window import Windows
+
+
+@triton.jit
+def _heads_kernel(
+    fused,
+    packed,
+    q_norm,
+    k_norm,
+    cos,
+    sin,
+    out,
+    keys,
+    values,
+    table,
+    packed_stride,
+    table_stride,
+    last_position,
+    eps,
+    WIDTH: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD: tl.constexpr,
+    ROTARY: tl.constexpr,
+    PAGE: tl.constexpr,
+    QK_NORM: tl.constexpr,
+    STORE: tl.constexpr,
+):
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    window, offset = token // WIDTH, token % WIDTH
+    row = tl.load(packed + window * packed_stride)
+    position = tl.load(packed + window * packed_stride + 1) + offset
+    stored = offset < tl.load(packed + window * packed_stride + 2)
+    d = tl.arange(0, HEAD)
+    source = fused + (token * (HEADS + 2 * KV_HEADS) + head) * HEAD
+    dtype = out.dtype.element_ty
+    x = tl.load(source + d).to(tl.float32)
+    if head < HEADS + KV_HEADS:
+        half: tl.constexpr = ROTARY // 2
+        partner = tl.where(d < half, d + half, tl.where(d < ROTARY, d - half, d))
+        y = tl.load(source + partner).to(tl.float32)
+        if QK_NORM:
+            weight = q_norm if head < HEADS else k_norm
+            scale = tl.rsqrt(tl.sum(x * x, axis=0) / HEAD + eps)
+            x = (x * scale).to(dtype).to(tl.float32) * tl.load(weight + d).to(tl.float32)
+            y = (y * scale).to(dtype).to(tl.float32) * tl.load(weight + partner).to(tl.float32)
+            x, y = x.to(dtype).to(tl.float32), y.to(dtype).to(tl.float32)
+        angle = tl.minimum(position, last_position) * half + d % half
+        turning = d < ROTARY
+        c = tl.load(cos + angle, mask=turning, other=1.0).to(tl.float32)
+        s = tl.load(sin + angle, mask=turning, other=0.0).to(tl.float32)
+        x = x * c + tl.where(d < half, -y, y) * s
+        tl.store(out + (token * (HEADS + KV_HEADS) + head) * HEAD + d, x.to(dtype))
+    if STORE:  # noqa: SIM102  the outer test is for the compiler, the inner one for the device
+        if stored & (head >= HEADS):
+            page = tl.load(table + row.to(tl.int64) * table_stride + position // PAGE).to(tl.int64)
+            kv = (head - HEADS) % KV_HEADS
+            place = ((page * KV_HEADS + kv) * PAGE + position % PAGE) * HEAD + d
+            if head < HEADS + KV_HEADS:
+                tl.store(keys + place, x.to(dtype))
+            else:
+                tl.store(values + place, x.to(dtype))
+
+
+def prepare_heads(
+    fused_TO: Tensor,
+    layer: LayerWeights,
+    tables: tuple[Tensor, Tensor],
+    windows: Windows,
+    pool: PagePool,
+    index: int,
+    config: LLaDA2Config,
+    store: bool,
+) -> Tensor:
+    """Return queries and keys [T, H + K, D]; with ``store`` also cache the windows' keys and values."""
+    heads = config.n_heads + config.n_kv_heads
+    out = torch.empty(len(fused_TO), heads, config.head_width, device=fused_TO.device, dtype=fused_TO.dtype)
+    unused = tables[0]
+    grid = (len(fused_TO), heads + (config.n_kv_heads if store else 0))
+    _heads_kernel[grid](
+        fused_TO,
+        windows.packed_NX,
+        layer.q_norm_D if layer.q_norm_D is not None else unused,
+        layer.k_norm_D if layer.k_norm_D is not None else unused,
+        *tables,
+        out,
+        pool.keys[index],
+        pool.values[index],
+        pool.table_RX,
+        windows.packed_NX.stride(0),
+        pool.table_RX.stride(0),
+        config.max_positions - 1,
+        config.norm_eps,
+        WIDTH=windows.width,
+        HEADS=config.n_heads,
+        KV_HEADS=config.n_kv_heads,
+        HEAD=config.head_width,
+        ROTARY=config.rotary_width,
+        PAGE=PAGE,
+        QK_NORM=layer.q_norm_D is not None,
+        STORE=store,
+        num_warps=1,
+    )
+    return out

@@ -1,0 +1,57 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Residual addition and RMS norm in one pass over a row."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def scaled_rms(x, weight, eps, WIDTH: tl.constexpr, dtype: tl.constexpr):
+    """Normalise float32 ``x``, round to ``dtype``, then scale: the published order of rounding."""
+    mean_square = tl.sum(x * x, axis=0) / WIDTH
+    rounded = (x * tl.rsqrt(mean_square + eps)).to(dtype)
+    return rounded.to(tl.float32) * weight.to(tl.float32)
+
+
+@triton.jit
+def _add_norm_kernel(
+    x, delta, weight, total, out, eps, HAS_DELTA: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64) * WIDTH
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    dtype = out.dtype.element_ty
+    value = tl.load(x + row + column, mask=inside, other=0.0).to(tl.float32)
+    if HAS_DELTA:
+        value += tl.load(delta + row + column, mask=inside, other=0.0).to(tl.float32)
+        value = value.to(dtype).to(tl.float32)
+        tl.store(total + row + column, value.to(dtype), mask=inside)
+    scale = tl.load(weight + column, mask=inside, other=0.0)
+    tl.store(out + row + column, scaled_rms(value, scale, eps, WIDTH, dtype).to(dtype), mask=inside)
+
+
+def add_rms_norm(
+    x_TC: Tensor, delta_TC: Tensor | None, weight_C: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return x + delta (x itself without delta) and its scaled RMS norm."""
+    rows, width = x_TC.shape
+    normed_TC = torch.empty_like(x_TC)
+    total_TC = x_TC if delta_TC is None else torch.empty_like(x_TC)
+    block = triton.next_power_of_2(width)
+    _add_norm_kernel[(rows,)](
+        x_TC,
+        x_TC if delta_TC is None else delta_TC,
+        weight_C,
+        total_TC,
+        normed_TC,
+        eps,
+        HAS_DELTA=delta_TC is not None,
+        WIDTH=width,
+        BLOCK=block,
+        num_warps=min(8, max(1, block // 256)),
+    )
+    return total_TC, normed_TC

@@ -1,0 +1,87 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Sorting assignments by expert into tiles, on the device, in one launch and without atomics.
+
+One program per expert scans all assignments: it counts those of smaller experts (where its run starts) and
+its own, then writes its run in order. A tile is up to ``BLOCK_M`` assignments of one expert. Tile numbers
+need no prefix sum over experts: with s assignments before expert e, its first tile is s // BLOCK_M + e,
+which never overlaps the next expert's; unused numbers are marked empty.
+
+Shape letters: A assignments (token × chosen expert), E experts, M tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+EMPTY = -1
+_FAR = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """Assignments sorted by expert, and the tiles they are processed in.
+
+    Attributes:
+        order_A: flat assignment index at every sorted place.
+        tiles_M3: expert (−1: nothing to do), first place and last place + 1 of every tile.
+        block_m: assignments per tile.
+        per_token: assignments per token.
+    """
+
+    order_A: Tensor
+    tiles_M3: Tensor
+    block_m: int
+    per_token: int
+
+
+@triton.jit
+def _plan_kernel(
+    ids,
+    order,
+    tiles,
+    count_A,
+    BLOCK_M: tl.constexpr,
+    CHUNK: tl.constexpr,
+    FAR: tl.constexpr,
+    EMPTY: tl.constexpr,
+):
+    expert = tl.program_id(0)
+    lane = tl.arange(0, CHUNK)
+    smaller = tl.zeros([CHUNK], tl.int32)
+    equal = tl.zeros([CHUNK], tl.int32)
+    for first in range(0, count_A, CHUNK):
+        value = tl.load(ids + first + lane, mask=first + lane < count_A, other=FAR)
+        smaller += (value < expert).to(tl.int32)
+        equal += (value == expert).to(tl.int32)
+    begin, own = tl.sum(smaller, axis=0), tl.sum(equal, axis=0)
+    end = begin + own
+    filled = begin
+    for first in range(0, tl.where(own > 0, count_A, 0), CHUNK):
+        value = tl.load(ids + first + lane, mask=first + lane < count_A, other=FAR)
+        mine = (value == expert).to(tl.int32)
+        tl.store(order + filled + tl.cumsum(mine, axis=0) - 1, first + lane, mask=mine > 0)
+        filled += tl.sum(mine, axis=0)
+    tile = begin // BLOCK_M + expert
+    for number in range(tile, end // BLOCK_M + expert + 1):
+        low = begin + (number - tile) * BLOCK_M
+        tl.store(tiles + number * 3, tl.where(low < end, expert, EMPTY))
+        tl.store(tiles + number * 3 + 1, low)
+        tl.store(tiles + number * 3 + 2, tl.minimum(end, low + BLOCK_M))
+
+
+def plan_tiles(ids_TK: Tensor, n_experts: int, block_m: int) -> TilePlan:
+    """Return the assignments sorted by expert and their tiles."""
+    count = ids_TK.numel()
+    order_A = torch.empty(count, device=ids_TK.device, dtype=torch.int32)
+    n_tiles = count // block_m + n_experts
+    tiles_M3 = torch.empty(n_tiles, 3, device=ids_TK.device, dtype=torch.int32)
+    chunk = 1024 if count <= 16384 else 4096
+    _plan_kernel[(n_experts,)](
+        ids_TK, order_A, tiles_M3, count, block_m, chunk, _FAR, EMPTY, num_warps=4 if chunk == 1024 else 8
+    )
+    return TilePlan(order_A, tiles_M3, block_m, ids_TK.shape[1])

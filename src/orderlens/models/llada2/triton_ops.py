@@ -1,0 +1,78 @@
+"""The network's building blocks on our CUDA kernels (bf16 or fp16, stacked experts).
+
+Computes what ``TorchOps`` computes, in about ten launches per layer and without a word to the host, so that
+a whole forward can be recorded as a CUDA graph. Plain projections stay with the vendor library.
+
+Shape letters: T tokens, C model width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from orderlens.models.llada2.cache import PagePool
+from orderlens.models.llada2.config import LLaDA2Config
+from orderlens.models.llada2.kernels.attention import attend, split_count
+from orderlens.models.llada2.kernels.experts import choose_tiling, combine, down, gate_up
+from orderlens.models.llada2.kernels.heads import prepare_heads
+from orderlens.models.llada2.kernels.norm import add_rms_norm
+from orderlens.models.llada2.kernels.plan import plan_tiles
+from orderlens.models.llada2.kernels.route import choose_experts
+from orderlens.models.llada2.rotary import rotary_tables
+from orderlens.models.llada2.routing import router_logits
+from orderlens.models.llada2.torch_ops import dense
+from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
+from orderlens.models.llada2.window import Windows
+
+
+class TritonOps:
+    """The CUDA implementation."""
+
+    def __init__(self, config: LLaDA2Config, device: torch.device, dtype: torch.dtype) -> None:
+        self.config = config
+        self.tables = rotary_tables(config, device, dtype)
+
+    def splits(self, n_windows: int, longest_start: int) -> int:
+        """Return how many parts the attention over the prefix is cut into."""
+        return split_count(n_windows * self.config.n_kv_heads, longest_start)
+
+    def norm(self, x_TC: Tensor, weight_C: Tensor) -> Tensor:
+        """Return the normalised and scaled activations."""
+        return add_rms_norm(x_TC, None, weight_C, self.config.norm_eps)[1]
+
+    def add_norm(self, x_TC: Tensor, delta_TC: Tensor, weight_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x + delta and its norm."""
+        return add_rms_norm(x_TC, delta_TC, weight_C, self.config.norm_eps)
+
+    def attention(
+        self, h_TC: Tensor, index: int, layer: LayerWeights, windows: Windows, pool: PagePool, store: bool
+    ) -> Tensor:
+        """Return attention outputs [T, H·D] before the output projection; ``store`` also caches the keys."""
+        fused_TO = functional.linear(h_TC, layer.qkv_OC)
+        qk_THD = prepare_heads(fused_TO, layer, self.tables, windows, pool, index, self.config, store)
+        splits = self.splits(windows.count, windows.longest_start)
+        return attend(qk_THD, fused_TO, windows, pool, index, self.config, splits)
+
+    def feed_forward(
+        self, x_TC: Tensor, h_TC: Tensor, layer: LayerWeights, next_norm_C: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return x + feed-forward(h) and its norm under the next layer's weight."""
+        block = layer.feed_forward
+        if isinstance(block, DenseWeights):
+            return self.add_norm(x_TC, dense(h_TC, block), next_norm_C)
+        return self.sparse(x_TC, h_TC, block, next_norm_C)
+
+    def sparse(
+        self, x_TC: Tensor, h_TC: Tensor, block: SparseWeights, next_norm_C: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return x + experts(h) and its norm."""
+        assert isinstance(block.experts, StackedExperts)
+        logits_TE = router_logits(h_TC, block.router_EC)
+        ids_TK, weights_TK = choose_experts(logits_TE, block.bias_E, self.config)
+        tiling = choose_tiling(ids_TK.numel(), len(block.experts))
+        plan = plan_tiles(ids_TK, len(block.experts), tiling.block_m)
+        inner_AF = gate_up(h_TC, block.experts, plan, tiling.gate_up)
+        y_AC = down(inner_AF, block.experts, plan, tiling.down)
+        return combine(y_AC, weights_TK, x_TC, next_norm_C, self.config.norm_eps)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from orderlens.models.llada2.config import MINI
+from orderlens.models.llada2.reference import _chosen_experts
+from orderlens.models.llada2.routing import choose_experts, router_logits, with_shared
+
+SMALL = replace(MINI, n_experts=8, n_active=3, n_groups=4, n_kept_groups=2, routed_scale=2.0, n_shared=1)
+
+
+def test_by_hand() -> None:
+    """Groups (0,1) (2,3) (4,5) (6,7); sums of sigmoids pick groups 1 and 2 although expert 0 is the best."""
+    sigmoid = torch.tensor([[0.9, 0.1, 0.6, 0.7, 0.8, 0.5, 0.4, 0.3]])
+    ids, weights = choose_experts(torch.logit(sigmoid), torch.zeros(8), SMALL)
+    assert ids.tolist() == [[4, 3, 2]]
+    expected = torch.tensor([[0.8, 0.7, 0.6]]) / 2.1 * 2.0
+    assert torch.allclose(weights, expected, atol=1e-6)
+
+
+def test_the_bias_selects_but_does_not_weigh() -> None:
+    sigmoid = torch.tensor([[0.9, 0.1, 0.5, 0.7, 0.8, 0.5, 0.4, 0.3]])
+    bias = torch.tensor([0.0, 0.8, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    ids, weights = choose_experts(torch.logit(sigmoid), bias, SMALL)
+    assert sorted(ids[0].tolist()) == [0, 1, 4]
+    by_expert = dict(zip(ids[0].tolist(), weights[0].tolist(), strict=True))
+    assert by_expert[0] / by_expert[1] == pytest.approx(9.0, rel=1e-4)
+    assert sum(by_expert.values()) == pytest.approx(2.0, rel=1e-5)
+
+
+def test_one_active_expert_keeps_its_sigmoid() -> None:
+    config = replace(SMALL, n_active=1)
+    _, weights = choose_experts(torch.logit(torch.full((1, 8), 0.25)), torch.arange(8.0), config)
+    assert weights.item() == pytest.approx(0.5)
+
+
+@given(
+    seed=st.integers(0, 2**31),
+    groups=st.sampled_from([1, 2, 4]),
+    kept=st.integers(1, 4),
+    active=st.integers(1, 4),
+)
+@settings(max_examples=25, deadline=None)
+def test_agrees_with_the_readable_choice(seed: int, groups: int, kept: int, active: int) -> None:
+    config = replace(MINI, n_experts=16, n_groups=groups, n_kept_groups=min(kept, groups), n_active=active)
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(6, 16, generator=generator)
+    bias = torch.randn(16, generator=generator) * 0.3
+    ids, weights = choose_experts(logits, bias, config)
+    selection = (logits.sigmoid() + bias).tolist()
+    assert [sorted(row) for row in ids.tolist()] == [
+        sorted(_chosen_experts(row, config)) for row in selection
+    ]
+    if active > 1:
+        assert torch.allclose(weights.sum(dim=1), torch.full((6,), 2.5), atol=1e-5)
+
+
+def test_shared_experts_come_last_with_weight_one() -> None:
+    config = replace(SMALL, n_shared=2)
+    ids, weights = with_shared(torch.tensor([[1, 2, 3]]), torch.tensor([[0.1, 0.2, 0.3]]), config)
+    assert ids.tolist() == [[1, 2, 3, 8, 9]]
+    assert weights[0, 3:].tolist() == [1.0, 1.0]
+    same = with_shared(ids, weights, replace(SMALL, n_shared=0))
+    assert same[0] is ids
+
+
+def test_router_logits_are_float32_even_from_bf16() -> None:
+    x, router = torch.randn(3, 8).bfloat16(), torch.randn(4, 8).bfloat16()
+    logits = router_logits(x, router)
+    assert logits.dtype == torch.float32
+    assert torch.allclose(logits.double(), x.double() @ router.double().T, atol=1e-6)
