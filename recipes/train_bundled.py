@@ -29,6 +29,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from check_overlap import document_digest
 
 from orderlens.models.bpe import BpeTokenizer
 from orderlens.models.bundled import bundled_folder, load_folder, save_folder
@@ -96,7 +97,9 @@ def pack_source(work: Path, source: str, shard: str, texts: Iterable[str], heldo
 
 
 def prepare_part(part: Path, work: Path) -> list[str]:
+    left_out = set((Path(__file__).parent / "left_out.txt").read_text().split())
     rows = [(str(row["source"]), str(row["text"])) for row in read_rows(part)]
+    rows = [(source, text) for source, text in rows if document_digest(text) not in left_out]
     sources = sorted({source for source, _ in rows})
     name = part.name.split(".")[0]
     return [

@@ -20,8 +20,11 @@ from orderlens.errors import OrderLensError, one_line
 VERB_MODULES: tuple[str, ...] = (
     "score",
     "generate",
+    "evaluate",
     "catalogue",
     "runs",
+    "analyze",
+    "train",
     "doctor",
 )
 """Modules of this package with a ``register(app)`` function, in the order of ``--help``."""

@@ -45,6 +45,11 @@ class BpeTokenizer:
         """Return the ids of ``text`` without special tokens."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the ids of ``text`` and, for each, the index of the character after its last one."""
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        return list(found.ids), [end for _, end in found.offsets]
+
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
         """Return the ids of several texts, in parallel where the library allows."""
         return [
@@ -56,7 +61,7 @@ class BpeTokenizer:
         return str(self._tokenizer.decode([int(item) for item in ids], skip_special_tokens=False))
 
     def byte_count(self, ids: Sequence[int]) -> int:
-        """Return how many bytes of text ``ids`` stand for (byte-level tokens spell one character per byte)."""
+        """Return how many bytes of text ``ids`` stand for (a byte-level token has one character per byte)."""
         return sum(len(self._tokenizer.id_to_token(int(item))) for item in ids)
 
     def token_id(self, token: str) -> int | None:

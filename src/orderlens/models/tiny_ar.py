@@ -6,6 +6,7 @@ right padding: under causal attention padding on the right cannot change what st
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -40,34 +41,42 @@ def causal_log_probs(network: Transformer, inputs_BT: Tensor, targets_BT: Tensor
 class CausalEvaluator:
     """Scores continuations with a causal model of our layout."""
 
-    def __init__(self, model: LoadedModel, name: str, batch_tokens: int = 4096) -> None:
+    def __init__(
+        self, model: LoadedModel, name: str, device: str | None = None, batch_tokens: int = 4096
+    ) -> None:
         if model.config.attention != "causal":
             raise ModelLoadError(
                 f"{name}: its attention is {model.config.attention}; an evaluator must be causal"
             )
         self.name = name
+        self._device = torch.device(device or "cpu")
         self._model = model
+        self._model.network.to(self._device)
         self._batch_tokens = batch_tokens
 
     def token_logprobs(self, pairs: Sequence[tuple[str, str]]) -> list[FloatArray]:
         """Return, per (prompt, continuation), the natural-log probability of each continuation token.
 
-        Prompt and continuation are tokenised apart; EOS stands before the prompt, so that even an empty
-        prompt conditions on something. An empty continuation gives an empty array.
+        Both are tokenised together; a token that straddles the boundary counts as the continuation's. EOS
+        stands before the prompt, so that even an empty prompt conditions on something.
         """
-        encode = self._model.tokenizer.encode
-        return self.id_logprobs([(encode(prompt), encode(text)) for prompt, text in pairs])
+        return self.id_logprobs([self._split(prompt, text) for prompt, text in pairs])
+
+    def _split(self, prompt: str, text: str) -> tuple[list[int], list[int]]:
+        ids, ends = self._model.tokenizer.encode_with_ends(prompt + text)
+        first = bisect_right(ends, len(prompt))
+        return ids[:first], ids[first:]
 
     def id_logprobs(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[FloatArray]:
-        """Do the same for token ids."""
-        for prompt, text in pairs:
-            if len(prompt) + len(text) > self._model.config.max_positions:
-                raise UserInputError(
-                    f"a text of {len(prompt) + len(text)} tokens is longer than {self.name} accepts "
-                    f"({self._model.config.max_positions})"
-                )
+        """Do the same for token ids; an empty continuation gives an empty array."""
+        lengths = [len(prompt) + len(text) for prompt, text in pairs]
+        limit = self._model.config.max_positions
+        if lengths and max(lengths) > limit:
+            raise UserInputError(
+                f"a text of {max(lengths)} tokens is longer than {self.name} accepts ({limit})"
+            )
         results: list[FloatArray] = [np.empty(0)] * len(pairs)
-        for batch in self._batches([len(prompt) + len(text) for prompt, text in pairs]):
+        for batch in self._batches(lengths):
             for index, values in zip(batch, self._score([pairs[index] for index in batch]), strict=True):
                 results[index] = values
         return results
@@ -90,16 +99,16 @@ class CausalEvaluator:
         targets = torch.full((len(pairs), longest), eos)
         for row, (prompt, text) in enumerate(pairs):
             targets[row, : len(prompt) + len(text)] = torch.tensor([*prompt, *text], dtype=torch.long)
+        targets = targets.to(self._device)
         inputs = functional.pad(targets[:, :-1], (1, 0), value=eos)
-        values = causal_log_probs(self._model.network, inputs, targets).double().numpy()
+        values = causal_log_probs(self._model.network, inputs, targets).double().cpu().numpy()
         return [
-            values[row, len(prompt) : len(prompt) + len(text)].copy()
-            for row, (prompt, text) in enumerate(pairs)
+            values[row, len(head) : len(head) + len(text)].copy() for row, (head, text) in enumerate(pairs)
         ]
 
 
-def load_evaluator(spec: str = "tiny-ar") -> CausalEvaluator:
-    """Load the bundled evaluator, or a causal model from a folder of our layout."""
-    if spec == "tiny-ar":
-        return CausalEvaluator(load_bundled(spec), spec)
-    return CausalEvaluator(load_folder(Path(spec)), spec)
+def load_tiny_evaluator(argument: str = "", device: str | None = None) -> CausalEvaluator:
+    """Load the bundled evaluator, or (``tiny-ar:FOLDER``) a causal model that ``orderlens train`` wrote."""
+    if argument:
+        return CausalEvaluator(load_folder(Path(argument)), f"tiny-ar:{argument}", device)
+    return CausalEvaluator(load_bundled("tiny-ar"), "tiny-ar", device)

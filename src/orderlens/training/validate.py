@@ -32,7 +32,8 @@ def any_order_bound(model: Transformer, windows_BT: Tensor, draws: int = 4, seed
     total = 0.0
     for draw in range(draws):
         masks = sample_masks(batch, length, group, step_generator(seed, draw, windows_BT.device))
-        total += float(loss(windows_BT, masks.first, masks.weight))
+        logp_BT = _log_probs(model, loss.hidden(windows_BT, masks.first), windows_BT)
+        total -= float((logp_BT * masks.weight).sum())
     return total / draws
 
 
@@ -81,10 +82,14 @@ def _across_blocks(ranks_BT: Tensor, block_size: int) -> Tensor:
 
 
 def _target_log_probs(model: Transformer, noisy_BT: Tensor, clean_BT: Tensor) -> Tensor:
-    hidden = _noisy_states(model, noisy_BT, clean_BT)
+    return _log_probs(model, _noisy_states(model, noisy_BT, clean_BT), clean_BT)
+
+
+def _log_probs(model: Transformer, hidden: Tensor, targets_BT: Tensor) -> Tensor:
+    """Return log p(target) [B, T] over the tokens that can be revealed, which the mask id is not."""
     logits_BTV = functional.linear(hidden, model.embedding.weight).float()
     logits_BTV[..., model.config.mask_id] = -torch.inf
-    return logits_BTV.log_softmax(-1).gather(-1, clean_BT[..., None]).squeeze(-1)
+    return logits_BTV.log_softmax(-1).gather(-1, targets_BT[..., None]).squeeze(-1)
 
 
 def _noisy_states(model: Transformer, noisy_BT: Tensor, clean_BT: Tensor) -> Tensor:

@@ -1,0 +1,93 @@
+"""``orderlens train``: a small order-agnostic (or autoregressive) model from text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orderlens.cli import options as opt
+from orderlens.cli.console import JsonFlag, print_json, print_text, progress_bar
+
+
+class AttentionChoice(StrEnum):
+    """What the model may see."""
+
+    block_causal = "block-causal"
+    full = "full"
+    causal = "causal"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("train")(train)
+
+
+def train(
+    data: Annotated[
+        list[Path], typer.Option("--data", "-d", help=".jsonl or .txt, plain, .gz or .xz; repeatable.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
+    steps: Annotated[int | None, typer.Option("--steps", help="Number of steps [default: 300].")] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option("--max-minutes", help="Train for so long instead; ends fully decayed.")
+    ] = None,
+    attention: Annotated[
+        AttentionChoice, typer.Option("--attention", help="causal trains an autoregressive model.")
+    ] = AttentionChoice.block_causal,
+    layers: Annotated[int, typer.Option("--layers", help="Transformer layers.")] = 3,
+    width: Annotated[int, typer.Option("--width", help="Model width.")] = 96,
+    heads: Annotated[int, typer.Option("--heads", help="Attention heads.")] = 3,
+    block_size: Annotated[int, typer.Option("--block-size", help="Tokens per block.")] = 32,
+    window: Annotated[int, typer.Option("--window", help="Tokens per training window.")] = 128,
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Windows per step.")] = 8,
+    vocab_size: Annotated[int, typer.Option("--vocab-size", help="Ids of the new tokenizer.")] = 1024,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", help="A tokenizer.json, or 'tiny' for the bundled one.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Keys weights, masks and shuffling.")] = 0,
+    device: opt.DeviceOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Train a small model from text; the folder it writes is a valid --model."""
+    from orderlens.models.small import pick_device
+    from orderlens.training.from_text import TextTraining, train_from_text
+
+    if steps is None and max_minutes is None:
+        steps = 300
+    options = TextTraining(
+        steps=steps, max_minutes=max_minutes, attention=attention.value, layers=layers, width=width,
+        heads=heads, block_size=block_size, window=window, batch_size=batch_size, vocab_size=vocab_size,
+        tokenizer=tokenizer, seed=seed, device=str(pick_device(device)),
+    )  # fmt: skip
+    with progress_bar("training (%)", 100, quiet=json) as advance:
+        summary = train_from_text(data, out, options, resume=resume, report=_Percent(advance))
+    if json:
+        print_json(summary)
+    else:
+        print_text(_describe(summary))
+
+
+class _Percent:
+    """Turns metrics lines into whole per cents on a progress bar."""
+
+    def __init__(self, advance: Callable[[int], object]) -> None:
+        self._advance, self._shown = advance, 0
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        percent = min(100, int(100 * line["progress"]))
+        self._advance(percent - self._shown)
+        self._shown = percent
+
+
+def _describe(summary: dict[str, Any]) -> str:
+    orders = ", ".join(f"{order} {value:.3f}" for order, value in summary["heldout_nats_per_token"].items())
+    return (
+        f"{summary['out']}: {summary['parameters'] / 1e6:.2f} M parameters, {summary['steps']} steps, "
+        f"last loss {summary['loss']:.3f} nats per token\nheld-out log P/n: {orders or 'no held-out text'}\n"
+        f"use it with --model {summary['out']}"
+    )
