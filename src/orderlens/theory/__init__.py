@@ -1,1 +1,88 @@
-"""theory"""
+"""Uniform spreading: how the shape of a confidence trace limits greedy recovery of a target.
+
+numpy and scipy only. Functions of q take probabilities, functions of y take y = log q in nats; scalars and
+arrays of any shape are welcome and keep their shape. Errors are subclasses of ``ValueError``.
+"""
+
+from orderlens.theory.competitors import (
+    d1_k,
+    d2_k,
+    log_failure_k,
+    log_success_k,
+    log_success_masses,
+    success_k,
+    success_masses,
+    zipf_masses,
+)
+from orderlens.theory.concavity import (
+    CriticalPoint,
+    Interval,
+    concavity_margin,
+    concavity_ratio,
+    critical_point,
+    critical_sigma,
+    violation_intervals,
+)
+from orderlens.theory.errors import CompetitorError, NoiseError, ProbabilityError, ProfileError, TheoryError
+from orderlens.theory.estimate import FitBin, NoiseFit, fit_noise
+from orderlens.theory.majorisation import Comparison, compare_spread, majorises
+from orderlens.theory.optimum import BestProfile, best_profile
+from orderlens.theory.radius import taylor_radius
+from orderlens.theory.spreading import (
+    Bottleneck,
+    SecondOrder,
+    bottlenecks,
+    jensen_loss,
+    log_distortion,
+    log_recoverability,
+    second_order,
+    uniform_log_recoverability,
+)
+from orderlens.theory.step import d1, d2, inverse_mills, log_failure, log_success, mills_excess, success
+
+__all__ = [
+    "BestProfile",
+    "Bottleneck",
+    "Comparison",
+    "CompetitorError",
+    "CriticalPoint",
+    "FitBin",
+    "Interval",
+    "NoiseError",
+    "NoiseFit",
+    "ProbabilityError",
+    "ProfileError",
+    "SecondOrder",
+    "TheoryError",
+    "best_profile",
+    "bottlenecks",
+    "compare_spread",
+    "concavity_margin",
+    "concavity_ratio",
+    "critical_point",
+    "critical_sigma",
+    "d1",
+    "d1_k",
+    "d2",
+    "d2_k",
+    "fit_noise",
+    "inverse_mills",
+    "jensen_loss",
+    "log_distortion",
+    "log_failure",
+    "log_failure_k",
+    "log_recoverability",
+    "log_success",
+    "log_success_k",
+    "log_success_masses",
+    "majorises",
+    "mills_excess",
+    "second_order",
+    "success",
+    "success_k",
+    "success_masses",
+    "taylor_radius",
+    "uniform_log_recoverability",
+    "violation_intervals",
+    "zipf_masses",
+]

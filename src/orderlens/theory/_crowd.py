@@ -1,0 +1,213 @@
+"""The target against its competitors: log-chance to win or lose, and how it bends, as functions of the lead.
+
+All noises are in units of σ. If c_i is the target's mean lead over competitor i and t its own noise, it wins
+with probability f = E[∏ Φ(c_i + t)^{n_i}], t ~ N(0, 1), where n_i competitors share the lead c_i. Write G =
+log f for a common shift u of all leads. Tilting the law of t by the product (p) or by the product's
+derivative (m) gives
+
+* G' = E_p[t],  G'' = Var_p[t] − 1, used where f < ½;
+* f' = ∫ φ(t) (∏)'(t) dt,  −G''/G' = G' − E_m[t], and 1 − f integrated by itself, used where f ≥ ½,
+
+so that neither tail is a difference of nearly equal numbers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from orderlens.theory._inputs import Array
+from orderlens.theory._quadrature import (
+    DROP,
+    LOG_ROOT_2PI,
+    Curve,
+    Integral,
+    around_peak,
+    bisect_peak,
+    climb,
+    unit_rule,
+)
+from orderlens.theory.step import inverse_mills_kernel, mills_excess_kernel
+
+ROWS = 512
+"""Leads integrated at once: a [512, 160] block of nodes stays in the second-level cache."""
+
+_FURTHEST = 1e150
+_FAR_RIGHT = 20.0
+_TABLE = 1 << 18
+"""Nodes × competitors evaluated at once for unequal competitors."""
+
+
+class Competition(NamedTuple):
+    """What the competitors leave the target, all [N].
+
+    Attributes:
+        log_win: G = log f.
+        log_lose: log(1 − f).
+        log_slope: log G', with respect to the lead.
+        bend: −G''/G' > 0; log f is concave in log q exactly where this exceeds σq.
+    """
+
+    log_win: Array
+    log_lose: Array
+    log_slope: Array
+    bend: Array
+
+
+def equal_crowd(u: Array, k: float, *, bends: bool = True) -> Competition:
+    """Solve for k ≥ 1 equal competitors at mean lead u [N]; without ``bends`` the last two are not valid."""
+    u = np.clip(u, -_FURTHEST, _FURTHEST)
+    starts = range(0, max(u.size, 1), ROWS)
+    parts = [_equal_piece(u[start : start + ROWS], k, bends) for start in starts]
+    return Competition(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _equal_piece(u: Array, k: float, bends: bool) -> Competition:
+    with np.errstate(all="ignore"):
+        win = _lead_integral(u, k, 0.0)
+        log_win = np.minimum(win.log_value, 0.0)
+        log_lose = np.log(-np.expm1(log_win))
+        log_slope, bend = np.log(win.mean), (1.0 - win.variance) / win.mean
+        ahead = np.flatnonzero(log_win > -np.log(2.0))
+        if ahead.size:
+            log_lose[ahead] = _losing_integral(u[ahead], k).log_value
+            log_win[ahead] = np.log1p(-np.exp(log_lose[ahead]))
+        if ahead.size and bends:
+            rate = _lead_integral(u[ahead], k - 1.0, 1.0)
+            log_slope[ahead] = rate.log_value + np.log(k) - LOG_ROOT_2PI - log_win[ahead]
+            bend[ahead] = np.exp(log_slope[ahead]) - rate.mean
+    return Competition(log_win, log_lose, log_slope, bend)
+
+
+def _lead_integral(u: Array, power: float, bell: float) -> Integral:
+    """Integrate φ(t) Φ(u + t)^power e^{−bell (u + t)²/2}; bell is 0 or 1."""
+
+    def value(t: Array) -> Array:
+        w = _beside(u, t) + t
+        return np.asarray(power * log_ndtr(w) - 0.5 * (t * t + bell * w * w))
+
+    def slope(t: Array) -> Array:
+        w = u + t
+        return power * inverse_mills_kernel(w) - t - bell * w
+
+    def steepness(t: Array) -> Array:
+        w = u + t
+        return 1.0 + bell + power * inverse_mills_kernel(w) * mills_excess_kernel(w)
+
+    return around_peak(value, slope, climb(slope, steepness, -0.5 * bell * u), 1.0 + bell)
+
+
+def _losing_integral(u: Array, k: float) -> Integral:
+    """Integrate φ(t)(1 − Φ(u + t)^k)."""
+
+    def value(t: Array) -> Array:
+        return log_any_ahead(_beside(u, t) + t, k) - 0.5 * t * t
+
+    def slope(t: Array) -> Array:
+        w = u + t
+        near = -k * inverse_mills_kernel(w) / np.expm1(-k * log_ndtr(w))
+        return np.where(w > _FAR_RIGHT, -inverse_mills_kernel(-w), near) - t
+
+    peak = bisect_peak(slope, -(np.maximum(u, 0.0) + 7.0), np.zeros_like(u))
+    return around_peak(value, slope, peak, 1.0)
+
+
+def _beside(u: Array, t: Array) -> Array:
+    """Shape u [N] so that it lines up with t, which is [N] or [N, nodes]."""
+    return u if t.ndim == 1 else u[:, None]
+
+
+def log_any_ahead(w: Array, k: float) -> Array:
+    """Return log(1 − Φ(w)^k): the log-chance that one of k competitors is ahead by more than w."""
+    value = np.log(-np.expm1(k * log_ndtr(w)))
+    far = w > _FAR_RIGHT
+    if far.any():
+        value[far] = np.log(k) + log_ndtr(-w[far])
+    return np.asarray(value)
+
+
+def mixed_log_win(leads: Array, counts: Array) -> float:
+    """Return log f of one target against ``counts`` [M] competitors at mean leads ``leads`` [M]."""
+    with np.errstate(all="ignore"):
+        win = float(_mixed_win(leads, counts).log_value[0])
+        if win <= -np.log(2.0):
+            return win
+        t, measure = _covering_panels(leads)
+        log_all_behind = _crowd_sum(log_ndtr, t, leads, counts)
+        return float(np.log1p(-np.exp(_log_lose(measure, log_all_behind, t, leads, counts))))
+
+
+def mixed_bend(leads: Array, counts: Array) -> float:
+    """Return −G''/G' of one target against unequal competitors."""
+    with np.errstate(all="ignore"):
+        win = _mixed_win(leads, counts)
+        if win.log_value[0] <= -np.log(2.0):
+            return float((1.0 - win.variance[0]) / win.mean[0])
+        t, measure = _covering_panels(leads)
+        log_all_behind = _crowd_sum(log_ndtr, t, leads, counts)
+        rate = measure + log_all_behind + np.log(_crowd_sum(inverse_mills_kernel, t, leads, counts))
+        log_rate = _log_sum(rate)
+        log_win = np.log1p(-np.exp(_log_lose(measure, log_all_behind, t, leads, counts)))
+        return float(np.exp(log_rate - log_win) - np.sum(t * np.exp(rate - log_rate)))
+
+
+def _mixed_win(leads: Array, counts: Array) -> Integral:
+    """Integrate φ(t) ∏ Φ(c_i + t)^{n_i} around its peak."""
+
+    def value(t: Array) -> Array:
+        return _crowd_sum(log_ndtr, t, leads, counts) - 0.5 * t * t
+
+    def slope(t: Array) -> Array:
+        return _crowd_sum(inverse_mills_kernel, t, leads, counts) - t
+
+    def steepness(t: Array) -> Array:
+        return 1.0 + _crowd_sum(_mills_product, t, leads, counts)
+
+    return around_peak(value, slope, climb(slope, steepness, np.zeros(1)), 1.0)
+
+
+def _mills_product(w: Array) -> Array:
+    return inverse_mills_kernel(w) * mills_excess_kernel(w)
+
+
+def _covering_panels(leads: Array) -> tuple[Array, Array]:
+    """Nodes t and log-weights of φ(t)dt that serve where f ≥ ½.
+
+    The losing integrand need not have one peak here, so panels of unit width cover all that matters: it is at
+    most φ(t), and the losing chance at least that against the hardest competitor alone; the rest is under
+    e^{−40} of it.
+    """
+    hardest = float(log_ndtr(-np.min(leads) / np.sqrt(2.0)))
+    reach = float(np.sqrt(2.0 * (DROP - hardest)))
+    span = reach + 9.0
+    nodes, weights = unit_rule(int(np.ceil(span)), 16)
+    t = span * nodes - reach
+    return t, np.log(span * weights) - 0.5 * t * t - LOG_ROOT_2PI
+
+
+def _log_lose(measure: Array, log_all_behind: Array, t: Array, leads: Array, counts: Array) -> float:
+    """Return log(1 − f); where the product of Φ rounds to 1, its complement is the sum of single chances."""
+    value = np.log(-np.expm1(log_all_behind))
+    lost = log_all_behind > -1e-290
+    if lost.any():
+        logs = log_ndtr(-(leads + t[lost][:, None])) + np.log(counts)
+        value[lost] = np.logaddexp.reduce(logs, axis=1)
+    return _log_sum(measure + value)
+
+
+def _log_sum(logs: Array) -> float:
+    top = logs.max()
+    return float(top + np.log(np.exp(logs - top).sum()))
+
+
+def _crowd_sum(function: Curve, t: Array, leads: Array, counts: Array) -> Array:
+    """Σ_i n_i function(c_i + t) for every t, of any shape, in tables of bounded size."""
+    flat = t.reshape(-1)
+    rows = max(1, _TABLE // leads.size)
+    pieces = [
+        np.asarray(function(leads + flat[start : start + rows, None])) @ counts
+        for start in range(0, flat.size, rows)
+    ]
+    return np.concatenate(pieces).reshape(t.shape)

@@ -1,0 +1,178 @@
+"""The likelihood of argmax hits and its surface around the maximum. Public face: ``estimate``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+from scipy.interpolate import RectBivariateSpline
+from scipy.optimize import minimize, minimize_scalar
+
+from orderlens.theory import _inputs
+from orderlens.theory._binning import Knots
+from orderlens.theory._crowd import equal_crowd
+from orderlens.theory._inputs import Array
+from orderlens.theory.errors import ProfileError
+from orderlens.theory.step import logit_of_log
+
+SIGMA_RANGE = (0.01, 20.0)
+LARGEST_K = 1e6
+BOUNDS = ((float(np.log(SIGMA_RANGE[0])), float(np.log(SIGMA_RANGE[1]))), (0.0, float(np.log(LARGEST_K))))
+"""Searched range of (log σ, log k)."""
+
+_DROP_95 = 1.9207294103470618
+"""Half the 95 % quantile of χ² with one degree of freedom."""
+
+_LOWEST = -1e6
+_SIDE = 11
+_FINE = 241
+
+Interval = tuple[float, float]
+
+
+class HitData:
+    """Reveals reduced to knot weights, and their log-likelihood as a function of (log σ, log k).
+
+    Attributes:
+        y: log q of the reveals used [N], those with q < 1.
+        hit: whether the target was the argmax [N].
+        logit: logit q [N].
+    """
+
+    def __init__(self, y: ArrayLike, hit: ArrayLike) -> None:
+        all_y, all_hit = _inputs.profile(y), np.asarray(hit)
+        if all_y.ndim != 1 or all_hit.shape != all_y.shape:
+            raise ProfileError(
+                f"y and hit must be of one length; got shapes {all_y.shape} and {all_hit.shape}"
+            )
+        if all_hit.dtype.kind not in "biu" or not np.isin(all_hit, (0, 1)).all():
+            raise ProfileError(f"hit must hold booleans (or 0 and 1); got {all_hit.dtype} values")
+        self.used = all_y < 0
+        self.y, self.hit = all_y[self.used], all_hit[self.used].astype(bool)
+        if self.hit.all() or not self.hit.any():
+            raise ProfileError(
+                f"the fit needs hits and misses; got {int(self.hit.sum())} hits in {self.hit.size}"
+            )
+        with np.errstate(all="ignore"):
+            self.logit = logit_of_log(self.y)[0]
+        self.knots = Knots(self.logit)
+        sides = (self.hit.astype(np.float64), (~self.hit).astype(np.float64))
+        self.weights = np.concatenate([self.knots.gather(side) for side in sides])
+
+    def log_chances(self, log_sigma: float, log_k: float) -> Array:
+        """Return log f, then log(1 − f), at the knots [2G]; what underflows stays comparable, very low."""
+        leads = (log_k + self.knots.logit) / np.exp(log_sigma)
+        crowd = equal_crowd(leads, float(np.exp(log_k)), bends=False)
+        return np.asarray(np.maximum(np.concatenate([crowd.log_win, crowd.log_lose]), _LOWEST))
+
+    def log_likelihood(self, log_sigma: float, log_k: float) -> float:
+        """Σ log f over hits + Σ log(1 − f) over misses."""
+        return float(self.weights @ self.log_chances(log_sigma, log_k))
+
+    def fitted(self, log_sigma: float, log_k: float) -> Array:
+        """Return f at every reveal [N]."""
+        chances = self.log_chances(log_sigma, log_k)[: self.knots.logit.size]
+        return np.asarray(np.clip(self.knots.weights @ np.exp(chances), 0.0, 1.0))
+
+    def weights_by_group(self, groups: ArrayLike | None) -> Any:
+        """Return sparse knot weights [groups, 2G]; without labels every reveal is its own group."""
+        labels = np.arange(self.used.size) if groups is None else np.asarray(groups)
+        if labels.shape != self.used.shape:
+            raise ProfileError(f"groups must have one label per reveal; got shape {labels.shape}")
+        _, index = np.unique(labels[self.used], return_inverse=True)
+        rows = np.arange(index.size)
+        blocks = [
+            sparse.csr_array((side.astype(np.float64), (index, rows))) @ self.knots.weights
+            for side in (self.hit, ~self.hit)
+        ]
+        return sparse.hstack(blocks, format="csr")
+
+
+def maximise(data: HitData) -> tuple[float, float]:
+    """Return (log σ, log k) of largest likelihood: a coarse grid, then Nelder–Mead."""
+    starts = [
+        (a, b) for a in np.log([0.05, 0.2, 0.5, 1.0, 2.0, 5.0]) for b in np.log([1.0, 4.0, 30.0, 1000.0, 1e5])
+    ]
+    start = np.array(max(starts, key=lambda point: data.log_likelihood(*point)))
+    simplex = start + np.array([[0.05, 0.05], [0.35, 0.05], [0.05, 0.8]])
+    options: Any = {"xatol": 1e-5, "fatol": 1e-6, "initial_simplex": simplex}
+
+    def loss(point: Array) -> float:
+        return -data.log_likelihood(float(point[0]), float(point[1]))
+
+    found = minimize(loss, simplex[0], method="Nelder-Mead", bounds=BOUNDS, options=options)
+    return float(found.x[0]), float(found.x[1])
+
+
+def maximise_one(data: HitData) -> tuple[float, float]:
+    """Return log σ of largest likelihood with k = 1, and that log-likelihood."""
+    found = minimize_scalar(lambda x: -data.log_likelihood(float(x), 0.0), bounds=BOUNDS[0], method="bounded")
+    return float(found.x), -float(found.fun)
+
+
+class Surface:
+    """log-chances on a grid of (log σ, log k) around the maximum.
+
+    A log-likelihood is linear in the knot weights, so one table serves the data and every resample of it.
+    """
+
+    def __init__(self, data: HitData, best: tuple[float, float]) -> None:
+        spread = _standard_errors(data, best)
+        self.axes = [
+            np.linspace(max(centre - 4.5 * width, low), min(centre + 4.5 * width, high), _SIDE)
+            for centre, width, (low, high) in zip(best, spread, BOUNDS, strict=True)
+        ]
+        self.fine = [np.linspace(axis[0], axis[-1], _FINE) for axis in self.axes]
+        self.table = np.array(
+            [data.log_chances(float(a), float(b)) for a in self.axes[0] for b in self.axes[1]]
+        )
+        self.weights = data.weights
+
+    def profile_intervals(self) -> list[Interval]:
+        """95 % intervals of σ and k: where the likelihood, maximised over the other, is within 1.92."""
+        surface = self._smooth(self.weights)
+        inside = surface >= surface.max() - _DROP_95
+        return [_span(self.fine[axis], inside.any(axis=1 - axis)) for axis in (0, 1)]
+
+    def bootstrap(self, by_group: Any, count: int, rng: np.random.Generator) -> list[Interval]:
+        """95 % percentile intervals of σ and k over ``count`` resamples of the groups."""
+        size = by_group.shape[0]
+        found = np.empty((count, 2))
+        for draw in range(count):
+            times = rng.multinomial(size, np.full(size, 1.0 / size)).astype(np.float64)
+            surface = self._smooth(np.asarray(by_group.T @ times))
+            place = np.unravel_index(int(surface.argmax()), surface.shape)
+            found[draw] = [self.fine[axis][place[axis]] for axis in (0, 1)]
+        low, high = np.exp(np.quantile(found, [0.025, 0.975], axis=0))
+        return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+
+    def _smooth(self, weights: Array) -> Array:
+        values = (self.table @ weights).reshape(_SIDE, _SIDE)
+        spline = RectBivariateSpline(self.axes[0], self.axes[1], values - values.max())
+        return np.asarray(spline(self.fine[0], self.fine[1]))
+
+
+def _span(axis: Array, inside: Array) -> Interval:
+    chosen = np.exp(axis[inside])
+    return float(chosen[0]), float(chosen[-1])
+
+
+def _standard_errors(data: HitData, best: tuple[float, float]) -> Array:
+    """Marginal standard errors of (log σ, log k) from second differences; wide when the surface is flat."""
+    h = 0.02
+    a, b = best[0], max(best[1], h)
+
+    def at(i: int, j: int) -> float:
+        return data.log_likelihood(a + i * h, b + j * h)
+
+    middle = at(0, 0)
+    cross = (at(1, 1) - at(1, -1) - at(-1, 1) + at(-1, -1)) / 4.0
+    information = -np.array(
+        [[at(1, 0) + at(-1, 0) - 2 * middle, cross], [cross, at(0, 1) + at(0, -1) - 2 * middle]]
+    )
+    values = np.linalg.eigvalsh(information / h**2)
+    if values[0] <= 0.05:
+        return np.array([0.5, 2.0])
+    return np.clip(np.sqrt(np.diag(np.linalg.inv(information / h**2))), 1e-4, [0.5, 2.0])

@@ -1,0 +1,137 @@
+"""A whole profile: what a trace of confidences costs against spreading the same total evenly.
+
+A profile is y_t = log q_t on the last axis. If steps succeed independently, log A = Σ g(y_t); the even
+profile with the same total reaches n·g(ȳ); the difference is the Jensen loss, exact for every profile. Its
+second-order form n/2·g''(ȳ)·Var is the paper's reason to look at Var, with the sign that g'' really has.
+Nothing here knows orders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from orderlens.theory import _inputs
+from orderlens.theory._inputs import Array, Values
+from orderlens.theory.competitors import d2_k, log_success_k
+from orderlens.theory.errors import ProfileError
+from orderlens.theory.radius import taylor_radius
+
+
+@dataclass(frozen=True, slots=True)
+class SecondOrder:
+    """The second-order picture of one profile, beside the exact one.
+
+    Attributes:
+        log_a: n·g(ȳ) + (n/2) g''(ȳ) Var, the approximation of log A.
+        loss: −(n/2) g''(ȳ) Var, its Jensen loss; negative where g is convex.
+        exact_loss: n·g(ȳ) − Σ g(y_t).
+        curvature: g''(ȳ), signed.
+        variance: Var(y), ddof 0.
+        radius: radius of convergence of g's Taylor series at ȳ (an upper bound of it for k > 1).
+        furthest: max |y_t − ȳ|.
+    """
+
+    log_a: float
+    loss: float
+    exact_loss: float
+    curvature: float
+    variance: float
+    radius: float
+    furthest: float
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the series converges at every step; without it the second order says nothing reliable."""
+        return self.furthest < self.radius
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """One step that costs much: its index in the trace, y, g(y) and its share of log A (0 to 1)."""
+
+    step: int
+    y: float
+    log_success: float
+    share: float
+
+
+def log_recoverability(y: ArrayLike, sigma: float, k: float = 1) -> Values:
+    """Return log A = Σ_t g_k(y_t), the log-chance that greedy decoding recovers the whole target.
+
+    Args:
+        y: log q of every step [..., n]; exactly 0 counts as certain.
+        sigma: noise scale.
+        k: number of equal competitors.
+    """
+    return _step_logs(_inputs.profile(y), sigma, k).sum(axis=-1)[()]
+
+
+def log_distortion(y: ArrayLike, sigma: float, k: float = 1) -> Values:
+    """Return log D = Σ_t (g_k(y_t) − y_t), so that A = P·D."""
+    checked = _inputs.profile(y)
+    return (_step_logs(checked, sigma, k) - checked).sum(axis=-1)[()]
+
+
+def uniform_log_recoverability(log_p: ArrayLike, n: int, sigma: float, k: float = 1) -> Values:
+    """n·g_k(log P/n): log A of n equal steps that share the total ``log_p``; the most possible up to σ₀."""
+    if n < 1:
+        raise ProfileError(f"a profile needs at least one step; got n = {n!r}")
+    total = _inputs.profile(np.asarray(log_p)[..., None])[..., 0]
+    return n * _step_logs(total / n, sigma, k)[()]
+
+
+def jensen_loss(y: ArrayLike, sigma: float, k: float = 1) -> Values:
+    """n·g_k(ȳ) − Σ_t g_k(y_t): what unevenness costs in log A, exactly; negative where unevenness pays."""
+    checked = _inputs.profile(y)
+    n = checked.shape[-1]
+    even = _step_logs(checked.mean(axis=-1), sigma, k)
+    return (n * even - _step_logs(checked, sigma, k).sum(axis=-1))[()]
+
+
+def second_order(y: ArrayLike, sigma: float, k: float = 1) -> SecondOrder:
+    """Return the signed second-order prediction for one profile [n], with the exact loss beside it."""
+    checked = _one_profile(y)
+    n, mean = checked.size, float(checked.mean())
+    if mean == 0.0:
+        return SecondOrder(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    variance = float(checked.var())
+    curvature = float(d2_k(mean, k, sigma))
+    loss = -0.5 * n * curvature * variance
+    return SecondOrder(
+        log_a=n * float(log_success_k(mean, k, sigma)) - loss,
+        loss=loss,
+        exact_loss=float(jensen_loss(checked, sigma, k)),
+        curvature=curvature,
+        variance=variance,
+        radius=taylor_radius(mean, sigma) if k == 1 else -mean,
+        furthest=float(np.max(np.abs(checked - mean))),
+    )
+
+
+def bottlenecks(y: ArrayLike, sigma: float, k: float = 1, top: int = 5) -> list[Bottleneck]:
+    """Return the ``top`` steps of one profile [n] that cost most of log A, dearest first."""
+    checked = _one_profile(y)
+    cost = _step_logs(checked, sigma, k)
+    total = float(cost.sum())
+    dearest = np.argsort(cost, kind="stable")[: max(top, 0)]
+    share = np.divide(cost, total, out=np.zeros_like(cost), where=total != 0)
+    return [Bottleneck(int(i), float(checked[i]), float(cost[i]), float(share[i])) for i in dearest]
+
+
+def _one_profile(y: ArrayLike) -> Array:
+    checked = _inputs.profile(y)
+    if checked.ndim != 1:
+        raise ProfileError(f"one profile at a time, please; got shape {checked.shape}")
+    return checked
+
+
+def _step_logs(y: Array, sigma: float, k: float) -> Array:
+    """g_k of every step, 0 where y is exactly 0."""
+    noise, crowd = _inputs.single_noise(sigma), _inputs.competitors(k)
+    out = np.zeros(y.shape)
+    inside = y < 0
+    out[inside] = log_success_k(y[inside], crowd, noise)
+    return out
