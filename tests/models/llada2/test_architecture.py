@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from orderlens.models.llada2 import reference
 from orderlens.models.llada2.config import LLaDA2Config, parse_config, read_json

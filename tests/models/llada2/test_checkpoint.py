@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-safetensors_torch = pytest.importorskip("safetensors.torch")
+import torch
+from safetensors import torch as safetensors_torch
 
 from orderlens.errors import ModelLoadError
 from orderlens.models.llada2.checkpoint import Checkpoint, expected_shapes, load_weights, weights_digest

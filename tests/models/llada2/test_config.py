@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from orderlens.errors import ModelLoadError
 from orderlens.models.llada2.config import MINI, parse_config, read_json
 

@@ -3,10 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-torch = pytest.importorskip("torch")
 
 from orderlens.models.llada2.config import MINI
 from orderlens.models.llada2.reference import _chosen_experts

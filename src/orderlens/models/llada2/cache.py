@@ -102,9 +102,10 @@ class PagePool:
     def reserve(self, wanted: Iterable[tuple[Slot, int]]) -> None:
         """Make room up to a new length in each slot; all of them or, when memory ends, none."""
         plan = [(slot, length, self._new_pages(slot, length)) for slot, length in wanted]
-        needed = sum(count for _, _, count in plan)
-        if needed > len(self._free_pages):
-            self._grow_pages(max(2 * self.n_pages, self.n_pages + needed), self.n_pages + needed)
+        shortfall = sum(count for _, _, count in plan) - len(self._free_pages)
+        if shortfall > 0:
+            least = self.n_pages + shortfall
+            self._grow_pages(max(2 * self.n_pages, least), least)
         for slot, length, _ in plan:
             self._own_last_page(slot)
             missing = -(-length // PAGE) - len(slot.pages)

@@ -32,7 +32,7 @@ class HeadTiling:
     warps: int
     stages: int
     registers: int | None = None
-    """Cap per thread, so that two programs share a multiprocessor and one's reductions hide the other's loads."""
+    """Cap per thread: with two programs on a multiprocessor, one reduces while the other loads."""
 
 
 TILINGS = (

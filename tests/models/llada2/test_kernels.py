@@ -1,0 +1,225 @@
+"""Every kernel against its plain torch counterpart.
+
+Runs on a CUDA GPU, or without one in Triton's interpreter (TRITON_INTERPRET=1); skipped elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from orderlens.models.llada2 import kernels
+from orderlens.models.llada2.cache import PagePool
+from orderlens.models.llada2.config import MINI
+from orderlens.models.llada2.experts import loop_over_experts
+from orderlens.models.llada2.network import Network
+from orderlens.models.llada2.routing import choose_experts, with_shared
+from orderlens.models.llada2.torch_ops import TorchOps
+from orderlens.models.llada2.weights import StackedExperts, random_weights
+from orderlens.models.llada2.window import Windows, pack
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter warns of −inf − −inf
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+needs_triton = pytest.mark.skipif(
+    find_spec("triton") is None or not (INTERPRETED or torch.cuda.is_available()),
+    reason="needs Triton and a CUDA GPU (or TRITON_INTERPRET=1)",
+)
+DEVICE = torch.device("cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda")
+DTYPE = torch.float32 if INTERPRETED else torch.bfloat16
+ROUGH = 1e-5 if INTERPRETED else 2e-2
+SMALL = replace(
+    MINI,
+    vocab_size=64,
+    hidden_size=64,
+    n_layers=2,
+    dense_width=64,
+    expert_width=32,
+    n_experts=16,
+    n_active=4,
+    n_groups=4,
+    n_kept_groups=2,
+    n_heads=4,
+    n_kv_heads=2,
+    head_width=32,
+    rotary_width=16,
+    max_positions=512,
+)
+
+
+def relative_error(found: Any, expected: Any) -> float:
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+def randn(*shape: int, seed: int = 0, scale: float = 1.0) -> Any:
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale
+    return values.to(DEVICE, DTYPE)
+
+
+def test_published_shapes_are_supported() -> None:
+    assert kernels.supports(MINI)
+    assert not kernels.supports(replace(MINI, n_experts=24))
+
+
+@needs_triton
+def test_add_norm() -> None:
+    from orderlens.models.llada2.kernels.norm import add_rms_norm
+
+    plain = TorchOps(SMALL, DEVICE, DTYPE)
+    x, delta, weight = randn(5, 96), randn(5, 96, seed=1), randn(96, seed=2)
+    total, normed = add_rms_norm(x, delta, weight, 1e-6)
+    expected = plain.add_norm(x, delta, weight)
+    assert relative_error(total, expected[0]) < ROUGH
+    assert relative_error(normed, expected[1]) < ROUGH
+    assert relative_error(add_rms_norm(x, None, weight, 1e-6)[1], plain.norm(x, weight)) < ROUGH
+
+
+@needs_triton
+def test_routing() -> None:
+    from orderlens.models.llada2.kernels.route import choose_experts as route
+
+    logits = torch.randn(9, 16, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    bias = torch.randn(16, generator=torch.Generator().manual_seed(4)).to(DEVICE) * 0.2
+    ids, weights = route(logits, bias, SMALL)
+    expected_ids, expected_weights = with_shared(*choose_experts(logits, bias, SMALL), SMALL)
+    assert ids.tolist() == expected_ids.tolist()
+    assert torch.allclose(weights, expected_weights, atol=1e-6)
+
+
+@needs_triton
+@pytest.mark.parametrize("block_m", [1, 4, 16])
+def test_tiles_cover_every_assignment_once(block_m: int) -> None:
+    from orderlens.models.llada2.kernels.plan import plan_tiles
+
+    ids = torch.randint(0, 12, (13, 3), generator=torch.Generator().manual_seed(5), dtype=torch.int32)
+    ids[ids == 4] = 11  # an idle expert, and a busy one
+    plan = plan_tiles(ids.to(DEVICE), 12, block_m)
+    flat, order = ids.flatten(), plan.order_A.cpu()
+    assert sorted(order.tolist()) == list(range(39))
+    seen = []
+    for expert, low, high in plan.tiles_M3.tolist():
+        if expert >= 0:
+            assert 0 < high - low <= block_m
+            assert (flat[order[low:high]] == expert).all()
+            seen += range(low, high)
+    assert sorted(seen) == list(range(39))
+    for expert in range(12):
+        places = order[flat[order] == expert].tolist()
+        assert places == sorted(places)
+
+
+@needs_triton
+@pytest.mark.parametrize("swap", [False, True])
+def test_experts(swap: bool) -> None:
+    from orderlens.models.llada2.kernels.experts import Tiling, combine, down, gate_up
+    from orderlens.models.llada2.kernels.plan import plan_tiles
+
+    experts = StackedExperts(randn(6, 64, 64, seed=6, scale=0.2), randn(6, 64, 32, seed=7, scale=0.2))
+    x = randn(21, 64, seed=8)
+    generator = torch.Generator().manual_seed(9)
+    ids = torch.stack([torch.randperm(5, generator=generator)[:2] for _ in range(21)]).to(DEVICE)
+    weights = torch.rand(21, 2, generator=generator).to(DEVICE)
+    tiling = Tiling(32, 32, 4, 2, swap)
+    plan = plan_tiles(ids.int(), 6, 16)
+    y = down(gate_up(x, experts, plan, tiling), experts, plan, tiling)
+    residual, norm = randn(21, 64, seed=10), randn(64, seed=11)
+    total, normed = combine(y, weights, residual, norm, 1e-6)
+    expected = residual + loop_over_experts(x, ids, weights, experts)
+    assert relative_error(total, expected) < ROUGH
+    assert relative_error(normed, TorchOps(SMALL, DEVICE, DTYPE).norm(expected, norm)) < ROUGH
+
+
+@needs_triton
+def test_a_whole_forward_with_prefix_padding_and_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sequences of different grids are cached together, then continued; with one and with four splits."""
+    from orderlens.models.llada2.triton_ops import TritonOps
+
+    weights = random_weights(SMALL, DEVICE, DTYPE, seed=1, std=0.15)
+    found = {}
+    for ops in (TorchOps(SMALL, DEVICE, DTYPE), TritonOps(SMALL, DEVICE, DTYPE)):
+        network = Network(weights, SMALL, ops)
+        pool = PagePool(SMALL, DEVICE, DTYPE)
+        slots = [pool.open(), pool.open()]
+        pool.reserve([(slots[0], 48), (slots[1], 21)])
+        pool.flush()
+        tokens = np.random.default_rng(0).integers(0, 64, (5, 16))
+        rows = np.array([slots[0].row] * 3 + [slots[1].row] * 2)
+        store = pack(rows, np.array([0, 16, 32, 0, 5]), np.array([16, 16, 16, 5, 16]), tokens)
+        network.store(Windows(torch.from_numpy(store).to(DEVICE), 32), pool)
+        packed = pack(rows[[0, 3]], np.array([48, 21]), np.array([16, 16]), tokens[:2])
+        windows = Windows(torch.from_numpy(packed).to(DEVICE), 48)
+        found[type(ops).__name__] = network.hidden(windows, pool)
+        found[type(ops).__name__ + " keys"] = pool.keys[1][slots[0].pages + slots[1].pages]
+        if isinstance(ops, TritonOps):
+            monkeypatch.setattr(ops, "splits", lambda *_: 4)
+            found["four splits"] = network.hidden(windows, pool)
+    loose = 1e-4 if INTERPRETED else 0.1
+    assert relative_error(found["TritonOps"], found["TorchOps"]) < loose
+    assert relative_error(found["TritonOps keys"], found["TorchOps keys"]) < loose
+    assert relative_error(found["four splits"], found["TritonOps"]) < loose
+
+
+@needs_triton
+@pytest.mark.parametrize(("rows", "vocab", "valid"), [(5, 300, 290), (40, 520, 513), (1, 128, 128)])
+def test_fused_head(rows: int, vocab: int, valid: int) -> None:
+    from orderlens.models.llada2.fused_head import position_stats_fused
+
+    hidden, unembed = randn(rows, 64, seed=1), randn(vocab, 64, seed=2)
+    targets = torch.randint(0, valid, (rows,), generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    eos = (7, 100)
+    token, columns = position_stats_fused(
+        hidden, unembed, excluded=(3, valid + 1), valid_vocab=valid, eos_ids=eos, targets_R=targets
+    )
+    logits = hidden.double() @ unembed.double().T
+    logits[:, 3] = -torch.inf
+    logits[:, valid:] = -torch.inf
+    log_p = torch.log_softmax(logits, dim=1)
+    best = log_p.sort(dim=1, descending=True)
+    entropy = -(log_p.exp() * log_p.clamp_min(-1e9)).sum(dim=1)
+    expected = torch.stack(
+        [
+            torch.logsumexp(logits, dim=1),
+            best.values[:, 0],
+            best.values[:, 1],
+            entropy,
+            torch.logsumexp(log_p[:, list(eos)], dim=1),
+            log_p.gather(1, targets[:, None])[:, 0],
+        ],
+        dim=1,
+    )
+    assert torch.equal(token, best.indices[:, 0])
+    finite = expected.isfinite()
+    assert torch.equal(columns.isfinite(), finite)
+    assert (columns.double() - expected)[finite].abs().max() < 1e-4
+    without = position_stats_fused(hidden, unembed, excluded=(3,), valid_vocab=valid)
+    assert without[1].shape == (rows, 5)
+    assert without[1][:, 4].isneginf().all()  # no EOS ids, no EOS probability
+
+
+@needs_triton
+def test_fused_head_of_no_rows() -> None:
+    from orderlens.models.llada2.fused_head import position_stats_fused
+
+    token, columns = position_stats_fused(randn(0, 64), randn(64, 64))
+    assert token.shape == (0,)
+    assert columns.shape == (0, 5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_replayed_graph_gives_the_same_bits() -> None:
+    from orderlens.models.llada2.engine import Engine
+
+    engine = Engine(random_weights(SMALL, "cuda", torch.bfloat16, seed=1, std=0.15), SMALL)
+    slot = engine.pool.open()
+    tokens = np.random.default_rng(0).integers(0, 64, (3, 16))
+    packed = pack(np.full(3, slot.row), np.zeros(3, int), np.full(3, 16), tokens)
+    outputs = [next(engine.hidden(packed))[1].clone() for _ in range(5)]
+    assert all(torch.equal(outputs[0], other) for other in outputs[1:])
+    changed = pack(np.full(3, slot.row), np.zeros(3, int), np.full(3, 16), tokens[::-1])
+    assert torch.equal(next(engine.hidden(changed))[1].flip(0), outputs[0])

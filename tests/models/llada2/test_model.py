@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.reference import generate_plainly, score_plainly
+from orderlens.decode.score import score_batch
+from orderlens.errors import ModelLoadError, UserInputError
+from orderlens.models.llada2.model import LLaDA2Model, load_llada2
+from orderlens.models.llada2.roles import find_roles
+from orderlens.models.loading import load_model
+from orderlens.orders.catalogue import parse_orders
+from orderlens.samples import EncodedSample
+
+Make = Callable[..., tuple[Path, dict[str, Any]]]
+
+
+def test_token_roles_come_from_the_checkpoint(model: LLaDA2Model) -> None:
+    assert model.mask_id == 99
+    assert model.eos_ids == {98}
+    assert 102 in model.special_ids  # <|role_end|> counts as special although the tokenizer does not flag it
+    assert not model.special_ids & {98, 99}
+    assert model.vocab_size == 112
+    assert model.roles.valid_vocab == 103
+    assert (model.block_size, model.attention, model.anchor) == (32, "block-causal", "zero")
+    assert model.max_positions == 512
+
+
+def test_text_goes_both_ways(model: LLaDA2Model) -> None:
+    ids = model.tokenizer.encode("Hi <|role_end|>")
+    assert ids[-1] == 102
+    assert model.tokenizer.decode(ids) == "Hi <|role_end|>"
+    prompt = model.chat_prompt([{"role": "user", "content": "Hi"}])
+    assert model.tokenizer.decode(prompt) == "<role>HUMAN</role>Hi<|role_end|><role>ASSISTANT</role>"
+
+
+def test_load_model_finds_the_family(checkpoint: Any) -> None:
+    model = load_model(str(checkpoint[0]), device="cpu", dtype="float32")
+    assert isinstance(model, LLaDA2Model)
+    assert model.name == str(checkpoint[0])
+
+
+def test_without_a_tokenizer_ids_still_work(make_checkpoint: Make) -> None:
+    folder, _ = make_checkpoint(tokenizer=False, mask_token_id=110, eos_token_id=[98, 97])
+    model = load_llada2(folder, device="cpu")
+    assert (model.mask_id, model.eos_ids, model.roles.valid_vocab) == (110, {97, 98}, 112)
+    assert model.tokenizer.decode([1, 2]) == "1 2"
+    with pytest.raises(UserInputError, match=r"no tokenizer\.json"):
+        model.tokenizer.encode("text")
+    with pytest.raises(UserInputError, match="chat template"):
+        model.chat_prompt([{"role": "user", "content": "Hi"}])
+    assert np.isneginf(model.log_probs([1, 2, 110])[:, 110]).all()
+
+
+def test_ids_outside_the_vocabulary_are_refused(make_checkpoint: Make) -> None:
+    folder, _ = make_checkpoint(tokenizer=False)
+    with pytest.raises(ModelLoadError, match="mask id 156895 is outside the vocabulary of 112"):
+        load_llada2(folder, device="cpu")
+    assert load_llada2(folder, device="cpu", mask_id=111, eos_ids=[0]).mask_id == 111
+    with pytest.raises(ModelLoadError, match="EOS id 500"):
+        load_llada2(folder, device="cpu", mask_id=111, eos_ids=[500])
+
+
+def test_published_ids_are_the_last_resort(model: LLaDA2Model) -> None:
+    from dataclasses import replace
+
+    roles = find_roles({}, replace(model.config, vocab_size=157184), None)
+    assert (roles.mask_id, roles.eos_ids) == (156895, {156892})
+
+
+def test_tokenizer_of_another_checkpoint_is_refused(make_checkpoint: Make) -> None:
+    folder, _ = make_checkpoint(vocab_size=100)
+    with pytest.raises(ModelLoadError, match="ids up to 102, but the model's vocabulary has 100"):
+        load_llada2(folder, device="cpu")
+
+
+def test_digest_depends_on_what_matters(checkpoint: Any, make_checkpoint: Make, model: LLaDA2Model) -> None:
+    again = load_llada2(checkpoint[0], device="cpu")
+    assert again.digest == model.digest
+    assert load_llada2(checkpoint[0], device="cpu", dtype="bfloat16").digest != model.digest
+    assert model.with_block_size(16).digest != model.digest
+    assert load_llada2(make_checkpoint(seed=1)[0], device="cpu").digest != model.digest
+
+
+def test_block_size_shares_everything_else(model: LLaDA2Model) -> None:
+    smaller = model.with_block_size(8)
+    assert smaller.engine is model.engine
+    assert smaller.weights is model.weights
+    with pytest.raises(UserInputError, match="block_size=0"):
+        model.with_block_size(0)
+
+
+@pytest.mark.parametrize(("option", "value"), [("device", "abacus"), ("dtype", "int3")])
+def test_unknown_device_or_dtype(checkpoint: Any, option: str, value: str) -> None:
+    with pytest.raises(UserInputError, match=value):
+        load_llada2(checkpoint[0], **{"device": "cpu", option: value})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="checks the message on machines without CUDA")
+def test_cuda_without_cuda(checkpoint: Any) -> None:
+    with pytest.raises(UserInputError, match="no CUDA GPU"):
+        load_llada2(checkpoint[0], device="cuda")
+
+
+def test_no_memory_is_one_line(checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = torch.empty
+
+    def full(*shape: Any, **options: Any) -> Any:
+        if len(shape) == 3:
+            raise torch.OutOfMemoryError
+        return original(*shape, **options)
+
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(ModelLoadError, match="experts='host'") as caught:
+        load_llada2(checkpoint[0], device="cpu", experts="device")
+    assert "\n" not in str(caught.value)
+
+
+def test_too_long_a_sequence(model: LLaDA2Model) -> None:
+    with pytest.raises(UserInputError, match="513 tokens exceed the model's 512 positions"):
+        model.log_probs([1] * 513)
+
+
+def test_incomplete_config(make_checkpoint: Make) -> None:
+    folder, _ = make_checkpoint()
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, "use_bias": True}))
+    with pytest.raises(ModelLoadError, match="use_bias"):
+        load_llada2(folder, device="cpu")
+
+
+ORDERS = ["forced-ar", "random:3", "max-prob", "oracle-margin"]
+
+
+def encoded(prompt: int, target: int, seed: int) -> EncodedSample:
+    tokens = np.random.default_rng(seed).integers(0, 97, prompt + target)
+    return EncodedSample(f"s{seed}", tokens[:prompt], tokens[prompt:])
+
+
+def test_scoring_equals_the_plain_decoder(model: LLaDA2Model) -> None:
+    """Prompt tails inside the first block, targets that end inside a block, several orders at once."""
+    small = model.with_block_size(8)
+    samples = [encoded(11, 9, 1), encoded(16, 8, 2)]
+    orders = parse_orders(ORDERS)
+    columns = score_batch(small, samples, orders)
+    for s, sample in enumerate(samples):
+        for o, order in enumerate(orders):
+            mine = (columns["sample"] == s) & (columns["order"] == o)
+            plain = score_plainly(small, sample, order)
+            assert columns["position"][mine].tolist() == [reveal.position for reveal in plain]
+            assert np.abs(columns["logq"][mine] - [reveal.logq for reveal in plain]).max() < 1e-4
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_generating_equals_the_plain_decoder(model: LLaDA2Model, temperature: float) -> None:
+    small = model.with_block_size(8)
+    samples = [encoded(11, 0, 1), encoded(3, 0, 2)]
+    orders = parse_orders(["reverse-ar", "max-prob"])
+    settings = GenerationSettings(max_new_tokens=10, temperature=temperature, stop_at_eos=False)
+    columns = generate_batch(small, samples, orders, settings).columns
+    for s, sample in enumerate(samples):
+        for o, order in enumerate(orders):
+            mine = (columns["sample"] == s) & (columns["order"] == o)
+            plain = generate_plainly(small, sample, order, 10, temperature=temperature, stop_at_eos=False)
+            assert columns["position"][mine].tolist() == [reveal.position for reveal in plain]
+            assert columns["token_id"][mine].tolist() == [reveal.token for reveal in plain]
+            assert np.abs(columns["logq"][mine] - [reveal.logq for reveal in plain]).max() < 1e-4
