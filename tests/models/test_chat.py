@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jinja2")
+tokenizers = pytest.importorskip("tokenizers")
+
+from orderlens.errors import ModelLoadError, UserInputError  # noqa: E402
+from orderlens.models.chat import ChatTemplate, find_template  # noqa: E402
+from orderlens.models.hf_tokenizer import HFTokenizer  # noqa: E402
+
+TURNS = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <b>"}]
+
+
+def tokenizer(folder: Path, settings: dict[str, object]) -> HFTokenizer:
+    model = tokenizers.models.WordLevel({"a": 0, "<s>": 1}, unk_token="a")
+    tokenizers.Tokenizer(model).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return HFTokenizer(folder)
+
+
+def test_blocks_are_trimmed_and_nothing_is_escaped() -> None:
+    source = (
+        "{% for m in messages %}\n    {% if m.role == 'user' %}\n{{ bos_token }}{{ m['content'] }}\n"
+        "    {% endif %}\n{% endfor %}"
+    )
+    assert ChatTemplate(source, {"bos_token": "<s>"}).render(TURNS) == "<s>Hi <b>\n"
+
+
+def test_reply_and_further_variables() -> None:
+    source = "{{ messages | length }}{% if add_generation_prompt %}>{% endif %}{{ mode | default('plain') }}"
+    template = ChatTemplate(source, {})
+    assert template.render(TURNS) == "2>plain"
+    assert template.render(TURNS, reply=False, mode="x") == "2x"
+
+
+def test_conventions_of_published_templates() -> None:
+    source = (
+        "{{ messages[1] | tojson }}{{ strftime_now('%Y') | length }}"
+        "{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}"
+    )
+    assert ChatTemplate(source, {}).render(TURNS) == '{"role": "user", "content": "Hi <b>"}4system'
+
+
+def test_a_template_may_refuse() -> None:
+    with pytest.raises(UserInputError, match="roles must alternate"):
+        ChatTemplate("{{ raise_exception('roles must alternate') }}", {}).render(TURNS)
+
+
+def test_the_sandbox_holds() -> None:
+    with pytest.raises(UserInputError, match="refused"):
+        ChatTemplate("{{ messages.__class__.__mro__ }}{{ ''.__class__.__subclasses__() }}", {}).render(TURNS)
+
+
+def test_malformed_template() -> None:
+    with pytest.raises(ModelLoadError, match="malformed"):
+        ChatTemplate("{% for %}", {})
+
+
+def test_where_the_template_comes_from(tmp_path: Path) -> None:
+    assert find_template(tokenizer(tmp_path, {})) is None
+    found = find_template(tokenizer(tmp_path, {"chat_template": "{{ bos_token }}", "bos_token": "<s>"}))
+    assert found is not None
+    assert found.render(TURNS) == "<s>"
+    named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
+    several = tokenizer(tmp_path, {"chat_template": named})
+    assert find_template(several).source == "D"  # type: ignore[union-attr]
+    assert find_template(several, "tool_use").source == "T"  # type: ignore[union-attr]
+    (tmp_path / "chat_template.jinja").write_text("file")
+    assert find_template(several).source == "file"  # type: ignore[union-attr]

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+tokenizers = pytest.importorskip("tokenizers")
+
+from orderlens.errors import ModelLoadError  # noqa: E402
+from orderlens.models.hf_tokenizer import HFTokenizer, has_tokenizer  # noqa: E402
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A byte-level tokenizer that would add a BOS if asked to, with two added tokens."""
+    alphabet = {letter: i for i, letter in enumerate(tokenizers.pre_tokenizers.ByteLevel.alphabet())}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(alphabet, []))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.add_special_tokens(["<s>", "<mask>"])
+    made.add_tokens(["<turn>"])
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 256)]
+    )
+    made.save(str(tmp_path / "tokenizer.json"))
+    settings = {
+        "bos_token": "<s>",
+        "mask_token": {"content": "<mask>"},
+        "added_tokens_decoder": {"258": {"content": "<turn>", "special": True}},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", ["plain", "naïve — 日本語", "", "<mask><turn>\n\t "])
+def test_text_survives_and_nothing_is_added(folder: Path, text: str) -> None:
+    tokenizer = HFTokenizer(folder)
+    ids = tokenizer.encode(text)
+    assert 256 not in ids
+    assert tokenizer.decode(ids) == text
+
+
+def test_special_tokens(folder: Path) -> None:
+    tokenizer = HFTokenizer(folder)
+    assert tokenizer.special_ids == {256, 257, 258}  # flagged in either file
+    assert tokenizer.named_id("mask_token") == 257
+    assert tokenizer.named_id("eos_token") is None
+    assert tokenizer.id_of("<turn>") == 258
+    assert tokenizer.id_of("<nothing>") is None
+    assert tokenizer.largest_id == 258
+    assert tokenizer.decode([*tokenizer.encode("a"), 257], skip_special=True) == "a"
+
+
+def test_missing_and_broken_files(tmp_path: Path, folder: Path) -> None:
+    assert has_tokenizer(folder)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert not has_tokenizer(empty)
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json is missing"):
+        HFTokenizer(empty)
+    (empty / "tokenizer.json").write_text("{broken")
+    with pytest.raises(ModelLoadError, match="cannot be read") as caught:
+        HFTokenizer(empty)
+    assert "\n" not in str(caught.value)
+    (folder / "tokenizer_config.json").write_text("[1")
+    with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json"):
+        HFTokenizer(folder)
