@@ -19,12 +19,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class Refusing(BaseHTTPRequestHandler):
     """A hub that has nothing: the repository's name says why."""
 
-    reasons = {"gated": (403, "GatedRepo"), "revision": (404, "RevisionNotFound"), "broken": (400, "")}
-
     def do_GET(self) -> None:
-        found = next(
-            (reason for name, reason in self.reasons.items() if name in self.path), (404, "RepoNotFound")
-        )
+        found = next((reason for name, reason in REASONS.items() if name in self.path), (404, "RepoNotFound"))
         self.send_response(found[0])
         if found[1]:
             self.send_header("X-Error-Code", found[1])
