@@ -21,6 +21,7 @@ VERB_MODULES: tuple[str, ...] = (
     "score",
     "generate",
     "evaluate",
+    "lm_eval",
     "catalogue",
     "runs",
     "analyze",

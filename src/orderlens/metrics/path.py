@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from orderlens.errors import UserInputError
 from orderlens.metrics.concentration import segment_gini
-from orderlens.metrics.segments import AnyArray, FloatArray, IntArray, Segments, divide
+from orderlens.metrics.segments import AnyArray, BoolArray, FloatArray, IntArray, Segments, divide
 
 SIGMAS = (0.1, 0.3, 0.5, 1.0)
 """Noise scales at which the exact Jensen loss is reported."""
@@ -163,9 +163,9 @@ def log_success_rows(log_q_N: AnyArray, sigma: float) -> FloatArray:
 
 def block_gini(log_q_N: AnyArray, segments: Segments, block_N: IntArray) -> tuple[FloatArray, FloatArray]:
     """Return the Gini coefficient of each trace's first block and its mean over blocks, both [S]."""
-    blocks, parent = sub_blocks(segments, block_N)
+    blocks, owner = sub_blocks(segments, block_N)
     value = segment_gini(_information(np.asarray(log_q_N, np.float64)), blocks)
-    return first_and_mean(value, parent, segments.count)
+    return first_and_mean(value, owner, segments.ranks()[blocks.starts] == 0)
 
 
 def sub_blocks(segments: Segments, block_N: IntArray) -> tuple[Segments, Segments]:
@@ -174,13 +174,17 @@ def sub_blocks(segments: Segments, block_N: IntArray) -> tuple[Segments, Segment
     return blocks, Segments(np.searchsorted(blocks.bounds, segments.bounds))
 
 
-def first_and_mean(value_B: FloatArray, parent: Segments, n_traces: int) -> tuple[FloatArray, FloatArray]:
-    """Return each trace's value in its first block, and the mean over its blocks with a value, both [S]."""
-    first = np.full(n_traces, np.nan)
-    filled = parent.lengths > 0
-    first[filled] = value_B[parent.starts[filled]]
+def first_and_mean(
+    value_B: FloatArray, owner: Segments, is_first_B: BoolArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return each trace's value in its first block, and the mean over its blocks with a value, both [S].
+
+    ``is_first_B`` says which blocks are first ones: after dropping rows a trace's first block may be gone.
+    """
+    first = np.full(owner.count, np.nan)
+    first[owner.ids()[is_first_B]] = value_B[is_first_B]
     known = np.isfinite(value_B)
-    return first, divide(parent.total(np.where(known, value_B, 0.0)), parent.total(known))
+    return first, divide(owner.total(np.where(known, value_B, 0.0)), owner.total(known))
 
 
 def block_variance(log_q: ArrayLike, blocks: ArrayLike) -> tuple[float, float]:

@@ -1,0 +1,83 @@
+"""Rank tests between a statistic of the trace and correctness, with and without covariates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from orderlens.metrics.segments import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class RankTest:
+    """A statistic and its p-value; both NaN when undefined."""
+
+    statistic: float
+    p: float
+
+
+def mann_whitney_less(correct: ArrayLike, incorrect: ArrayLike) -> RankTest:
+    """Return U and the one-sided p of "correct samples have smaller values" (an unpaired test).
+
+    Exact without ties in small samples, otherwise the normal approximation with continuity correction.
+    """
+    a, b = np.asarray(correct, np.float64), np.asarray(incorrect, np.float64)
+    if not len(a) or not len(b):
+        return RankTest(math.nan, math.nan)
+    result = stats.mannwhitneyu(a, b, alternative="less")
+    return RankTest(float(result.statistic), float(result.pvalue))
+
+
+def z_of_rho(rho: float, n: int) -> float:
+    """Return ρ√(N − 1): the Mann–Whitney z without continuity correction when Var has no ties."""
+    return rho * math.sqrt(n - 1)
+
+
+def p_of_rho(rho: float, n: int) -> float:
+    """Return the one-sided p of a negative Spearman ρ against a yes/no outcome, from ρ and N alone."""
+    return float(stats.norm.cdf(z_of_rho(rho, n)))
+
+
+def partial_spearman(x: ArrayLike, y: ArrayLike, covariates: Sequence[ArrayLike]) -> RankTest:
+    """Return the Spearman correlation with the covariates' ranks regressed out, and its two-sided p.
+
+    Constant covariates are ignored. NaN when nothing of x or y is left, or there are too few rows.
+    """
+    ranked = [stats.rankdata(np.asarray(column, np.float64)) for column in (x, y, *covariates)]
+    n = len(ranked[0])
+    basis = orthonormal_basis(ranked[2:], n)
+    a, b = (left_over(column, basis) for column in ranked[:2])
+    freedom = n - 1 - basis.shape[1]
+    scale = math.sqrt(float(a @ a) * float(b @ b))
+    # What rounding leaves of a column that the covariates explain fully is no signal.
+    if freedom < 1 or scale <= 1e-9 * n**3:
+        return RankTest(math.nan, math.nan)
+    rho = min(1.0, max(-1.0, float(a @ b) / scale))
+    return RankTest(rho, correlation_p(rho, freedom))
+
+
+def correlation_p(rho: float, freedom: int) -> float:
+    """Return the two-sided p of a (partial) correlation by Student's t."""
+    if abs(rho) >= 1:
+        return 0.0
+    t = rho * math.sqrt(freedom / (1 - rho**2))
+    return float(2 * stats.t.sf(abs(t), freedom))
+
+
+def orthonormal_basis(columns: Sequence[FloatArray], n: int) -> FloatArray:
+    """Return an orthonormal basis [n, K] of the constant and the given columns (dependent ones dropped)."""
+    design = np.column_stack([np.ones(n), *columns])
+    scale = np.abs(design).max(axis=0)
+    left, size, _ = np.linalg.svd(design / np.where(scale > 0, scale, 1.0), full_matrices=False)
+    return np.asarray(left[:, size > 1e-10 * max(size[0], 1e-300)])
+
+
+def left_over(column: FloatArray, basis: FloatArray) -> FloatArray:
+    """Return what of ``column`` the basis does not explain."""
+    once = column - basis @ (basis.T @ column)
+    return np.asarray(once - basis @ (basis.T @ once))  # twice is enough against cancellation

@@ -1,0 +1,103 @@
+"""A finished table: rows of cells with their intervals and reasons, ready to be rendered in any format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from orderlens.analysis.estimate import Estimate
+
+Cell: TypeAlias = Estimate | str | int | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name in files, its heading in print, and how many decimals are printed."""
+
+    name: str
+    heading: str
+    digits: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """What the paper prints in a cell: a number, or a text such as ``<1e-4``."""
+
+    value: float | str
+
+    def difference(self, ours: Cell) -> float:
+        """Return ours − printed, NaN when one of them is no number."""
+        if isinstance(self.value, str) or not isinstance(ours, Estimate):
+            return math.nan
+        return ours.value - self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A named table.
+
+    Attributes:
+        name: its name on the command line.
+        title: one line for people.
+        keys: names of the columns that identify a row.
+        columns: the other columns.
+        rows: one mapping per row, keys and cells by column name.
+        notes: sentences to print below: definitions, cautions, verdicts.
+        printed: the paper's values by (row number, column name), when asked for.
+    """
+
+    name: str
+    title: str
+    keys: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Mapping[str, Cell], ...]
+    notes: tuple[str, ...] = ()
+    printed: Mapping[tuple[int, str], Printed] = field(default_factory=dict)
+
+    def with_notes(self, notes: Iterable[str]) -> Table:
+        """Return the table with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def cell(self, column: str, **keys: Any) -> Cell:
+        """Return one cell by its row keys; KeyError when there is no such row."""
+        for row in self.rows:
+            if all(row[name] == value for name, value in keys.items()):
+                return row[column]
+        raise KeyError(f"no row {keys} in table {self.name}")
+
+
+def cells_of(
+    frame: pd.DataFrame, value: str, low: str | None = None, high: str | None = None
+) -> list[Estimate]:
+    """Return a frame's column (and its interval columns) as cells, with the row's ``n`` and ``why``."""
+    low, high = low or f"{value}_low", high or f"{value}_high"
+    out = []
+    for row in frame.to_dict("records"):
+        number = _float(row.get(value))
+        why = row.get("why")
+        out.append(
+            Estimate(
+                number,
+                _float(row.get(low)),
+                _float(row.get(high)),
+                _count(row),
+                int(row.get("n_undefined") or 0),
+                (str(why) if why else "undefined") if math.isnan(number) else None,
+            )
+        )
+    return out
+
+
+def _count(row: Mapping[Any, Any]) -> int:
+    if "n_correct" in row:
+        return int(row["n_correct"]) + int(row["n_incorrect"])
+    value = row.get("n", row.get("n_items", 0))
+    return 0 if value is None or value != value else int(value)
+
+
+def _float(value: Any) -> float:
+    return math.nan if value is None else float(value)

@@ -1,0 +1,202 @@
+"""Tables of generated text: the paper's Table 1, the shape of the reveal order, and the temperature sweep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from orderlens.analysis.agreement import agreement_matrix
+from orderlens.analysis.estimate import Estimate, mean, median
+from orderlens.analysis.study import NOT_GENERATED, Study, with_reason
+from orderlens.analysis.table import Cell, Column, Table
+
+_METRICS = (
+    ("mean_logq", "mean", "mean log q"),
+    ("content_mean_logq", "content_mean", "content mean log q"),
+    ("var", "var", "Var(log q)"),
+    ("content_var", "content_var", "content Var(log q)"),
+    ("eos_fraction", "eos_fraction", "EOS fraction"),
+    ("distinct_3", "distinct_3", "Distinct-3"),
+    ("distinct_3_matched", "distinct_3_matched", "Distinct-3, equal lengths"),
+    ("distinct_2", "distinct_2", "Distinct-2"),
+    ("distinct_1", "distinct_1", "Distinct-1"),
+    ("token_entropy", "token_entropy", "token entropy (nats)"),
+    ("n_content", "content_n", "content tokens"),
+    ("mean_entropy", "mean_entropy", "mean entropy (nats)"),
+    ("mean_margin", "mean_margin", "mean margin"),
+    ("tied_rate", "tied_rate", "steps with ties"),
+)
+_EXTERNAL = ("external_ppl", "external_ppl_of_mean", "external_tokens", "retokenization_ratio")
+NO_EVALUATOR = "no evaluator: add --evaluator hf:openai-community/gpt2-large or tiny-ar"
+
+
+def generation(study: Study) -> list[Table]:
+    """Return the generation table: metrics in rows, orders in columns (the paper's Table 1)."""
+    frame = study.decoded.assign(distinct_3_matched=study.distinct_matched.reindex(study.decoded.index))
+    orders = study.orders(frame) if len(frame) else study.orders(study.samples)
+    by_order = {order: _metric_cells(study, frame[frame["order"] == order]) for order in orders}
+    headings = dict([(name, heading) for name, _, heading in _METRICS] + list(_external_headings(study)))
+    rows: list[dict[str, Cell]] = []
+    for name, heading in headings.items():
+        row: dict[str, Cell] = {"metric": name, "meaning": heading}
+        rows.append(row | {order: by_order[order][name] for order in orders})
+    columns = (Column("meaning", "meaning"), *(Column(order, order) for order in orders))
+    n = {order: int((frame["order"] == order).sum()) for order in orders}
+    at = f"Temperature {study.temperature:g}; " if len(frame) else ""
+    notes = (
+        f"{at}texts per order: {', '.join(f'{k} {v}' for k, v in n.items())}.",
+        "Statistics are per text first, then averaged. Content excludes EOS and special tokens.",
+        "Distinct-n falls with length; the equal-lengths row cuts all texts of a prompt to the shortest.",
+    )
+    title = "Generated text: trace and quality metrics per order"
+    return [Table("generation", title, ("metric",), columns, tuple(rows), notes)]
+
+
+def _external_headings(study: Study) -> Sequence[tuple[str, str]]:
+    name = study.options.evaluator.name if study.options.evaluator else "no evaluator"
+    meanings = (
+        f"external PPL, median ({name})",
+        "external PPL, exp(mean NLL)",
+        "evaluator tokens scored",
+        "evaluator tokens / generator tokens",
+    )
+    return list(zip(_EXTERNAL, meanings, strict=True))
+
+
+def _metric_cells(study: Study, part: pd.DataFrame) -> dict[str, Estimate]:
+    if not len(part):
+        return {name: Estimate.undefined(NOT_GENERATED) for name in (*(m[0] for m in _METRICS), *_EXTERNAL)}
+    found = study.estimates(part, [column for _, column, _ in _METRICS])
+    cells = {name: cell for (name, _, _), cell in zip(_METRICS, found, strict=True)}
+    return cells | external_cells(study, part)
+
+
+def external_cells(study: Study, part: pd.DataFrame) -> dict[str, Estimate]:
+    """Return median external perplexity, exp of the mean NLL, tokens scored and the re-tokenisation ratio."""
+    if study.external is None:
+        return dict.fromkeys(_EXTERNAL, Estimate.undefined(NO_EVALUATOR))
+    scores = study.external.reindex(part.index)
+    nll = scores["nll"].to_numpy(np.float64)
+    clusters = study.clusters(part)
+    why = "no text to score"
+    middle = median(np.exp(nll), clusters, why)
+    average = mean(nll, clusters, why)
+    raised = Estimate(
+        math.exp(average.value) if average.is_defined else math.nan,
+        math.exp(average.low),
+        math.exp(average.high),
+        average.n,
+        average.n_undefined,
+        average.why,
+    )
+    known = scores[np.isfinite(nll)]
+    total, own = float(known["n_scored"].sum()), float(known["n_tokens"].sum())
+    ratio = Estimate(total / own, n=len(known)) if own else Estimate.undefined(why)
+    return dict(zip(_EXTERNAL, (middle, raised, Estimate(total, n=len(known)), ratio), strict=True))
+
+
+_SHAPE = (
+    Column("spearman_l2r_block0", "ρ(L2R) block 0"),
+    Column("spearman_l2r_mean", "ρ(L2R) blocks"),
+    Column("all_spearman_l2r_block0", "ρ with EOS"),
+    Column("local_arness_block0", "local AR-ness@1"),
+    Column("global_arness_block0", "global AR-ness@1"),
+    Column("concordance_block0", "concordance"),
+    Column("frontier_adjacent", "frontier d=1"),
+    Column("frontier_distance", "frontier distance", 2),
+    Column("eos_cascade", "EOS cascade", 2),
+    Column("eos_cascade_start", "starts at", 1),
+    Column("eos_cascade_resume", "content resumes", 1),
+)
+
+
+def reveal_order(study: Study) -> list[Table]:
+    """Return how close each order's paths are to left-to-right, and how well the orders agree."""
+    frame = study.decoded if len(study.decoded) else study.scored
+    names = [column.name for column in _SHAPE]
+    rows: list[dict[str, Cell]] = []
+    for order in study.orders(frame):
+        part = frame[frame["order"] == order]
+        found = [_explained(c, name) for c, name in zip(study.estimates(part, names), names, strict=True)]
+        rows.append({"order": order, "n": len(part), **dict(zip(names, found, strict=True))})
+    kind = "generated" if len(study.decoded) else "scored"
+    notes = (
+        f"Paths of {kind} traces, EOS and special reveals dropped except in 'ρ with EOS'; steps from 0.",
+        "Do not compare the two AR-ness numbers: local is the share of steps to the next position,",
+        "global the share of reveals at the leftmost mask.",
+        "Random orders of n positions have global AR-ness H_n/n and concordance 0.5.",
+    )
+    columns = (Column("n", "n"), *_SHAPE)
+    title = "Reveal order: closeness to left-to-right inside a block"
+    table = Table("reveal-order", title, ("order",), columns, tuple(rows), notes)
+    return [table, _agreement_table(study, frame)]
+
+
+def _explained(cell: Estimate, column: str) -> Estimate:
+    """Undefined cascade steps are no fault: they say that there was none."""
+    reasons = {
+        "eos_cascade_start": "traces without an EOS cascade",
+        "eos_cascade_resume": "traces without content after an EOS cascade",
+    }
+    if column in reasons and cell.n_undefined:
+        return Estimate(cell.value, cell.low, cell.high, cell.n, cell.n_undefined, reasons[column])
+    return cell
+
+
+def _agreement_table(study: Study, frame: pd.DataFrame) -> Table:
+    matrix = agreement_matrix(study, frame)
+    orders = list(matrix)
+    rows: list[dict[str, Cell]] = [{"order": order, **matrix[order]} for order in orders]
+    columns = tuple(Column(order, order) for order in orders)
+    title = "Agreement: Spearman of two orders' reveal steps in block 0, on shared positions"
+    return Table("agreement", title, ("order",), columns, tuple(rows))
+
+
+_SWEEP = (
+    Column("external_ppl", "median ext. PPL", 2),
+    Column("var", "Var(log q)"),
+    Column("content_mean", "content mean log q"),
+    Column("eos_fraction", "EOS fraction"),
+    Column("distinct_3", "Distinct-3"),
+)
+
+
+def temperature(study: Study) -> list[Table]:
+    """Return the temperature sweep per order (data of the paper's Fig. S1)."""
+    frame = study.generated
+    rows: list[dict[str, Cell]] = []
+    for order in study.orders(frame if len(frame) else study.samples):
+        of_order = frame[frame["order"] == order]
+        values = sorted(of_order["temperature"].unique()) or [math.nan]
+        rows += [_sweep_row(study, of_order[of_order["temperature"] == t], order, float(t)) for t in values]
+    columns = (Column("n", "n"), *_SWEEP)
+    title = "Temperature sweep: logs at temperature 1, tokens drawn at T"
+    table = Table("temperature", title, ("order", "temperature"), columns, tuple(rows), _sweep_notes(rows))
+    return [table]
+
+
+def _sweep_row(study: Study, part: pd.DataFrame, order: str, value: float) -> dict[str, Cell]:
+    head: dict[str, Cell] = {"order": order, "temperature": f"{value:g}", "n": len(part)}
+    names = [column.name for column in _SWEEP[1:]]
+    if not len(part):
+        return head | {column.name: Estimate.undefined(NOT_GENERATED) for column in _SWEEP}
+    found = [with_reason(c, part, name) for c, name in zip(study.estimates(part, names), names, strict=True)]
+    return head | {
+        "external_ppl": external_cells(study, part)["external_ppl"],
+        **dict(zip(names, found, strict=True)),
+    }
+
+
+def _sweep_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
+    notes = []
+    for value in dict.fromkeys(str(row["temperature"]) for row in rows):
+        cells = [row["external_ppl"] for row in rows if row["temperature"] == value]
+        known = [cell.value for cell in cells if isinstance(cell, Estimate) and cell.is_defined]
+        if len(known) > 1:
+            notes.append(
+                f"T = {value}: spread of median external PPL across orders {max(known) - min(known):.3g}."
+            )
+    return tuple(notes)

@@ -1,0 +1,143 @@
+"""``orderlens analyze``: the paper's tables of one or several runs, with intervals and controls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orderlens.cli.console import JsonFlag, print_json, print_text
+from orderlens.errors import StorageError, UserInputError
+
+if TYPE_CHECKING:
+    from orderlens.analysis.study import Options
+    from orderlens.analysis.table import Table
+    from orderlens.metrics.external import CausalEvaluator
+
+RunsArgument = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run folders (read as one).")]
+TableOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table", help="Table to show; repeat or separate by commas. Default: all the run can fill."
+    ),
+]
+FormatOption = Annotated[str, typer.Option("--format", help="text, csv, latex, markdown or json.")]
+PaperFlag = Annotated[
+    bool, typer.Option("--paper", help="Put the paper's printed value and the difference beside ours.")
+]
+NullFlag = Annotated[
+    bool,
+    typer.Option(
+        "--null", help="Show what the tables would look like if Var carried nothing (mean-only null)."
+    ),
+]
+EvaluatorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--evaluator",
+        help="External perplexity by this model: tiny-ar, hf:ORG/NAME or default (GPT-2 Large).",
+    ),
+]
+ListFlag = Annotated[bool, typer.Option("--list", help="List the tables and exit.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("analyze")(analyze)
+
+
+def analyze(
+    runs: RunsArgument = None,
+    table: TableOption = None,
+    form: FormatOption = "text",
+    paper: PaperFlag = False,
+    null: NullFlag = False,
+    evaluator: EvaluatorOption = None,
+    device: Annotated[str | None, typer.Option(help="Device of the evaluator.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Temperature of the one-temperature tables (default: the lowest).")
+    ] = None,
+    grader: Annotated[
+        str | None, typer.Option(help="Use this grader's verdicts (default: the first).")
+    ] = None,
+    bootstrap: Annotated[int, typer.Option(help="Resamples of prompts behind intervals; 0 for none.")] = 1000,
+    level: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of resampling and simulation.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of the screen.")] = None,
+    list_tables: ListFlag = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Turn runs into the paper's tables plus the controls.
+
+    Undefined cells say why they are undefined; intervals come from resampling prompts.
+    """
+    from orderlens.analysis.estimate import Resampling
+    from orderlens.analysis.render import FORMATS
+    from orderlens.analysis.study import Options
+    from orderlens.analysis.tables import TABLES
+    from orderlens.registry import suggest
+
+    if list_tables:
+        _print_list({name: recipe.summary for name, recipe in TABLES.items()}, json_output)
+        return
+    form = "json" if json_output else form
+    if form not in FORMATS:  # before the work, not after it
+        raise UserInputError(f"unknown format '{form}'{suggest(form, FORMATS)} (known: {', '.join(FORMATS)})")
+    names = [part.strip() for item in table or [] for part in item.split(",") if part.strip()]
+    options = Options(
+        resampling=Resampling(bootstrap, seed, level),
+        temperature=temperature,
+        evaluator=_evaluator(evaluator, device),
+        grader=grader,
+    )
+    tables = _build(runs or [], names + (["null"] if null and "null" not in names else []), options)
+    _show(tables, form, paper, out)
+
+
+def _build(runs: list[str], names: list[str], options: Options) -> list[Table]:
+    from orderlens.analysis.null import simulate_study
+    from orderlens.analysis.tables import build_tables
+    from orderlens.analysis.tables_downstream import null_table
+
+    if not runs:
+        if names == ["null"]:
+            return [null_table(simulate_study(seed=options.resampling.seed), options, made_up=True)]
+        raise UserInputError("no run given; write orderlens analyze RUN… (only --null works without one)")
+    from orderlens.store.reader import open_run
+
+    return build_tables(open_run(runs), names or None, options)
+
+
+def _evaluator(spec: str | None, device: str | None) -> CausalEvaluator | None:
+    from orderlens.metrics.external import DEFAULT_EVALUATOR, load_evaluator
+
+    return None if spec is None else load_evaluator(DEFAULT_EVALUATOR if spec == "default" else spec, device)
+
+
+def _show(tables: list[Table], form: str, paper: bool, out: Path | None) -> None:
+    from orderlens.analysis.paper import beside_paper
+    from orderlens.analysis.render import as_json, render
+
+    ready = [beside_paper(table) for table in tables] if paper else tables
+    if out is not None:
+        _write(out, render(ready, form))
+    elif form == "json":
+        print_json({"tables": [as_json(table) for table in ready]})
+    else:
+        print_text(render(ready, form))
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {out}: {error.strerror}") from error
+
+
+def _print_list(summaries: dict[str, str], json_output: bool) -> None:
+    if json_output:
+        print_json(summaries)
+        return
+    width = max(len(name) for name in summaries)
+    print_text("\n".join(f"{name.ljust(width)}  {text}" for name, text in summaries.items()))

@@ -1,0 +1,182 @@
+"""Every format shows values, intervals, counts and reasons; printed values stand beside ours."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from orderlens.analysis.estimate import Estimate
+from orderlens.analysis.orders import PAPER_NAMES, in_paper_order, is_structured, is_target_aware, label
+from orderlens.analysis.paper import beside_paper, paper_tables, printed_values
+from orderlens.analysis.render import FORMATS, as_json, cell_text, number, render
+from orderlens.analysis.table import Column, Table
+from orderlens.analysis.tables import TABLES
+from orderlens.errors import UnknownNameError
+
+SPEC = Path(__file__).parents[3] / "shared" / "spec" / "paper_tables.json"
+
+
+@pytest.fixture
+def table():
+    rows = (
+        {
+            "task": "cmath",
+            "order": "max-prob",
+            "accuracy": Estimate(90.5, 88.6, 92.1, 1098, 3, "3 not graded"),
+            "n": 1098,
+        },
+        {"task": "a|b_%", "order": "random", "accuracy": Estimate.undefined("all samples <EOS>", 7), "n": 7},
+    )
+    columns = (Column("accuracy", "accuracy %", 2), Column("n", "n"))
+    return Table("downstream", "Accuracy & more", ("task", "order"), columns, rows, ("a note",))
+
+
+def test_text_lists_reasons_below_and_keeps_counts(table):
+    text = render([table], "text")
+    assert "90.50" in text
+    assert "[88.60, 92.10]" in text
+    assert "3 undefined (1)" in text
+    assert "undefined (2)" in text
+    assert "n = 0 of 7" in text
+    assert "(2) all samples <EOS>" in text
+    assert "a note" in text
+
+
+def test_paper_values_and_differences(table):
+    both = beside_paper(table)
+    text = render([both], "text")
+    assert "paper 90.26, +0.24" in text
+    assert "Paper: " in text
+    cell = as_json(both)["rows"][0]["accuracy"]
+    assert (cell["paper"], round(cell["difference"], 6)) == (90.26, 0.24)
+    assert "paper" not in as_json(both)["rows"][1]["accuracy"]
+    assert "accuracy %: paper" in render([both], "markdown")
+
+
+def test_csv_has_every_number(table):
+    rows = list(csv.DictReader(io.StringIO(render([beside_paper(table)], "csv"))))
+    assert rows[0]["accuracy"] == "90.5"
+    assert rows[0]["accuracy_low"] == "88.6"
+    assert rows[0]["accuracy_n_undefined"] == "3"
+    assert rows[0]["accuracy_paper"] == "90.26"
+    assert (rows[1]["accuracy"], rows[1]["accuracy_why"]) == ("", "all samples <EOS>")
+
+
+def test_json_is_strict(table):
+    content = json.loads(render([table], "json"))
+    row = content["tables"][0]["rows"][1]
+    assert row["accuracy"] == {
+        "value": None, "low": None, "high": None, "n": 0, "n_undefined": 7, "why": "all samples <EOS>"
+    }  # fmt: skip
+
+
+def test_latex_and_markdown_escape(table):
+    latex = render([table], "latex")
+    assert r"a|b\_\%" in latex
+    assert r"Accuracy \& more" in latex
+    assert r"$<$EOS$>$" in latex
+    assert latex.count(r"\\") == 3
+    assert "a\\|b_%" in render([table], "markdown")
+
+
+def test_numbers_never_print_as_zero_when_they_are_not():
+    assert number(0.00001, 3) == "1.0e-05"
+    assert number(0.0, 3) == "0.000"
+    assert number(math.nan, 3) == "–"
+    assert cell_text(Estimate(1.0)) == "1.000"
+    assert cell_text(None) == ""
+    assert cell_text(Estimate.undefined("why")) == "undefined: why"
+
+
+def test_unknown_format(table):
+    with pytest.raises(UnknownNameError, match="did you mean 'latex'"):
+        render([table], "latx")
+    assert set(FORMATS) == {"text", "csv", "latex", "markdown", "json"}
+
+
+def test_paper_cells_name_real_tables_and_columns(builders):
+    from orderlens.analysis import Options, Resampling, build_tables
+
+    run = builders.graded_run(
+        n_items=8, orders=("forced-ar", "max-prob", "top-margin", "random"), tasks=("cmath",)
+    )
+    options = Options(resampling=Resampling(2), null_reps=2)
+    for name in paper_tables():
+        assert name in TABLES
+        first = next(t for t in build_tables(run, [name], options) if t.name == name)
+        known = {column.name for column in first.columns}
+        assert {key[-1] for key in printed_values(name)} <= known
+        assert all(len(key) == len(first.keys) + 1 for key in printed_values(name))
+    within = beside_paper(build_tables(run, ["within-cell"], options)[0])
+    assert len(within.printed) == 4 * 7
+    assert within.printed[0, "mw_p"].value == 0.0015
+    assert within.printed[1, "mw_p"].value == "<1e-4"
+    assert math.isnan(within.printed[1, "mw_p"].difference(within.rows[1]["mw_p"]))
+
+
+@pytest.mark.skipif(not SPEC.exists(), reason="the shared specification is not there")
+def test_our_copy_of_the_paper_agrees_with_the_specification():
+    spec = json.loads(SPEC.read_text())
+    orders = spec["order_of_lists"]
+    generation = printed_values("generation")
+    for name, values in spec["table1_generation"].items():
+        if name != "orders":
+            assert [generation[name, order] for order in orders] == values
+    within = printed_values("within-cell")
+    for row in spec["table3_within_cell"]:
+        for name in ("n_correct", "n_incorrect", "var_correct", "var_incorrect", "gap", "mw_p", "rho"):
+            assert within[row["task"], row["order"], name] == row[name]
+    downstream, selectors = printed_values("downstream"), printed_values("selectors")
+    for task, row in spec["table2_downstream"].items():
+        assert [downstream[task, order, "accuracy"] for order in orders] == row["accuracy"]
+        assert [downstream[task, order, "var"] for order in orders] == row["var"]
+        assert [selectors[task, "all orders", n] for n in ("min_v", "max_v", "delta_pp")] == [
+            row["min_v"], row["max_v"], row["delta_pp"]
+        ]  # fmt: skip
+    quadrants = spec["table4_quadrants"]
+    for task in spec["table2_downstream"]:
+        assert [printed_values("quadrants")[task, c] for c in quadrants["columns"]] == quadrants[task]
+    names = {"mean_logq": "content_mean", "var": "content_var", "n_tok": "content_n"}
+    for name, column in names.items():
+        for task, values in spec["tableS1_content"][name].items():
+            assert [printed_values("content")[task, order, column] for order in orders] == values
+
+
+def test_paper_audit_items_are_remarked():
+    remarks = " ".join(remark for table in paper_tables().values() for remark in table["remarks"])
+    for fact in (
+        "64.7 < 67.3",
+        "79.1",
+        "996 and 758",
+        "2.6 to 35.2",
+        "Holm keeps 13, BH 14",
+        "unpaired",
+        "3 of 4",
+    ):
+        assert fact in remarks
+
+
+def test_order_names():
+    assert in_paper_order(["random", "zeta", "max-prob", "forced-ar"]) == [
+        "forced-ar",
+        "max-prob",
+        "random",
+        "zeta",
+    ]
+    assert is_target_aware("oracle-min-q")
+    assert not is_target_aware("random:3")
+    assert not is_target_aware("unheard-of")
+    assert [name for name in PAPER_NAMES if is_structured(name)] == [
+        "forced-ar",
+        "max-prob",
+        "top-margin",
+        "entropy",
+    ]
+    assert label("random", 3.0, True) == "random:3"
+    assert label("random", math.nan, True) == "random"
+    assert label("random", 3.0, False) == "random"

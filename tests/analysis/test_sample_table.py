@@ -1,0 +1,164 @@
+"""The streaming table of statistics against the one-trace functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from orderlens import metrics
+from orderlens.analysis import sample_table as module
+from orderlens.analysis.sample_table import matched_distinct, sample_table
+
+EOS = 0
+PATH_COLUMNS = [
+    *("n", "mean", "var", "log_prob", "min", "q05", "bottleneck_rate", "mad", "gini_mean"),
+    *("abs_delta_reveal", "sq_delta_reveal", "abs_delta_text", "sq_delta_text"),
+]
+
+
+@pytest.fixture
+def run(builders):
+    rng = np.random.default_rng(0)
+    tables = []
+    for sample in range(8):
+        for order in ("forced-ar", "reverse-ar", "max-prob"):
+            n = int(rng.integers(40, 100))
+            tokens = rng.integers(1, 12, n)
+            tokens[n - int(rng.integers(0, 12)) :] = EOS
+            path = builders.block_path(rng, n, 32, order)
+            tables.append(
+                builders.trace(f"s{sample}", order, -rng.gamma(0.5, size=n), path=path, tokens=tokens)
+            )
+    return builders.make_run(tables)
+
+
+def one_trace(run, row):
+    frame = run.trace(row.sample_id, row.order).to_pandas()
+    return frame[~frame["is_overflow"]]
+
+
+def test_every_column_equals_the_one_trace_function(run):
+    table = sample_table(run)
+    assert len(table) == 24
+    for row in table.itertuples():
+        frame = one_trace(run, row)
+        content = frame[~frame["is_eos"] & ~frame["is_special"]]
+        for prefix, part in (("", frame), ("content_", content)):
+            stats = metrics.path_stats(part["logq"], part["position"], part["block"])
+            for name in PATH_COLUMNS:
+                expected = getattr(stats, name)
+                assert getattr(row, prefix + name) == pytest.approx(expected, abs=1e-10, nan_ok=True), (
+                    prefix + name
+                )
+            for sigma, loss in stats.jensen_loss.items():
+                assert table.at[row.Index, f"{prefix}jensen_{sigma:g}"] == pytest.approx(loss, abs=1e-9)
+        block0 = content[content["block"] == 0]
+        assert row.spearman_l2r_block0 == pytest.approx(metrics.spearman_l2r(block0["position"]), abs=1e-12)
+        assert row.concordance_block0 == pytest.approx(metrics.concordance(block0["position"]), abs=1e-12)
+        assert row.global_arness_block0 == pytest.approx(metrics.global_arness(block0["position"]), abs=1e-12)
+        assert row.local_arness_block0 == pytest.approx(metrics.local_arness(block0["position"]), abs=1e-12)
+        everywhere = [metrics.spearman_l2r(part["position"]) for _, part in frame.groupby("block")]
+        assert row.all_spearman_l2r_mean == pytest.approx(np.nanmean(everywhere), abs=1e-12)
+        cascade = metrics.eos_cascade(
+            frame["position"], frame["is_eos"], ~frame["is_eos"] & ~frame["is_special"]
+        )
+        assert row.eos_cascade == cascade.length
+        assert row.eos_cascade_start == pytest.approx(cascade.start, nan_ok=True)
+        assert row.eos_cascade_resume == pytest.approx(cascade.resume, nan_ok=True)
+        text = frame.sort_values("position")
+        kept = text.loc[~text["is_eos"], "token_id"]
+        assert row.distinct_3 == pytest.approx(metrics.distinct_n(kept, 3), nan_ok=True)
+        assert row.token_entropy == pytest.approx(metrics.token_entropy(kept), abs=1e-12)
+        assert row.eos_fraction == pytest.approx(frame["is_eos"].mean())
+        assert row.n_text == len(metrics.cut_at_eos(text["token_id"].tolist(), {EOS}))
+        assert row.argmax_accuracy == pytest.approx(frame["is_argmax"].mean())
+        margin = np.exp(frame["max_logprob"]) - np.exp(frame["second_logprob"])
+        assert row.mean_margin == pytest.approx(margin.mean())
+
+
+def test_frontier_counts_eos_as_context_but_averages_over_content(builders):
+    tokens = [5, 6, 7, EOS]
+    run = builders.make_run([builders.trace("a", "max-prob", [-0.1] * 4, path=[3, 0, 2, 1], tokens=tokens)])
+    row = sample_table(run).iloc[0]
+    assert row.frontier_distance == pytest.approx((1 + 2 + 1) / 3)
+    assert row.frontier_adjacent == pytest.approx(2 / 3)
+
+
+def test_chunk_size_and_threads_do_not_matter(run, monkeypatch):
+    whole = sample_table(run, workers=1)
+    monkeypatch.setattr(module, "CHUNK_ROWS", 1)
+    monkeypatch.setattr("orderlens.store.sources.CHUNK_ROWS", 100)
+    pd.testing.assert_frame_equal(sample_table(run, workers=3), whole)
+
+
+def test_basic_columns_equal_the_stores_own(run):
+    theirs = run.samples().to_pandas().set_index(["sample_id", "order"]).sort_index()
+    mine = sample_table(run, ()).set_index(["sample_id", "order"]).sort_index()
+    for name in ("n", "mean", "var", "n_content", "content_mean", "content_var", "log_prob"):
+        column = "content_n" if name == "n_content" else name
+        np.testing.assert_allclose(mine[column], theirs[name].astype(float), atol=1e-12, err_msg=name)
+
+
+def test_overflow_rows_are_counted_and_left_out(builders):
+    run = builders.make_run([builders.trace("a", "forced-ar", [-0.1, -0.2, -9.0], requested=2)])
+    row = sample_table(run).iloc[0]
+    assert (row.n, row.n_overflow) == (2, 1)
+    assert row.log_prob == pytest.approx(-0.3)
+
+
+def test_awkward_traces_leave_undefined_values_not_zeros(builders):
+    run = builders.make_run(
+        [
+            builders.trace("all-eos", "max-prob", [-0.1, -0.2], tokens=[EOS, EOS]),
+            builders.trace("nan", "max-prob", [-0.1, np.nan, -0.3]),
+            builders.trace("one", "max-prob", [-0.4]),
+        ]
+    )
+    table = sample_table(run).set_index("sample_id")
+    empty = table.loc["all-eos"]
+    assert empty.content_n == 0
+    assert np.isnan(
+        [empty.content_mean, empty.content_var, empty.spearman_l2r_block0, empty.distinct_3]
+    ).all()
+    assert empty.eos_fraction == 1.0
+    assert table.loc["nan", "n_nonfinite"] == 1
+    assert np.isnan(table.loc["nan", ["mean", "var", "gini_mean", "jensen_0.5"]].astype(float)).all()
+    assert table.loc["one", "var"] == 0.0
+    assert np.isnan(table.loc["one", "spearman_l2r_block0"])
+
+
+def test_first_block_without_content_has_no_block0_value(builders):
+    tokens = [EOS] * 32 + [5, 6, 7]
+    run = builders.make_run([builders.trace("a", "max-prob", [-0.1] * 35, tokens=tokens)])
+    row = sample_table(run).iloc[0]
+    assert np.isnan(row.spearman_l2r_block0)
+    assert np.isnan(row.content_gini_block0)
+    assert row.spearman_l2r_mean == 1.0
+
+
+def test_a_trace_that_does_not_start_at_step_0_is_not_merged(builders):
+    first = builders.trace("a", "forced-ar", [-0.1, -0.2])
+    second = builders.trace("b", "forced-ar", [-0.3] * 5).slice(2)
+    table = sample_table(builders.make_run([first, second]))
+    assert table["n"].tolist() == [2, 3]
+
+
+def test_length_matched_distinct(builders):
+    long, short = [2, 3, 4, 2, 3, 4, 2, 3, 4], [2, 3, 4, 5, EOS]
+    run = builders.make_run(
+        [
+            builders.trace("a", "forced-ar", [-0.1] * 9, tokens=long),
+            builders.trace("a", "max-prob", [-0.1] * 5, tokens=short),
+        ]
+    )
+    table = sample_table(run)
+    shortest = table.groupby("sample_id")["n_tokens"].transform("min")
+    assert matched_distinct(run, shortest.to_numpy()).tolist() == metrics.length_matched_distinct_n(
+        [long, short], 3, {EOS}
+    )
+
+
+def test_an_empty_run_gives_an_empty_table(builders):
+    run = builders.make_run([builders.trace("a", "forced-ar", [])])
+    assert len(sample_table(run)) == 0

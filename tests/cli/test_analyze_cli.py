@@ -1,0 +1,143 @@
+"""``orderlens analyze`` on a real run folder: formats, exit codes, one-line errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from orderlens.analysis.null import simulate_study
+from orderlens.cli.main import main
+from orderlens.store.writer import execute, open_writer
+
+FAST = ["--bootstrap", "20"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small generated and graded run, written by the real store."""
+    rng = np.random.default_rng(0)
+    rows, verdicts = [], []
+    for item in range(12):
+        for order in ("forced-ar", "random"):
+            key = {
+                "sample_id": f"i{item}",
+                "task": "cmath",
+                "order": order,
+                "seed": 0 if order == "random" else None,
+            }
+            key |= {"temperature": 0.0, "sample_seed": None}
+            logq = -rng.gamma(0.5, 1.0, 32)
+            path = np.arange(32) if order == "forced-ar" else rng.permutation(32)
+            rows += [
+                {
+                    **key,
+                    "block": 0,
+                    "step": t,
+                    "position": int(p) + 4,
+                    "token_id": int(p) % 5,
+                    "logq": float(y),
+                }
+                | {"is_eos": bool(p > 29), "is_special": False, "is_overflow": False, "is_argmax": True}
+                for t, (p, y) in enumerate(zip(path, logq, strict=True))
+            ]
+            verdicts.append({**key, "correct": bool(rng.random() < 0.6), "grader": "last-number"})
+    kinds = {"seed": pa.int64(), "temperature": pa.float64(), "sample_seed": pa.int64()}
+    kinds |= {name: pa.int32() for name in ("block", "step", "position", "token_id")}
+    tables = {}
+    for name, found in (("reveals", rows), ("verdicts", verdicts)):
+        tables[name] = pa.table({k: pa.array([row[k] for row in found], kinds.get(k)) for k in found[0]})
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    writer = open_writer(folder, {"model": "made up"})
+    execute(writer, {"all": None}, lambda _: tables)
+    return str(folder)
+
+
+def test_text_shows_the_table_and_the_paper(run, capsys):
+    assert main(["analyze", run, "--table", "downstream", "--paper", *FAST]) == 0
+    out = capsys.readouterr().out
+    assert "Downstream accuracy per task and order" in out
+    assert "paper 91.71" in out
+    assert "McNemar" in out
+
+
+def test_all_tables_that_the_run_can_fill(run, capsys):
+    assert main(["analyze", run, "--json", *FAST]) == 0
+    names = [table["table"] for table in json.loads(capsys.readouterr().out)["tables"]]
+    assert {
+        "generation",
+        "reveal-order",
+        "downstream",
+        "within-cell",
+        "quadrants",
+        "controls",
+        "null",
+    } <= set(names)
+    assert "fixed-sequence" not in names
+
+
+@pytest.mark.parametrize("form", ["text", "csv", "latex", "markdown", "json"])
+def test_formats(run, form, capsys, tmp_path):
+    assert main(["analyze", run, "--table", "quadrants,selectors", "--format", form, *FAST]) == 0
+    shown = capsys.readouterr().out
+    assert "cmath" in shown
+    target = tmp_path / "table"
+    assert main(["analyze", run, "--table", "quadrants", "--format", form, "--out", str(target), *FAST]) == 0
+    assert "cmath" in target.read_text()
+
+
+def test_undefined_tables_still_come(run, capsys):
+    assert main(["analyze", run, "--table", "fixed-sequence", *FAST]) == 0
+    assert "no target: these traces were generated" in capsys.readouterr().out
+
+
+def test_null_works_with_and_without_a_run(run, capsys, monkeypatch):
+    assert main(["analyze", run, "--table", "quadrants", "--null", *FAST]) == 0
+    assert "this run's traces, verdicts redrawn" in capsys.readouterr().out
+    monkeypatch.setattr("orderlens.analysis.null.simulate_study", lambda seed: simulate_study(40, seed=seed))
+    assert main(["analyze", "--null", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["tables"][0]["table"] == "null"
+    assert "simulated study" in content["tables"][0]["notes"][0]
+
+
+def test_list(capsys):
+    assert main(["analyze", "--list"]) == 0
+    assert "within-cell" in capsys.readouterr().out
+    assert main(["analyze", "--list", "--json"]) == 0
+    assert "theory" in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{run}", "--table", "quadrant"], "did you mean 'quadrants'"),
+        (["{run}", "--format", "html"], "unknown format 'html'"),
+        (["{run}", "--evaluator", "tiny-at"], "unknown evaluator 'tiny-at'"),
+        (["{run}", "--level", "2"], "confidence level"),
+        (["{run}", "--bootstrap", "-5"], "got -5"),
+        (["/nowhere/at/all"], "/nowhere/at/all"),
+        ([], "no run given"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(run, arguments, message, capsys):
+    assert main(["analyze", *(item.format(run=run) for item in arguments)]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+    assert "Traceback" not in shown.err
+
+
+def test_unwritable_output_is_a_failure(run, capsys, tmp_path):
+    assert main(["analyze", run, "--table", "quadrants", "--out", str(tmp_path), *FAST]) == 1
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_the_verb_does_not_import_torch():
+    modules = "orderlens.cli.analyze, orderlens.analysis, orderlens.metrics"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
