@@ -25,6 +25,7 @@ from orderlens.models.protocol import Anchor, Model
 from orderlens.orders import OracleOrder, Order, parse_orders
 from orderlens.samples import EncodedSample, Sample, encode_samples
 from orderlens.store.reader import Run, memory_run, open_run
+from orderlens.store.schema import table_schema
 from orderlens.store.writer import execute, open_writer
 
 
@@ -327,7 +328,7 @@ def _scored_outputs(model: Model, samples: Sequence[EncodedSample], orders: Sequ
         for sample in samples
         for order in orders
     ]
-    return pa.Table.from_pylist(rows)
+    return pa.Table.from_pylist(rows, schema=table_schema("outputs"))
 
 
 def _generated_outputs(model: Model, labels: TraceLabels, chains: Sequence[Chain]) -> pa.Table:
@@ -342,7 +343,7 @@ def _generated_outputs(model: Model, labels: TraceLabels, chains: Sequence[Chain
         row = _output_row(model, sample, order, labels.temperature, labels.sample_seed)
         row |= {"token_ids": tokens, "text": model.tokenizer.decode(tokens[:text_end])}
         rows.append(row | {"n_requested": canvas.n_requested, "finish_reason": chain.finish_reason})
-    return pa.Table.from_pylist(rows)
+    return pa.Table.from_pylist(rows, schema=table_schema("outputs"))
 
 
 def _output_row(

@@ -61,9 +61,9 @@ def models(json: JsonFlag = False) -> None:
 
 def tasks(json: JsonFlag = False) -> None:
     """List the benchmarks."""
-    from orderlens.tasks.registry import TASKS
+    from orderlens.tasks import get_task, task_names
 
-    rows = [{"id": name, "summary": TASKS.get(name).summary} for name in TASKS.names()]
+    rows = [{"id": name, "summary": get_task(name).summary} for name in task_names()]
     _show(rows, ("id", "summary"), json)
 
 

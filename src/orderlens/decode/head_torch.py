@@ -69,7 +69,8 @@ def _reduce(logits_RV: Tensor, eos: Tensor, targets_R: Tensor | None) -> tuple[T
     """Return top token [R] and columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6]."""
     lse_R = torch.logsumexp(logits_RV, dim=1)
     top_R, token_R = _first_maximum(logits_RV)
-    entropy_R = lse_R - (torch.exp(logits_RV - lse_R[:, None]) * logits_RV).sum(dim=1)
+    log_p_RV = logits_RV - lse_R[:, None]
+    entropy_R = -(torch.exp(log_p_RV) * log_p_RV).sum(dim=1)
     eos_R = torch.logsumexp(logits_RV[:, eos], dim=1) if len(eos) else torch.full_like(lse_R, -torch.inf)
     extra = [] if targets_R is None else [logits_RV.gather(1, targets_R[:, None])[:, 0] - lse_R]
     second_R = logits_RV.scatter(1, token_R[:, None], EXCLUDED_LOGIT).amax(dim=1)

@@ -1,0 +1,74 @@
+"""Fixtures shared by the whole suite: small models and samples, made once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from orderlens.models.hmm import HiddenMarkovModel
+from orderlens.rng import keyed_generator
+from orderlens.samples import EncodedSample
+
+
+def random_samples(seed: int, lengths: Sequence[tuple[int, int]], low: int, high: int) -> list[EncodedSample]:
+    """Samples of random ids in [low, high) with the given (prompt, target) lengths."""
+    generator = keyed_generator(seed, "test-samples")
+    return [
+        EncodedSample(f"s{i}", generator.integers(low, high, prompt), generator.integers(low, high, target))
+        for i, (prompt, target) in enumerate(lengths)
+    ]
+
+
+@pytest.fixture(scope="session")
+def hmm() -> HiddenMarkovModel:
+    """The exact control on blocks of 8."""
+    return HiddenMarkovModel(block_size=8)
+
+
+@pytest.fixture(scope="session")
+def mixed_samples(hmm: HiddenMarkovModel) -> list[EncodedSample]:
+    """Prompts and targets of many lengths, an empty prompt included; no EOS."""
+    lengths = [(0, 5), (3, 17), (8, 8), (13, 30), (20, 1)]
+    return random_samples(0, lengths, 0, hmm.vocab_size - 2)
+
+
+@pytest.fixture(scope="session")
+def make_transformer():
+    """Builds small random-weight transformers; the weights are scaled up so that conditionals are peaked."""
+    torch = pytest.importorskip("torch")
+    from orderlens.models.block_transformer import TransformerModel
+    from orderlens.models.characters import CharacterTokenizer
+    from orderlens.models.transformer import Transformer, TransformerConfig
+
+    def build(attention: str = "block-causal", block_size: int = 8, seed: int = 0) -> TransformerModel:
+        generator = torch.Generator().manual_seed(seed)
+        config = TransformerConfig(
+            vocab_size=50, n_layers=3, width=32, n_heads=2, ffn_width=48, block_size=block_size,
+            max_positions=512, attention=attention, mask_id=0, eos_id=1,
+        )  # fmt: skip
+        network = Transformer(config)
+        for parameter in network.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+        return TransformerModel(
+            network, CharacterTokenizer(), name=f"random-{attention}", digest=f"test-{seed}"
+        )
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def nats_close():
+    """Compare arrays of log-probabilities to an absolute tolerance."""
+
+    def close(left: Sequence[float], right: Sequence[float], tolerance: float) -> bool:
+        return bool(np.allclose(left, right, rtol=0, atol=tolerance))
+
+    return close

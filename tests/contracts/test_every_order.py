@@ -1,0 +1,74 @@
+"""Every registered order obeys its kind's contract: new entries are tested without writing a test."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.score import score_batch
+from orderlens.errors import UserInputError
+from orderlens.models.hmm import HiddenMarkovModel
+from orderlens.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order
+from orderlens.orders.catalogue import ORDERS
+from orderlens.rng import keyed_generator
+from orderlens.samples import EncodedSample
+from orderlens.stats import PositionStats, TargetStats
+
+
+@pytest.fixture(params=ORDERS.names())
+def order(request):
+    return parse_order(request.param)
+
+
+def random_stats(n):
+    generator = keyed_generator(0, "order-contract", n)
+    top = np.log(generator.uniform(0.3, 1, n))
+    second = top + np.log(generator.uniform(0.01, 0.9, n))
+    stats = PositionStats(generator.integers(0, 9, n), top, second, generator.uniform(0, 2, n), top - 1)
+    return stats, TargetStats(stats, second, top)
+
+
+def test_it_describes_itself(order):
+    assert order.id in ORDERS.names()
+    assert order.summary
+    assert parse_order(order.spec).spec == order.spec
+
+
+def test_scores_or_paths_have_the_right_shape(order):
+    stats, targeted = random_stats(12)
+    if isinstance(order, StaticOrder):
+        assert sorted(order.path(12, "a", 0).tolist()) == list(range(12))
+        return
+    assert isinstance(order, ConfidenceOrder | OracleOrder)
+    scores = order.scores(targeted) if isinstance(order, OracleOrder) else order.scores(stats)
+    assert scores.shape == (12,)
+    assert np.isfinite(scores).all()
+
+
+def test_scores_of_a_position_do_not_depend_on_the_others(order):
+    if isinstance(order, StaticOrder):
+        pytest.skip("a static order has no scores")
+    stats, targeted = random_stats(12)
+    seen = targeted if isinstance(order, OracleOrder) else stats
+    few = np.array([7, 2, 5])
+    assert np.array_equal(order.scores(seen)[few], order.scores(seen.take(few)))
+
+
+def test_it_scores_the_exact_model_exactly(order):
+    model = HiddenMarkovModel(seed=5, n_states=4, block_size=6)
+    tokens = keyed_generator(1, "order-contract").integers(0, 20, 22)
+    sample = EncodedSample("x", tokens[:5], tokens[5:])
+    columns = score_batch(model, [sample], [order])
+    truth = model.joint_log_prob(tokens) - model.joint_log_prob(tokens[:5])
+    assert columns["logq"].sum() == pytest.approx(truth, abs=1e-9)
+
+
+def test_it_generates_unless_it_needs_a_target(order, hmm):
+    sample, settings = EncodedSample("x", np.arange(5)), GenerationSettings(11, stop_at_eos=False)
+    if isinstance(order, OracleOrder):
+        with pytest.raises(UserInputError, match="needs a known target"):
+            generate_batch(hmm, [sample], [order], settings)
+        return
+    columns = generate_batch(hmm, [sample], [order], settings).columns
+    assert sorted(columns["position"].tolist()) == list(range(5, 16))

@@ -1,0 +1,155 @@
+"""The batched generator against the slow one; stopping, overflow, sampling."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.reference import generate_plainly
+from orderlens.errors import UserInputError
+from orderlens.models.hmm import HiddenMarkovModel
+from orderlens.orders import parse_orders
+from orderlens.samples import EncodedSample
+
+DEPLOYABLE = parse_orders("forced-ar,reverse-ar,random,max-prob,max-prob:argmax,top-margin,entropy")
+
+
+def trace(columns, sample, order):
+    mine = (columns["sample"] == sample) & (columns["order"] == order)
+    return {name: values[mine] for name, values in columns.items()}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("anchor", ["zero", "prompt"])
+@pytest.mark.parametrize("stop", [True, False])
+def test_fast_equals_slow_on_hmm(hmm, mixed_samples, temperature, anchor, stop):
+    settings = GenerationSettings(20, temperature, 5, stop, anchor)
+    columns = generate_batch(hmm, mixed_samples, DEPLOYABLE, settings).columns
+    for s, sample in enumerate(mixed_samples):
+        for o, order in enumerate(DEPLOYABLE):
+            fast = trace(columns, s, o)
+            slow = generate_plainly(
+                hmm,
+                sample,
+                order,
+                20,
+                temperature=temperature,
+                sample_seed=5,
+                stop_at_eos=stop,
+                anchor=anchor,
+            )
+            assert list(zip(fast["position"], fast["token_id"], strict=True)) == [
+                (item.position, item.token) for item in slow
+            ]
+            assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 1e-9
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("attention", ["block-causal", "full"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_fast_equals_slow_on_a_transformer(make_transformer, mixed_samples, attention, temperature):
+    model = make_transformer(attention)
+    samples = [EncodedSample(x.id, np.append(x.prompt % 48 + 2, 5)) for x in mixed_samples]
+    settings = GenerationSettings(20, temperature, stop_at_eos=False)
+    columns = generate_batch(model, samples, DEPLOYABLE, settings).columns
+    for s, sample in enumerate(samples):
+        for o, order in enumerate(DEPLOYABLE):
+            fast = trace(columns, s, o)
+            slow = generate_plainly(model, sample, order, 20, temperature=temperature, stop_at_eos=False)
+            assert fast["position"].tolist() == [item.position for item in slow]
+            assert fast["token_id"].tolist() == [item.token for item in slow]
+            assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 5e-5
+
+
+def test_canvas_is_completed_and_overflow_is_flagged(hmm):
+    sample = EncodedSample("a", np.arange(5))
+    generation = generate_batch(hmm, [sample], DEPLOYABLE[:1], GenerationSettings(10, stop_at_eos=False))
+    positions, overflow = generation.columns["position"], generation.columns["is_overflow"]
+    assert positions.tolist() == list(range(5, 16))
+    assert overflow.tolist() == [False] * 10 + [True]
+    assert generation.chains[0].finish_reason == "length"
+
+
+def test_decoding_ends_after_the_block_with_an_eos():
+    model = HiddenMarkovModel(block_size=4)
+    model.parameters.transition_KK[:] = 0
+    model.parameters.transition_KK[:, -1] = 1.0  # the chain ends after one character
+    generation = generate_batch(
+        model, [EncodedSample("a", np.array([1]))], DEPLOYABLE[:4], GenerationSettings(40)
+    )
+    for chain in generation.chains:
+        assert chain.finish_reason == "eos"
+        assert chain.steps == 3
+    endless = generate_batch(
+        model, [EncodedSample("a", np.array([1]))], DEPLOYABLE[:1], GenerationSettings(7, stop_at_eos=False)
+    )
+    assert (endless.columns["token_id"] == model.tokenizer.eos_id).all()
+    assert endless.chains[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_results_do_not_depend_on_the_batch(hmm, mixed_samples, temperature):
+    settings = GenerationSettings(24, temperature, 3, stop_at_eos=True)
+    together = generate_batch(hmm, mixed_samples, DEPLOYABLE, settings).columns
+    for s, sample in enumerate(mixed_samples):
+        for o, order in enumerate(DEPLOYABLE):
+            alone = generate_batch(hmm, [sample], [order], settings).columns
+            here = trace(together, s, o)
+            assert here["position"].tolist() == alone["position"].tolist()
+            assert here["token_id"].tolist() == alone["token_id"].tolist()
+            assert np.abs(here["logq"] - alone["logq"]).max() < 1e-12
+
+
+@pytest.mark.parametrize("spec", ["forced-ar", "max-prob:argmax", "random"])
+def test_sampling_follows_the_tempered_conditional(spec):
+    """First token of many seeds against the exact tempered distribution (chi-square)."""
+    model = HiddenMarkovModel(seed=4, n_states=3, n_characters=4, block_size=1)
+    order, prompt = parse_orders(spec)[0], np.array([0, 1, 2])
+    log_p = model.log_probs([0, 1, 2, model.mask_id])[3]
+    weight = np.exp(log_p / 0.6)
+    samples = [EncodedSample(f"s{i}", prompt) for i in range(1500)]
+    columns = generate_batch(model, samples, [order], GenerationSettings(1, 0.6, 11)).columns
+    counts = np.bincount(columns["token_id"], minlength=5)[:5]
+    assert scipy_stats.chisquare(counts, 1500 * weight[:5] / weight[:5].sum()).pvalue > 1e-3
+    token = columns["token_id"]
+    assert np.allclose(columns["logq"], log_p[token], atol=1e-12)
+    assert np.allclose(columns["tempered_logq"], np.log((weight / weight.sum())[token]), atol=1e-12)
+
+
+def test_selection_rules_of_max_prob_differ_only_when_sampling(hmm, mixed_samples):
+    both = parse_orders("max-prob,max-prob:argmax")
+    greedy = generate_batch(hmm, mixed_samples, both, GenerationSettings(16, 0.0)).columns
+    assert np.array_equal(greedy["position"][greedy["order"] == 0], greedy["position"][greedy["order"] == 1])
+    hot = generate_batch(hmm, mixed_samples, both, GenerationSettings(16, 1.5, stop_at_eos=False)).columns
+    assert not np.array_equal(hot["position"][hot["order"] == 0], hot["position"][hot["order"] == 1])
+
+
+def test_seed_changes_the_draws(hmm, mixed_samples):
+    runs = [
+        generate_batch(hmm, mixed_samples, DEPLOYABLE[:1], GenerationSettings(16, 1.0, seed, False)).columns
+        for seed in (0, 0, 1)
+    ]
+    assert np.array_equal(runs[0]["token_id"], runs[1]["token_id"])
+    assert not np.array_equal(runs[0]["token_id"], runs[2]["token_id"])
+
+
+def test_oracles_cannot_generate(hmm, mixed_samples):
+    with pytest.raises(UserInputError, match="'oracle-min-q' needs a known target"):
+        generate_batch(hmm, mixed_samples, parse_orders("oracle-min-q"), GenerationSettings(4))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("max_new_tokens", 0, "max_new_tokens=0"),
+        ("max_new_tokens", 16385, "16384"),
+        ("temperature", -0.1, "temperature=-0.1"),
+        ("temperature", float("nan"), "temperature=nan"),
+        ("temperature", float("inf"), "temperature=inf"),
+    ],
+)
+def test_bad_settings_are_named(field, value, message):
+    with pytest.raises(UserInputError, match=message):
+        GenerationSettings(**{field: value})

@@ -1,0 +1,118 @@
+"""Position statistics of the numpy and torch heads against plain formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from orderlens.decode.head import draw_stats, position_stats, take_rows, target_stats
+from orderlens.errors import ModelOutputError
+from orderlens.models.protocol import HiddenRows, LogProbRows
+from orderlens.rng import keyed_generator
+
+EOS = (2, 5)
+
+
+def rows_of(logits, kind):
+    """The same logits as log-probability rows, or as hidden rows with an identity output matrix."""
+    if kind == "numpy":
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        return LogProbRows(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+    torch = pytest.importorskip("torch")
+    hidden = torch.tensor(logits, dtype=torch.float32)
+    return HiddenRows(hidden, torch.eye(logits.shape[1]), (), logits.shape[1])
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def kind(request):
+    return request.param
+
+
+def test_statistics_equal_their_formulas(kind):
+    logits = keyed_generator(0, "head").normal(size=(40, 17)) * 3
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    targets = keyed_generator(1, "head").integers(0, 17, 40)
+    found = target_stats(rows_of(logits, kind), EOS, targets)
+    stats, tolerance = found.positions, 1e-12 if kind == "numpy" else 2e-6
+    ranked = np.sort(p, axis=1)
+    assert (stats.top_token == p.argmax(axis=1)).all()
+    assert np.allclose(stats.top_logprob, np.log(ranked[:, -1]), atol=tolerance)
+    assert np.allclose(stats.second_logprob, np.log(ranked[:, -2]), atol=tolerance)
+    assert np.allclose(stats.entropy, scipy_stats.entropy(p, axis=1), atol=tolerance)
+    assert np.allclose(stats.eos_logprob, np.log(p[:, list(EOS)].sum(axis=1)), atol=tolerance)
+    rows = np.arange(40)
+    others = p.copy()
+    others[rows, targets] = 0
+    assert np.allclose(found.target_logprob, np.log(p[rows, targets]), atol=tolerance)
+    assert np.allclose(found.competitor_logprob, np.log(others.max(axis=1)), atol=tolerance)
+
+
+def test_equal_logits_take_the_lowest_id(kind):
+    logits = np.zeros((3, 9))
+    logits[1, [4, 7]] = 5.0
+    stats = position_stats(rows_of(logits, kind), EOS)
+    assert stats.top_token.tolist() == [0, 4, 0]
+    assert np.allclose(stats.top_logprob, stats.second_logprob, atol=1e-6)
+
+
+def test_no_eos_gives_minus_infinity(kind):
+    assert np.isneginf(position_stats(rows_of(np.zeros((2, 7)), kind), ()).eos_logprob).all()
+
+
+def test_rows_that_are_not_finite_are_refused(kind):
+    logits = np.zeros((3, 7))
+    logits[1, 2] = np.nan
+    rows = LogProbRows(logits) if kind == "numpy" else rows_of(logits, kind)
+    with pytest.raises(ModelOutputError, match="NaN or all −inf at 1 of 3"):
+        position_stats(rows, EOS)
+
+
+def test_draws_invert_the_distribution_function(kind):
+    """A fine grid of uniforms must give every token its exact share."""
+    logits = keyed_generator(2, "head").normal(size=(1, 1300)) * 2
+    grid = (np.arange(20000) + 0.5) / 20000
+    rows = take_rows(rows_of(logits, kind), np.zeros(len(grid), np.int64))
+    stats = position_stats(rows, EOS)
+    draws = draw_stats(rows, stats, 1.7, grid)
+    weight = np.exp(logits[0] / 1.7)
+    share = weight / weight.sum()
+    counts = np.bincount(draws.token, minlength=1300)
+    assert np.abs(counts - 20000 * share).max() <= 1.01
+    assert (np.diff(draws.token) >= 0).all()
+    assert np.allclose(draws.tempered_logprob, np.log(share)[draws.token], atol=1e-5)
+    log_p = logits[0] - np.log(np.exp(logits[0]).sum())
+    assert np.allclose(draws.logprob, log_p[draws.token], atol=1e-5)
+
+
+@pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0)])
+def test_extreme_uniforms_draw_possible_tokens(kind, uniform):
+    logits = np.full((1, 600), -1e30 if kind == "torch" else -np.inf)
+    logits[0, [3, 40, 555]] = 1.0
+    with np.errstate(invalid="ignore"):
+        rows = rows_of(logits, kind)
+    draws = draw_stats(rows, position_stats(rows, EOS), 0.5, np.array([uniform]))
+    assert draws.token[0] == (3 if uniform == 0.0 else 555)
+
+
+@pytest.mark.needs_torch
+def test_torch_head_excludes_mask_and_padding():
+    torch = pytest.importorskip("torch")
+    hidden = torch.tensor([[9.0, 1.0, 2.0, 8.0]])
+    rows = HiddenRows(hidden, torch.eye(4), excluded=(0,), valid_vocab=3)
+    stats = target_stats(rows, (), np.array([1])).positions
+    assert stats.top_token.tolist() == [2]
+    assert stats.top_logprob[0] == pytest.approx(2 - np.logaddexp(1, 2), abs=1e-6)
+
+
+@pytest.mark.needs_torch
+def test_torch_head_does_not_depend_on_the_chunk(monkeypatch):
+    pytest.importorskip("torch")
+    from orderlens.decode import head_torch
+
+    logits = keyed_generator(3, "head").normal(size=(23, 31))
+    whole = position_stats(rows_of(logits, "torch"), EOS)
+    monkeypatch.setattr(head_torch, "CHUNK_BYTES", 4 * 31 * 5)
+    parts = position_stats(rows_of(logits, "torch"), EOS)
+    assert np.allclose(whole.entropy, parts.entropy, atol=1e-6)
+    assert (whole.top_token == parts.top_token).all()

@@ -1,0 +1,111 @@
+"""Order rules against hand-worked cases, and the registry's manners."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from orderlens.decode.select import choose
+from orderlens.errors import ModelOutputError, UnknownNameError, UserInputError
+from orderlens.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order, parse_orders
+from orderlens.orders.catalogue import ORDERS
+from orderlens.stats import DrawStats, PositionStats, TargetStats
+
+
+def position_stats(p1, p2, entropy):
+    n = len(p1)
+    return PositionStats(
+        np.zeros(n, np.int64), np.log(p1), np.log(p2), np.array(entropy), np.full(n, -np.inf)
+    )
+
+
+STATS = position_stats([0.6, 0.5, 0.55], [0.4, 0.1, 0.3], [0.67, 1.3, 0.9])
+
+
+def best(order, stats=STATS):
+    return int(np.argmax(order.scores(stats)))
+
+
+def test_confidence_orders_read_different_things():
+    assert best(parse_order("max-prob")) == 0
+    assert best(parse_order("top-margin")) == 1
+    assert best(parse_order("entropy")) == 0
+    assert parse_order("top-margin").scores(STATS) == pytest.approx([0.2, 0.4, 0.25])
+
+
+def test_oracles_read_the_target():
+    stats = TargetStats(STATS, np.log([0.4, 0.1, 0.3]), np.log([0.6, 0.5, 0.31]))
+    assert best(parse_order("oracle-max-q"), stats) == 0
+    assert best(parse_order("oracle-min-q"), stats) == 1
+    assert best(parse_order("oracle-margin"), stats) == 2
+    assert parse_order("oracle-margin").scores(stats) == pytest.approx([-0.2, -0.4, -0.01])
+
+
+def test_a_deployable_order_is_never_handed_a_target():
+    for name in ORDERS.names():
+        kind = ORDERS.get(name)
+        assert sum(issubclass(kind, base) for base in (StaticOrder, ConfidenceOrder, OracleOrder)) == 1
+    assert not any(field.startswith("target") for field in PositionStats.__dataclass_fields__)
+
+
+def test_max_prob_compares_draws_or_maxima():
+    draws = DrawStats(STATS, np.array([1, 2, 3]), np.log([0.1, 0.2, 0.55]), np.zeros(3))
+    assert int(np.argmax(parse_order("max-prob").draw_scores(draws))) == 2
+    assert int(np.argmax(parse_order("max-prob:select=argmax").draw_scores(draws))) == 0
+
+
+def test_probabilities_near_one_stay_apart():
+    stats = position_stats([0.9985, 0.99990, 0.99991], [0.001, 0.0001, 0.00009], [0.1, 0.1, 0.1])
+    assert best(parse_order("max-prob"), stats) == best(parse_order("top-margin"), stats) == 2
+
+
+def test_static_paths():
+    assert parse_order("forced-ar").path(4, "a", 0).tolist() == [0, 1, 2, 3]
+    assert parse_order("reverse-ar").path(4, "a", 0).tolist() == [3, 2, 1, 0]
+
+
+def test_random_paths_are_permutations_keyed_by_seed_sample_and_block():
+    order = parse_order("random:3")
+    path = order.path(32, "a", 0)
+    assert sorted(path.tolist()) == list(range(32))
+    assert path.tolist() == parse_order("random:3").path(32, "a", 0).tolist()
+    others = [order.path(32, "b", 0), order.path(32, "a", 1), parse_order("random").path(32, "a", 0)]
+    assert all(path.tolist() != other.tolist() for other in others)
+    assert (order.seed, order.label, order.spec) == (3, "random", "random:3")
+    assert parse_order("random").seed == 0
+
+
+def test_random_paths_are_uniform():
+    first = [int(parse_order("random").path(5, f"s{i}", 0)[0]) for i in range(2000)]
+    assert np.abs(np.bincount(first, minlength=5) - 400).max() < 80
+
+
+def test_ties_go_left_and_are_counted():
+    scores = np.array([1.0, 3.0, 3.0, 3.0, 2.0])
+    rows = np.array([[0, 1, 2, 3, 4], [4, 0, -1, -1, -1]])
+    allowed = np.array([[True, False, True, True, True], [True, True, False, False, False]])
+    place, tied = choose(scores, rows, allowed)
+    assert place.tolist() == [2, 0]
+    assert tied.tolist() == [2, 1]
+
+
+def test_nan_scores_are_refused():
+    with pytest.raises(ModelOutputError, match="NaN score"):
+        choose(np.array([np.nan]), np.array([[0]]), np.array([[True]]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("forced", "did you mean 'forced-ar'"),
+        ("random:x", "seed must be a non-negative integer"),
+        ("random:-1", "seed must be"),
+        ("forced-ar:2", "takes no argument"),
+        ("max-prob:select=best", "select=sampled and select=argmax"),
+        ("", "no order given"),
+        ("random,random:0", "given twice"),
+    ],
+)
+def test_bad_specs_are_named(spec, message):
+    with pytest.raises((UnknownNameError, UserInputError), match=message):
+        parse_orders(spec)
