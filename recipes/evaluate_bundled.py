@@ -1,0 +1,94 @@
+"""Compare bundled models and counting baselines on the same held-out bytes.
+
+    PYTHONPATH=src python recipes/evaluate_bundled.py --c4 validation.jsonl.gz --work WORK \
+        --model src/orderlens/data/models/tiny --model src/orderlens/data/models/tiny-ar
+
+Texts of at least 32 + 128 tokens; bits per byte of the 128 after the prompt. Order-agnostic models are scored
+under forced, reverse and several random orders. The counting baselines are trained on the natural-text
+windows that `train_bundled.py prepare` wrote to WORK, and also see the 32 tokens of the prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from train_bundled import SHARES, c4_windows
+
+from orderlens.models.bundled import load_folder
+from orderlens.training.ngram import KneserNey
+from orderlens.training.validate import mean_log_prob
+
+PREFIX, TARGET = 32, 128
+
+
+def row(name: str, values: np.ndarray, target_bytes: float) -> dict[str, Any]:
+    nats = float(values.mean())
+    return {
+        "model": name,
+        "nats_per_token": round(nats, 4),
+        "standard_error": round(float(values.std(ddof=1)) / math.sqrt(len(values)), 4),
+        "bits_per_byte": round(-nats * TARGET / math.log(2) / target_bytes, 4),
+        "texts": len(values),
+    }
+
+
+def model_rows(
+    folder: Path, windows: torch.Tensor, target_bytes: float, seeds: int, device: str
+) -> list[dict[str, Any]]:
+    network = load_folder(folder).network.to(device)
+    orders = [("forced-ar", 0)]
+    if network.config.attention != "causal":
+        orders += [("reverse-ar", 0), *(("random", seed) for seed in range(seeds))]
+    found = []
+    for order, seed in orders:
+        values = mean_log_prob(network, windows.to(device), PREFIX, order, seed, batch=64).cpu().numpy()
+        label = f"{folder.name} {order}" + (f":{seed}" if order == "random" else "")
+        found.append(row(label, values, target_bytes))
+    return found
+
+
+def natural_tokens(work: Path, most: int) -> np.ndarray:
+    files = [
+        path for source in SHARES if source not in ("arith", "choice")
+        for path in sorted((work / "windows" / source).glob("*.npy"))
+    ]  # fmt: skip
+    return np.concatenate([np.load(path).ravel() for path in files])[:most]
+
+
+def baseline_rows(work: Path, windows: torch.Tensor, target_bytes: float, most: int) -> list[dict[str, Any]]:
+    tokens = natural_tokens(work, most)
+    found = []
+    for name, length in (("unigram", 1), ("5-gram", 5)):
+        counted = KneserNey(tokens, length, 8192)
+        values = np.array([counted.log_probs(text)[PREFIX:].mean() for text in windows.numpy()])
+        found.append(row(f"{name}, {len(tokens) / 1e6:.0f} M tokens", values, target_bytes))
+    return found
+
+
+def main(
+    c4: Annotated[Path, typer.Option(help="Held-out documents.")],
+    model: Annotated[list[Path], typer.Option(help="Model folder; repeatable.")],
+    work: Annotated[Path | None, typer.Option(help="Folder of `prepare`, for the baselines.")] = None,
+    limit: Annotated[int, typer.Option(help="Documents to use.")] = 900,
+    seeds: Annotated[int, typer.Option(help="Random orders.")] = 4,
+    most: Annotated[int, typer.Option(help="Tokens for the baselines.")] = 150_000_000,
+    device: Annotated[str, typer.Option()] = "cpu",
+) -> None:
+    """Print one JSON row per model and order."""
+    windows, target_bytes = c4_windows(c4, PREFIX, TARGET, limit)
+    for folder in model:
+        for line in model_rows(folder, windows, target_bytes, seeds, device):
+            print(json.dumps(line), flush=True)
+    if work is not None:
+        for line in baseline_rows(work, windows, target_bytes, most):
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
