@@ -96,4 +96,5 @@ class KneserNey:
         safe = np.where(known, total, 1.0)
         kept = np.maximum(level.grams[grams] - level.discount, 0.0) / safe
         spread = level.discount * level.followers[contexts] / safe
-        return np.where(known, kept + spread * lower, lower)
+        mixed: NDArray[np.float64] = np.where(known, kept + spread * lower, lower)
+        return mixed
