@@ -83,7 +83,8 @@ class KneserNey:
         probs = np.full(len(ids), 1.0 / self.vocab_size)
         for n, level in enumerate(self._levels, start=1):
             probs[n - 1 :] = self._mix(level, ids, n, probs[n - 1 :])
-        return np.log(probs)
+        logs: NDArray[np.float64] = np.log(probs)
+        return logs
 
     @staticmethod
     def _mix(
