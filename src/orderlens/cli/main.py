@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-import click
 import typer
 
 from orderlens._version import __version__
@@ -31,13 +30,18 @@ VERB_MODULES: tuple[str, ...] = (
 """Modules of this package with a ``register(app)`` function, in the order of ``--help``."""
 
 
+_USAGE_ERROR: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+"""Wrong options and arguments. Found through typer, which uses click or a copy of its own by version."""
+
+
 def build_app() -> typer.Typer:
     """Return the command-line application with all verbs."""
     app = typer.Typer(
         name="orderlens",
         help="See what the decoding order does inside an order-agnostic language model.",
         epilog="Add --debug to any command to see the full traceback of a failure.",
-        no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -65,11 +69,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         outcome = build_app()(args=[item for item in arguments if item != "--debug"], standalone_mode=False)
         return outcome if isinstance(outcome, int) else 0
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.ClickException as error:
-        return _fail(error.format_message(), 2, debug)
-    except (KeyboardInterrupt, click.Abort):
+    except typer.Exit as stop:
+        return int(stop.exit_code)
+    except _USAGE_ERROR as error:
+        return _fail(_usage_message(error), 2, debug)
+    except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted; what was already committed is kept", 130, debug)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -81,6 +85,11 @@ def main(arguments: Sequence[str]) -> int:
         label = "" if code == 2 else f"unexpected {type(error).__name__}: "
         hint = "" if code == 2 else " (run again with --debug for the traceback)"
         return _fail(f"{label}{one_line(error)}{hint}", code, debug)
+
+
+def _usage_message(error: Exception) -> str:
+    message = getattr(error, "format_message", None)
+    return " ".join(str(message() if message else error).split())
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

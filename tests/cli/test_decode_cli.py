@@ -1,0 +1,166 @@
+"""score, generate, sweep and the listings, run as commands in this process; exit codes and messages."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import orderlens as ol
+from orderlens.cli.main import main
+
+TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps for a while in the sun. " * 3
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text(
+        "\n".join(json.dumps({"id": f"d{i}", "text": TEXT[i:]}) for i in range(3)), encoding="utf-8"
+    )
+    return str(path)
+
+
+def run(capsys, *arguments):
+    code = main([str(item) for item in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_score_prints_a_table_and_stores_the_run(capsys, data, tmp_path):
+    out = tmp_path / "run"
+    code, text, _ = run(
+        capsys, "score", "--model", "hmm", "--data", data, "--orders", "forced-ar,random:2", "-o", out
+    )
+    assert code == 0
+    assert "forced-ar" in text
+    assert "random:2" in text
+    assert len(ol.open_run(out).reveals().to_arrow()) == 2 * 3 * 128
+
+
+def test_json_output_is_json(capsys, data, tmp_path):
+    arguments = [
+        "score",
+        "--model",
+        "hmm",
+        "--data",
+        data,
+        "--orders",
+        "forced-ar",
+        "-o",
+        tmp_path / "r",
+        "--json",
+    ]
+    code, text, _ = run(capsys, *arguments)
+    report = json.loads(text)
+    assert code == 0
+    assert report["orders"][0]["order"] == "forced-ar"
+    assert report["orders"][0]["n_samples"] == 3
+    again = run(capsys, *arguments)
+    assert json.loads(again[1]) == report
+
+
+def test_generate_and_sweep(capsys, data, tmp_path):
+    common = ["--model", "hmm", "--data", data, "--orders", "max-prob", "--max-new-tokens", "9", "--json"]
+    code, text, _ = run(capsys, "generate", *common, "-o", tmp_path / "g", "--temperature", "0.5")
+    assert code == 0
+    assert json.loads(text)["orders"][0]["temperature"] == 0.5
+    code, text, _ = run(capsys, "sweep", *common, "-o", tmp_path / "s", "--temperatures", "0,1")
+    assert code == 0
+    assert [row["temperature"] for row in json.loads(text)["orders"]] == [0.0, 1.0]
+
+
+def test_measurements_are_stored(capsys, data, tmp_path):
+    out = tmp_path / "m"
+    measured = ["--target-tokens", "16", "--circulation", "3", "--noise-floor"]
+    code, _, _ = run(
+        capsys,
+        "score",
+        "--model",
+        "hmm:block=8",
+        "--data",
+        data,
+        "--orders",
+        "forced-ar",
+        *measured,
+        "-o",
+        out,
+    )
+    assert code == 0
+    assert len(ol.open_run(out).table("circulation").to_arrow()) == 9
+    assert len(ol.open_run(out).table("noise").to_arrow()) == 4
+
+
+@pytest.mark.parametrize("verb", ["orders", "models", "tasks", "doctor"])
+def test_listings(capsys, verb):
+    code, text, _ = run(capsys, verb)
+    assert code == 0
+    assert text.strip()
+    code, text, _ = run(capsys, verb, "--json")
+    assert code == 0
+    assert json.loads(text)
+
+
+BAD = [
+    (["--model", "hm"], "unknown model 'hm'; did you mean 'hmm'?"),
+    (["--model", "./nowhere"], "'nowhere' has no config.json"),
+    (["--orders", "forced"], "did you mean 'forced-ar'?"),
+    (["--data", "missing.jsonl"], "'missing.jsonl' does not exist"),
+    (["--anchor", "middle"], "anchor 'middle' is unknown; allowed are zero and prompt"),
+    (["--target-tokens", "0"], "--target-tokens 0 must be at least 1"),
+    (["--limit", "0"], "--limit 0 must be at least 1"),
+    (["--batch-size", "0"], "batch_size=0 must be at least 1"),
+    (["--block-size", "0"], "block_size=0 must be at least 1"),
+    (["--limit", "many"], "--limit"),
+    (["--colour"], "--colour"),
+    (["--circulation", "-1"], "circulation=-1"),
+]
+
+
+@pytest.mark.parametrize(("extra", "message"), BAD, ids=[" ".join(extra) for extra, _ in BAD])
+def test_bad_input_is_one_line_and_exit_2(capsys, data, tmp_path, extra, message):
+    arguments = {"--model": "hmm", "--data": data, "--out": str(tmp_path / "run")}
+    arguments |= dict(zip(extra[::2], extra[1::2], strict=False))
+    flat = [item for pair in arguments.items() for item in pair]
+    code, _, err = run(capsys, "score", *flat, *(extra if len(extra) == 1 else []))
+    assert code == 2
+    lines = [line for line in err.splitlines() if line.startswith("orderlens: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert "Traceback" not in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temperature", "-1"], "temperature=-1.0 must be a finite number"),
+        (["--max-new-tokens", "20000"], "between 1 and 16384"),
+        (["--orders", "oracle-max-q"], "needs a known target and cannot generate"),
+    ],
+)
+def test_bad_generation_is_refused(capsys, data, tmp_path, arguments, message):
+    code, _, err = run(capsys, "generate", "--model", "hmm", "--data", data, "-o", tmp_path / "r", *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_another_spec_in_the_folder_exits_2(capsys, data, tmp_path):
+    base = ["score", "--model", "hmm", "--data", data, "-o", tmp_path / "r", "--orders"]
+    assert run(capsys, *base, "forced-ar")[0] == 0
+    code, _, err = run(capsys, *base, "random")
+    assert code == 2
+    assert "orders" in err
+
+
+def test_debug_shows_the_traceback(capsys, tmp_path):
+    code, _, err = run(capsys, "score", "--model", "hm", "--out", tmp_path / "r", "--debug")
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_version_and_bare_call(capsys):
+    assert run(capsys, "--version")[:2] == (0, f"{ol.__version__}\n")
+    code, text, _ = run(capsys)
+    assert code == 0
+    assert "score" in text
