@@ -5,36 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orderlens.registry import Registry
 from orderlens.tasks.protocol import Task, pick_grader
+from orderlens.tasks.registry import TASKS, get_task, task_names
 from orderlens.tasks.verdict import Verdict
 
-__all__ = ["REGISTRY", "Task", "Verdict", "get_task", "grade", "task_names"]
-
-REGISTRY: Registry[Task] = Registry(
-    "task",
-    {
-        "hellaswag": "orderlens.tasks.hellaswag:TASK",
-        "cmath": "orderlens.tasks.cmath:TASK",
-        "mmlu-pro": "orderlens.tasks.mmlu_pro:TASK",
-        "ifeval": "orderlens.tasks.ifeval:TASK",
-        "gsm8k": "orderlens.tasks.gsm8k:TASK",
-        "arith": "orderlens.tasks.bundled_tasks:ARITH",
-        "choice": "orderlens.tasks.bundled_tasks:CHOICE",
-    },
-    entry_point_group="orderlens.tasks",
-)
-
-
-def task_names() -> list[str]:
-    """Return the ids of all tasks."""
-    return REGISTRY.names()
-
-
-def get_task(name: str) -> Task:
-    """Return the task called ``name`` (``mmlu_pro`` and ``MMLU-Pro`` are understood as ``mmlu-pro``)."""
-    plain = name.strip().lower().replace("_", "-")
-    return REGISTRY.get(plain if plain in REGISTRY.names() else name)
+__all__ = ["TASKS", "Task", "Verdict", "get_task", "grade", "task_names"]
 
 
 def grade(

@@ -29,12 +29,14 @@ class BundledTask:
         summary: one line for listings.
         graders: rules by name, default first.
         stop: strings before which a response is cut.
+        cue: nothing: the prompt already ends in the words the bundled models were trained on.
     """
 
     name: str
     summary: str
     graders: Mapping[str, Grader]
-    stop: tuple[str, ...] = ("\n\nQuestion:", "\nQuestion:")
+    stop: tuple[str, ...] = ("\nQuestion:",)
+    cue: str = ""
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
         """Return ``limit`` test items (1,000 without a limit) by id."""

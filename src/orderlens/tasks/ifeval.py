@@ -81,4 +81,5 @@ TASK = Benchmark(
     fields=("key", "prompt", "instruction_id_list", "kwargs"),
     write_prompt=write_prompt,
     graders={mode: partial(grade, mode=mode) for mode in ("strict", "loose")},
+    cue="\n\n",
 )

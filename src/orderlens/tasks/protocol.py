@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -36,6 +36,11 @@ class Task(Protocol):
         ...
 
     @property
+    def cue(self) -> str:
+        """What follows the prompt of a model without a chat template."""
+        ...
+
+    @property
     def graders(self) -> Mapping[str, Grader]:
         """Grading rules by name; the first is the default."""
         ...
@@ -54,13 +59,16 @@ class Benchmark:
     """A task over a published file.
 
     Attributes:
-        name: the id. summary: one line for listings. hub: the default source. id_field: field that holds
-            the row id; None keys rows by their 0-based number in the file, for data whose
-            own ids or texts repeat.
+        name: the id.
+        summary: one line for listings.
+        hub: the default source.
+        id_field: field that holds the row id; None keys rows by their 0-based number in the file, for data
+            whose own ids or texts repeat.
         fields: fields every row must have.
         write_prompt: document → user message.
         graders: rules by name, default first.
         stop: strings before which a response is cut.
+        cue: what follows the prompt of a model without a chat template.
     """
 
     name: str
@@ -70,7 +78,8 @@ class Benchmark:
     fields: tuple[str, ...]
     write_prompt: Prompt
     graders: Mapping[str, Grader]
-    stop: tuple[str, ...] = field(default=())
+    stop: tuple[str, ...] = ()
+    cue: str = "\n\nSolution:"
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
         """Return documents by row id, in file order."""

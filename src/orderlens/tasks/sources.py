@@ -64,12 +64,18 @@ def fetch(hub: HubFile) -> Path:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise DataFileError(
-            f"cannot get {hub} from the hub ({one_line(error)[:160]}); give a local file instead"
+            f"cannot get {hub} from the hub ({_why(error)}); give a local file instead"
         ) from error
     found = sorted(Path(folder).glob(hub.pattern))
     if not found:
         raise DataFileError(f"{hub} has no file {hub.pattern}; give a local file instead")
     return found[0]
+
+
+def _why(error: Exception) -> str:
+    """Return the short reason of a failed download; the hub's own messages run over many lines."""
+    offline = type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectionError")
+    return "no connection, and no copy in the cache" if offline else one_line(error)[:120]
 
 
 def _rows(path: Path) -> Iterator[Any]:

@@ -1,0 +1,127 @@
+"""``orderlens evaluate``: downstream tasks under several orders, and grading a finished run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from orderlens.cli import options as opt
+from orderlens.cli.console import JsonFlag, print_json, progress_bar, stdout
+from orderlens.errors import UserInputError
+
+if TYPE_CHECKING:
+    from orderlens.store.reader import Run
+
+_ORDERS = "forced-ar,max-prob,top-margin,random"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("evaluate")(evaluate)
+
+
+def evaluate(
+    out: opt.OutOption,
+    tasks: Annotated[str, typer.Option("--tasks", help="Comma-separated; see 'orderlens tasks'.")] = "",
+    model: opt.ModelOption = "tiny",
+    orders: opt.OrdersOption = _ORDERS,
+    limit: opt.LimitOption = None,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", help="Longest response, at most 16384.")
+    ] = 16384,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
+    seed: opt.SeedOption = 0,
+    source: Annotated[
+        list[str] | None, typer.Option("--source", help="TASK=FILE: a local file instead of the hub.")
+    ] = None,
+    grader: Annotated[
+        list[str] | None, typer.Option("--grader", help="TASK=RULE, e.g. mmlu-pro=first-match.")
+    ] = None,
+    chat: Annotated[bool, typer.Option(help="Use the model's chat template where it has one.")] = True,
+    regrade: Annotated[
+        bool, typer.Option("--regrade", help="Only grade the responses in the run again; needs no model.")
+    ] = False,
+    block_size: opt.BlockOption = None,
+    anchor: opt.AnchorOption = None,
+    batch_size: opt.BatchOption = 32,
+    device: opt.DeviceOption = None,
+    dtype: opt.DtypeOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Decode and grade benchmarks under several reveal orders; an unfinished run is resumed."""
+    graders = _pairs(grader, "--grader", "TASK=RULE")
+    if regrade:
+        from orderlens.evaluation import regrade as grade_again
+
+        _show(grade_again(out, graders=graders), out, as_json=json)
+        return
+    if not tasks.strip():
+        raise UserInputError("--tasks is missing; name tasks separated by commas, see 'orderlens tasks'")
+    from orderlens.cli.inputs import parse_anchor
+    from orderlens.evaluation import evaluate as run_tasks
+
+    with progress_bar("evaluating (tokens)", None, quiet=json) as bar:
+        run = run_tasks(
+            model,
+            tasks,
+            orders,
+            limit=limit,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            seed=seed,
+            sources=_pairs(source, "--source", "TASK=FILE"),
+            graders=graders,
+            chat=chat,
+            block_size=block_size,
+            anchor=parse_anchor(anchor),
+            batch_size=batch_size,
+            device=device,
+            dtype=dtype,
+            out=out,
+            progress=bar,
+        )
+    _show(run, out, as_json=json)
+
+
+def _pairs(values: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
+    pairs = {}
+    for value in values or ():
+        name, sign, rest = value.partition("=")
+        if not (name and sign and rest):
+            raise UserInputError(f"{option} '{value}' must have the form {form}")
+        pairs[name] = rest
+    return pairs
+
+
+def _show(run: Run, out: Path, *, as_json: bool) -> None:
+    from orderlens.evaluation import accuracies
+
+    rows = accuracies(run)
+    skipped = {
+        name: len(record["skipped_too_long"])
+        for name, record in run.spec["data"]["tasks"].items()
+        if record["skipped_too_long"]
+    }
+    if as_json:
+        print_json({"run": str(out), "model": run.spec["model"]["name"], "cells": rows, "skipped": skipped})
+        return
+    stdout.print(_table(rows))
+    for name, count in skipped.items():
+        stdout.print(f"{name}: {count} items not evaluated (prompt too long for the model)", markup=False)
+    stdout.print(f"run: {out}", markup=False)
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("task", "order", "grader", "n", "accuracy %", "95 % interval", "no answer"):
+        table.add_column(head, justify="left" if head in ("task", "order", "grader") else "right")
+    for row in rows:
+        order = row["order"] if row["seed"] is None else f"{row['order']}:{row['seed']}"
+        interval = f"{100 * row['low']:.2f}–{100 * row['high']:.2f}"
+        cells = (row["task"], order, row["grader"], str(row["n"]), f"{100 * row['accuracy']:.2f}", interval)
+        table.add_row(*cells, str(row["n_without_answer"]))
+    return table

@@ -1,0 +1,7 @@
+"""Downstream evaluation: tasks in, traces and verdicts out, in one run."""
+
+from orderlens.evaluation.evaluate import evaluate
+from orderlens.evaluation.regrade import regrade
+from orderlens.evaluation.summary import accuracies, latest_verdicts
+
+__all__ = ["accuracies", "evaluate", "latest_verdicts", "regrade"]

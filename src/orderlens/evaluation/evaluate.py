@@ -1,0 +1,182 @@
+"""``evaluate``: decode the prompts of tasks under several orders and grade every response.
+
+Work units, storage and resuming are those of ``generate``; a unit also commits the verdicts, the documents
+they were graded against and, for HellaSwag, the scores of the endings, so that the run can be graded again
+alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from orderlens.api import (
+    DEFAULT_BATCH,
+    Orders,
+    ProgressSink,
+    Unit,
+    base_spec,
+    check_anchor,
+    cut_units,
+    decode_unit,
+    prepare_model,
+    refuse_oracles,
+    run_units,
+)
+from orderlens.decode.generate import MAX_NEW_TOKENS, GenerationSettings
+from orderlens.evaluation.endings import score_endings
+from orderlens.evaluation.plan import LIKELIHOOD, Plan, document_json, plan_items, plan_tasks
+from orderlens.evaluation.verdicts import (
+    ENDINGS_SCHEMA,
+    Row,
+    ending_rows,
+    grade_output,
+    response_of,
+    verdict_row,
+    verdict_table,
+)
+from orderlens.models.loading import load_model
+from orderlens.models.protocol import Anchor, Model
+from orderlens.orders import Order, parse_orders
+from orderlens.store.reader import Run
+from orderlens.tasks.hellaswag import ending_prompt, endings
+
+DOCUMENTS_SCHEMA = pa.schema(
+    [pa.field("task", pa.string()), pa.field("sample_id", pa.string()), pa.field("document", pa.string())]
+)
+"""Table ``documents``: the graded documents as JSON."""
+
+
+def evaluate(
+    model: Model | str,
+    tasks: str | Sequence[str],
+    orders: Orders,
+    *,
+    limit: int | None = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+    temperature: float = 0.0,
+    seed: int = 0,
+    sources: Mapping[str, str | Path] | None = None,
+    graders: Mapping[str, str] | None = None,
+    chat: bool = True,
+    block_size: int | None = None,
+    anchor: Anchor | None = None,
+    batch_size: int = DEFAULT_BATCH,
+    device: str | None = None,
+    dtype: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    progress: ProgressSink | None = None,
+) -> Run:
+    """Decode and grade tasks under several reveal orders.
+
+    Args:
+        model: a model or a spec.
+        tasks: task ids, as a list or separated by commas.
+        orders: deployable order specs.
+        limit: at most so many items per task, from the start of its file.
+        max_new_tokens: response length; the paper's 16,384 by default.
+        temperature: 0 is greedy.
+        seed: seed of the token draws at temperature > 0.
+        sources: local file per task; the hub (or the generator) otherwise.
+        graders: rule per task; the task's default otherwise, which for HellaSwag is ``likelihood-token``.
+        chat: use the model's chat template where it has one.
+        block_size: tokens per block; the model's own by default.
+        anchor: where the block grid starts.
+        batch_size: prompts per work unit.
+        device: where to load a model given as a spec.
+        dtype: its precision.
+        out: run folder; without it the run lives in memory.
+        progress: is told the number of tokens to decode and each advance.
+
+    Returns:
+        The run; ``run.table("verdicts")`` holds the verdicts. Items whose prompt leaves no room for the
+        response are not decoded; ``run.spec["data"]["tasks"]`` names them.
+    """
+    chosen = parse_orders(orders)
+    refuse_oracles(chosen)
+    GenerationSettings(max_new_tokens, temperature)  # refuses bad numbers before anything is loaded
+    planned = plan_tasks(tasks, limit=limit, sources=sources, graders=graders)
+    loaded = prepare_model(load_model(model, device=device, dtype=dtype), block_size)
+    settings = GenerationSettings(
+        max_new_tokens, temperature, seed, anchor=check_anchor(anchor or loaded.anchor)
+    )
+    plan = plan_items(loaded, planned, settings, chat=chat)
+    worker = _Worker(loaded, plan, chosen, settings, batch_size, progress)
+    size = len(chosen) * max_new_tokens
+    units = cut_units(plan.samples, batch_size, temperature)
+    return run_units(units, worker.work, worker.spec(), out, progress, lambda unit: size * len(unit.samples))
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """Computes the tables of one work unit."""
+
+    model: Model
+    plan: Plan
+    orders: Sequence[Order]
+    settings: GenerationSettings
+    batch_size: int
+    progress: ProgressSink | None
+
+    def spec(self) -> dict[str, Any]:
+        """Return everything that determines the run's rows."""
+        return base_spec("evaluate", self.model, self.orders, self.plan.samples, self.plan.record()) | {
+            "anchor": self.settings.anchor,
+            "batch_size": self.batch_size,
+            "max_new_tokens": self.settings.max_new_tokens,
+            "temperatures": [self.settings.temperature],
+            "seed": self.settings.sample_seed,
+            "stop_at_eos": self.settings.stop_at_eos,
+            "chat": self.plan.chat,
+        }
+
+    def work(self, unit: Unit) -> dict[str, pa.Table]:
+        """Decode, score endings where needed, and grade."""
+        tables = decode_unit(self.model, unit.samples, self.orders, self.settings, self.progress)
+        outputs = tables["outputs"].to_pylist()
+        scores = self._scores(outputs)
+        rows, ending = [], []
+        for index, output in enumerate(outputs):
+            item = self.plan.items[output["task"], output["sample_id"]]
+            found = scores.get(index)
+            verdict = grade_output(item.plan.task, item.doc, item.plan.grader, output, found)
+            rows.append(verdict_row(output, verdict, 0))
+            ending += ending_rows(output, item.doc, found) if found is not None else []
+        extra = {
+            "verdicts": verdict_table(rows),
+            "documents": self._documents(unit),
+            "endings": pa.Table.from_pylist(ending, schema=ENDINGS_SCHEMA),
+        }
+        return tables | extra
+
+    def _scores(self, outputs: Sequence[Row]) -> dict[int, list[list[float]]]:
+        """Score the endings of outputs whose rule asks for it, by place in ``outputs``."""
+        places, requests = [], []
+        for index, output in enumerate(outputs):
+            item = self.plan.items[output["task"], output["sample_id"]]
+            if item.plan.grader in LIKELIHOOD:
+                text = ending_prompt(item.doc, item.prompt, response_of(item.plan.task, output))
+                places.append(index)
+                requests.append((text, [f" {ending}" for ending in endings(item.doc)]))
+        assert self.settings.anchor is not None
+        found = score_endings(self.model, requests, self.settings.anchor, 4 * self.batch_size)
+        return dict(zip(places, found, strict=True))
+
+    def _documents(self, unit: Unit) -> pa.Table:
+        rows = [
+            {
+                "task": sample.task,
+                "sample_id": sample.id,
+                "document": document_json(self._doc(sample.task, sample.id)),
+            }
+            for sample in unit.samples
+        ]
+        return pa.Table.from_pylist(rows, schema=DOCUMENTS_SCHEMA)
+
+    def _doc(self, task: str | None, row: str) -> Mapping[str, object]:
+        return self.plan.items[str(task), row].doc

@@ -1,0 +1,182 @@
+"""What an evaluation will decode: documents turned into encoded prompts, and what had to be left out.
+
+Knows tasks and tokenizers; decodes and grades nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orderlens.decode.generate import GenerationSettings
+from orderlens.errors import UserInputError
+from orderlens.grid import Canvas
+from orderlens.models.protocol import Model
+from orderlens.samples import EncodedSample, Sample, encode_samples
+from orderlens.tasks import get_task
+from orderlens.tasks.hellaswag import NORMALISATIONS
+from orderlens.tasks.protocol import Document, Task, pick_grader
+
+LIKELIHOOD = tuple(f"likelihood-{kind}" for kind in NORMALISATIONS)
+"""Graders of HellaSwag that need the model: endings are scored after the response."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """One task of an evaluation: its documents by row id, where they came from, and the rule that grades."""
+
+    task: Task
+    grader: str
+    source: str
+    docs: Mapping[str, Document]
+
+    @property
+    def name(self) -> str:
+        """The task's id."""
+        return self.task.name
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One prompt as the model sees it (chat template or cue included)."""
+
+    plan: TaskPlan
+    doc: Document
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything to decode.
+
+    Attributes:
+        tasks: the tasks in the order asked for.
+        items: by (task, row id).
+        samples: the encoded prompts, in the same order.
+        skipped: row ids per task whose prompt and response cannot fit into the model's context.
+        chat: whether prompts are in the model's chat template.
+    """
+
+    tasks: Sequence[TaskPlan]
+    items: Mapping[tuple[str, str], Item]
+    samples: Sequence[EncodedSample]
+    skipped: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    chat: bool = False
+
+    def record(self) -> dict[str, Any]:
+        """Return what goes into the run's spec about the data."""
+        return {"tasks": {plan.name: self._task_record(plan) for plan in self.tasks}}
+
+    def _task_record(self, plan: TaskPlan) -> dict[str, Any]:
+        return {
+            "source": plan.source,
+            "grader": plan.grader,
+            "stop": list(plan.task.stop),
+            "n_items": len(plan.docs),
+            "skipped_too_long": list(self.skipped.get(plan.name, ())),
+            "documents": documents_digest(plan.docs),
+        }
+
+
+def plan_tasks(
+    names: str | Sequence[str],
+    *,
+    limit: int | None = None,
+    sources: Mapping[str, str | Path] | None = None,
+    graders: Mapping[str, str] | None = None,
+) -> list[TaskPlan]:
+    """Resolve task names, check graders, then load documents, so that typing errors cost nothing."""
+    wanted = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
+    tasks = [get_task(name) for name in wanted if name]
+    if not tasks or len({task.name for task in tasks}) < len(tasks):
+        raise UserInputError(f"tasks '{names}' must name at least one task, each once")
+    if limit is not None and limit < 1:
+        raise UserInputError(f"limit {limit} must be at least 1")
+    where = _by_task(sources or {}, tasks, "source")
+    rules = _by_task(graders or {}, tasks, "grader")
+    chosen = [check_grader(task, rules.get(task.name)) for task in tasks]
+    return [
+        TaskPlan(task, rule, _source_name(task, where.get(task.name)), task.load(where.get(task.name), limit))
+        for task, rule in zip(tasks, chosen, strict=True)
+    ]
+
+
+def check_grader(task: Task, name: str | None) -> str:
+    """Return the grader to use; HellaSwag's default is the paper's, which needs the model."""
+    if task.name == "hellaswag" and (name is None or name in LIKELIHOOD):
+        return name or LIKELIHOOD[0]
+    if name is not None:
+        pick_grader(task, name)
+    return name or next(iter(task.graders))
+
+
+def plan_items(
+    model: Model, tasks: Sequence[TaskPlan], settings: GenerationSettings, *, chat: bool = True
+) -> Plan:
+    """Write and encode all prompts; those that cannot fit are set aside by name."""
+    items = {
+        (plan.name, row): Item(plan, doc, full_prompt(model, plan.task, doc, chat))
+        for plan in tasks
+        for row, doc in plan.docs.items()
+    }
+    prompts = [Sample(row, item.prompt, task=name) for (name, row), item in items.items()]
+    encoded = encode_samples(model, prompts, need_target=False)
+    kept = [sample for sample in encoded if fits(model, len(sample.prompt), settings)]
+    if not kept:
+        raise UserInputError(
+            f"no prompt leaves room for {settings.max_new_tokens} tokens in the {model.max_positions} "
+            f"positions of {model.name}; lower --max-new-tokens"
+        )
+    left_out = {(str(sample.task), sample.id) for sample in encoded} - {(str(s.task), s.id) for s in kept}
+    skipped = {plan.name: [row for row in plan.docs if (plan.name, row) in left_out] for plan in tasks}
+    templated = chat and getattr(model, "chat", None) is not None
+    return Plan(tasks, items, kept, {name: rows for name, rows in skipped.items() if rows}, templated)
+
+
+def full_prompt(model: Model, task: Task, doc: Document, chat: bool) -> str:
+    """Return the prompt in the model's chat template, or followed by the task's cue when it has none."""
+    template = getattr(model, "chat", None) if chat else None
+    if template is None:
+        return task.prompt(doc) + task.cue
+    return str(template.render([{"role": "user", "content": task.prompt(doc)}]))
+
+
+def fits(model: Model, n_prompt: int, settings: GenerationSettings) -> bool:
+    """Say whether prompt and response, rounded up to whole blocks, fit into the model's context."""
+    anchor = settings.anchor or model.anchor
+    canvas = Canvas.plan(n_prompt, settings.max_new_tokens, model.block_size, anchor)
+    return canvas.end <= model.max_positions
+
+
+def documents_digest(docs: Mapping[str, Document]) -> str:
+    """Return a digest of documents, so that a resumed run cannot be graded against other references."""
+    state = hashlib.blake2b(digest_size=16)
+    for row, doc in docs.items():
+        state.update(f"{row}\x00{document_json(doc)}\x00".encode())
+    return state.hexdigest()
+
+
+def document_json(doc: Document) -> str:
+    """Return the one JSON spelling of a document."""
+    return json.dumps(doc, sort_keys=True, ensure_ascii=True, default=str)
+
+
+def _by_task(values: Mapping[str, Any], tasks: Sequence[Task], what: str) -> dict[str, Any]:
+    """Key ``values`` by task id; refuse one for a task that was not asked for."""
+    asked = {task.name for task in tasks}
+    found = {get_task(name).name: value for name, value in values.items()}
+    for name in found:
+        if name not in asked:
+            raise UserInputError(
+                f"{what} given for task '{name}', which is not among {', '.join(sorted(asked))}"
+            )
+    return found
+
+
+def _source_name(task: Task, source: str | Path | None) -> str:
+    """Return a name without a machine's folders in it."""
+    return str(getattr(task, "hub", "generated")) if source is None else Path(source).name

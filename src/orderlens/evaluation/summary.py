@@ -1,0 +1,59 @@
+"""Accuracies of an evaluation, and which of several verdicts about one response counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from orderlens.store.reader import Run
+from orderlens.store.schema import TRACE_KEY
+
+CELL = ("task", "order", "seed", "temperature", "sample_seed", "grader")
+
+
+def latest_verdicts(verdicts: pa.Table) -> pa.Table:
+    """Return one verdict per response: the one of the newest generation."""
+    newest: dict[tuple[Any, ...], tuple[int, int]] = {}
+    names = [name for name in ("run", *TRACE_KEY, "generation") if name in verdicts.column_names]
+    for place, row in enumerate(verdicts.select(names).to_pylist()):
+        key = tuple(row[name] for name in names if name != "generation")
+        newest[key] = max(newest.get(key, (-1, -1)), (row.get("generation") or 0, place))
+    return verdicts.take(pa.array(sorted(place for _, place in newest.values()), pa.int64()))
+
+
+def accuracies(run: Run) -> list[dict[str, Any]]:
+    """Return per task and order: counts, accuracy with its Wilson interval, IFEval's other levels."""
+    cells: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in latest_verdicts(run.table("verdicts").to_arrow()).to_pylist():
+        cells.setdefault(tuple(row[name] for name in CELL), []).append(row)
+    return [dict(zip(CELL, key, strict=True)) | _accuracy(rows) for key, rows in cells.items()]
+
+
+def _accuracy(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+    from scipy.stats import binomtest
+
+    n_correct = sum(bool(row["correct"]) for row in rows)
+    interval = binomtest(n_correct, len(rows)).proportion_ci(method="wilson")
+    found = {
+        "n": len(rows),
+        "n_correct": n_correct,
+        "accuracy": n_correct / len(rows),
+        "low": float(interval.low),
+        "high": float(interval.high),
+        "n_without_answer": sum(row["extracted"] is None for row in rows),
+    }
+    return found | _instruction_levels(rows)
+
+
+def _instruction_levels(rows: list[Mapping[str, Any]]) -> dict[str, float]:
+    parsed = [json.loads(row["per_instruction"]) for row in rows if row["per_instruction"]]
+    if not parsed:
+        return {}
+    found = {"prompt_loose": sum(all(item["loose"]) for item in parsed) / len(parsed)}
+    for level in ("strict", "loose"):
+        single = [good for item in parsed for good in item[level]]
+        found[f"instruction_{level}"] = sum(single) / len(single)
+    return found

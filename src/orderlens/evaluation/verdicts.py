@@ -1,0 +1,77 @@
+"""Responses to verdict rows. Knows tasks and the store's columns; needs no model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from orderlens.store.schema import TRACE_KEY, table_schema
+from orderlens.tasks.hellaswag import NORMALISATIONS, Normalisation, endings, grade_by_likelihood
+from orderlens.tasks.protocol import Document, Task, cut_at_stop, pick_grader
+from orderlens.tasks.verdict import Verdict
+
+Row = Mapping[str, Any]
+ENDINGS_SCHEMA = pa.schema(
+    [
+        *(table_schema("verdicts").field(name) for name in TRACE_KEY),
+        pa.field("ending", pa.int32()),
+        pa.field("n_bytes", pa.int32()),
+        pa.field("token_logprobs", pa.list_(pa.float64())),
+    ]
+)
+"""Table ``endings``: one row per scored HellaSwag ending, so that regrading needs no model."""
+
+
+def response_of(task: Task, output: Row) -> str:
+    """Return the decoded text up to the task's stop strings."""
+    return cut_at_stop(output["text"] or "", task.stop)
+
+
+def grade_output(
+    task: Task, doc: Document, grader: str, output: Row, scores: Sequence[Sequence[float]] | None
+) -> Verdict:
+    """Grade one output; ``scores`` are the endings' token log-probabilities where the rule needs them."""
+    response = response_of(task, output)
+    if not grader.startswith("likelihood-"):
+        return pick_grader(task, grader)(doc, response)
+    found = scores if scores is not None else [[math.nan] for _ in endings(doc)]
+    return grade_by_likelihood(doc, "", response, lambda _text, _endings: found, _kind(grader))
+
+
+def verdict_row(output: Row, verdict: Verdict, generation: int) -> dict[str, Any]:
+    """Return the row of table ``verdicts``; generation 0 comes with the decoding, regrading adds more."""
+    return {name: output[name] for name in TRACE_KEY} | {
+        "correct": verdict.correct,
+        "extracted": storable(verdict.extracted),
+        "reason": storable(verdict.reason),
+        "grader": verdict.grader,
+        "per_instruction": verdict.instructions_json(),
+        "generation": generation,
+    }
+
+
+def verdict_table(rows: Sequence[Row]) -> pa.Table:
+    """Return the rows as a table."""
+    schema = table_schema("verdicts").append(pa.field("generation", pa.int32()))
+    return pa.Table.from_pylist(list(rows), schema=schema)
+
+
+def ending_rows(output: Row, doc: Document, scores: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+    """Return the rows of table ``endings`` for one output."""
+    key = {name: output[name] for name in TRACE_KEY}
+    return [
+        key | {"ending": place, "n_bytes": len(text.encode()), "token_logprobs": list(values)}
+        for place, (text, values) in enumerate(zip(endings(doc), scores, strict=True))
+    ]
+
+
+def storable(text: str | None) -> str | None:
+    """Return ``text`` without lone surrogates, which no UTF-8 file can hold."""
+    return None if text is None else text.encode("utf-8", "replace").decode()
+
+
+def _kind(grader: str) -> Normalisation:
+    return next(kind for kind in NORMALISATIONS if grader == f"likelihood-{kind}")

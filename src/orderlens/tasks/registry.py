@@ -1,0 +1,31 @@
+"""The tasks by name; third parties add theirs under the entry-point group ``orderlens.tasks``."""
+
+from __future__ import annotations
+
+from orderlens.registry import Registry
+from orderlens.tasks.protocol import Task
+
+TASKS: Registry[Task] = Registry(
+    "task",
+    {
+        "hellaswag": "orderlens.tasks.hellaswag:TASK",
+        "cmath": "orderlens.tasks.cmath:TASK",
+        "mmlu-pro": "orderlens.tasks.mmlu_pro:TASK",
+        "ifeval": "orderlens.tasks.ifeval:TASK",
+        "gsm8k": "orderlens.tasks.gsm8k:TASK",
+        "arith": "orderlens.tasks.bundled_tasks:ARITH",
+        "choice": "orderlens.tasks.bundled_tasks:CHOICE",
+    },
+    entry_point_group="orderlens.tasks",
+)
+
+
+def task_names() -> list[str]:
+    """Return the ids of all tasks."""
+    return TASKS.names()
+
+
+def get_task(name: str) -> Task:
+    """Return the task called ``name`` (``mmlu_pro`` and ``MMLU-Pro`` are understood as ``mmlu-pro``)."""
+    plain = name.strip().lower().replace("_", "-")
+    return TASKS.get(plain if plain in TASKS.names() else name)

@@ -1,0 +1,217 @@
+"""The lm-eval adapter against the exact model, and real lm-eval tasks run through it offline."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+import orderlens as ol
+from orderlens import tasks
+from orderlens.errors import ModelLoadError, UserInputError
+from orderlens.lm_eval_adapter import OrderLensLM
+from orderlens.models.hmm import HiddenMarkovModel
+
+EXACT = HiddenMarkovModel.parse("")
+
+
+def instances(kind: str, arguments: list[tuple[Any, ...]], task: str | None = "t") -> list[Any]:
+    from lm_eval.api.instance import Instance
+
+    return [Instance(kind, {}, given, 0, (task, number, 1)) for number, given in enumerate(arguments)]
+
+
+def conditional(context: str, continuation: str) -> float:
+    before, after = EXACT.tokenizer.encode(context), EXACT.tokenizer.encode(continuation)
+    return EXACT.joint_log_prob([*before, *after]) - (EXACT.joint_log_prob(before) if before else 0.0)
+
+
+PAIRS = [("the cat sat", " on the mat"), ("the cat ", "sat."), ("", "hello"), ("a", "b"), ("same", " text")]
+
+
+@pytest.mark.parametrize("order", ["forced-ar", "max-prob", "random:3"])
+def test_loglikelihood_is_the_exact_conditional_under_every_order(order: str) -> None:
+    lm = OrderLensLM("hmm", order, block_size=8)
+    found = lm.loglikelihood(instances("loglikelihood", PAIRS))
+    for (context, continuation), (value, _) in zip(PAIRS, found, strict=True):
+        kept = context.rstrip()  # lm-eval's convention: spaces at the end belong to the continuation
+        expected = conditional(kept, context[len(kept) :] + continuation)
+        assert value == pytest.approx(expected, abs=1e-9)
+
+
+def test_greedy_flags_and_empty_continuations() -> None:
+    lm = OrderLensLM("hmm", block_size=8)
+    tokens = EXACT.tokenizer.encode("the ca")
+    best = EXACT.log_probs([*tokens, EXACT.mask_id])[-1].argmax()
+    likely = EXACT.tokenizer.decode([int(best)])
+    unlikely = next(char for char in EXACT.tokenizer.characters if char not in likely + "?")
+    pairs = [("the ca", likely), ("the ca", unlikely), ("the ca", "")]
+    flags = [flag for _, flag in lm.loglikelihood(instances("loglikelihood", pairs))]
+    assert flags == [True, False, True]
+
+
+def test_rolling_is_the_joint_and_windows_keep_context() -> None:
+    lm = OrderLensLM("hmm", block_size=8)
+    text = "the quick brown fox jumps over the lazy dog, twice."
+    assert lm.loglikelihood_rolling(instances("r", [(text,), ("",)])) == [
+        pytest.approx(EXACT.joint_log_prob(EXACT.tokenizer.encode(text)), abs=1e-9),
+        0.0,
+    ]
+    lm.model.max_positions = 40  # type: ignore[misc]
+    tokens = EXACT.tokenizer.encode(text)
+    expected = sum(
+        conditional(text[max(0, start - 16) : start], text[start : start + 16])
+        for start in range(0, len(tokens), 16)
+    )
+    assert lm.loglikelihood_rolling(instances("r", [(text,)]))[0] == pytest.approx(expected, abs=1e-9)
+
+
+def test_generate_until_cuts_and_groups() -> None:
+    lm = OrderLensLM("hmm", "max-prob", block_size=8)
+    wanted = [
+        ("the cat", {"until": ["\n"], "max_gen_toks": 12}),
+        ("a dog", {"until": "zzz", "max_gen_toks": 5}),
+    ]
+    wanted.append(("the cat", {"max_new_tokens": 12, "until": None, "do_sample": False, "temperature": 0.9}))
+    plain = ol.generate("hmm", ["the cat"], "max-prob", max_new_tokens=12, block_size=8)
+    text = plain.outputs().to_arrow()["text"][0].as_py()
+    found = lm.generate_until(instances("generate_until", wanted))
+    assert found[2] == text
+    assert found[0] == text.partition("\n")[0]
+    assert len(found[1]) <= 5
+    stopped = lm.generate_until(
+        instances("generate_until", [("the cat", {"until": [text[2]], "max_gen_toks": 12})])
+    )
+    assert stopped == [text.partition(text[2])[0]]
+
+
+def test_long_contexts_lose_their_beginning() -> None:
+    lm = OrderLensLM("hmm", block_size=8)
+    lm.model.max_positions = 32  # type: ignore[misc]
+    kept = ("x" * 100 + "the cat")[-(32 - 8 - 4) :]
+    ((value, _),) = lm.loglikelihood(instances("l", [("x" * 100 + "the cat", " sat")]))
+    assert value == pytest.approx(conditional(kept, " sat"), abs=1e-9)
+    assert len(lm.generate_until(instances("g", [("y" * 100, {"max_gen_toks": 1000})]))) == 1
+
+
+def test_traces_are_kept_and_reused(tmp_path: Path) -> None:
+    lm = OrderLensLM("hmm", "random:2", block_size=8, traces=str(tmp_path))
+    first = lm.loglikelihood(instances("loglikelihood", PAIRS))
+    (folder,) = tmp_path.iterdir()
+    run = ol.open_run(folder)
+    assert run.is_complete
+    assert {row["order"] for row in run.samples().to_arrow().to_pylist()} == {"random"}
+    assert run.samples().to_arrow().num_rows == len(PAIRS)
+    assert lm.loglikelihood(instances("loglikelihood", PAIRS)) == first
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_repeated_requests_get_their_own_ids() -> None:
+    lm = OrderLensLM("hmm", block_size=8)
+    request = instances("loglikelihood", [PAIRS[0]])[0]
+    first, second = lm.loglikelihood([request, request])
+    assert first == second
+
+
+@pytest.mark.parametrize("order", ["oracle-max-q", "forced-ar,random"])
+def test_orders_that_define_no_likelihood_are_refused(order: str) -> None:
+    with pytest.raises(UserInputError, match="one order that needs no target"):
+        OrderLensLM("hmm", order)
+
+
+def test_chat_templates_are_the_models() -> None:
+    lm = OrderLensLM("hmm")
+    assert lm.chat_template(True) == ""
+    with pytest.raises(UserInputError, match="no chat template"):
+        lm.apply_chat_template([{"role": "user", "content": "hi"}])
+
+
+def test_lm_eval_knows_the_name() -> None:
+    from lm_eval.api.registry import get_model
+
+    assert get_model("orderlens") is OrderLensLM
+    lm = OrderLensLM.create_from_arg_string(
+        "pretrained=hmm,order=max-prob", {"batch_size": "auto", "max_batch_size": None, "device": None}
+    )
+    assert lm.batch_size == 32
+    assert lm.get_model_info()["order"] == "max-prob"
+
+
+def write_tasks(folder: Path) -> None:
+    """A multiple-choice and a generation task of lm-eval over local files."""
+    for name in ("arith", "choice"):
+        docs = tasks.get_task(name).load(limit=6).values()
+        kept = [{key: doc[key] for key in doc if key not in ("facts", "query")} for doc in docs]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(doc) + "\n" for doc in kept))
+        config: dict[str, Any] = {
+            "task": f"local_{name}",
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(folder / f"{name}.jsonl")}},
+            "test_split": "test",
+            "doc_to_text": "{{prompt}}",
+        }
+        if name == "choice":
+            more = {
+                "output_type": "multiple_choice",
+                "doc_to_choice": "{{options}}",
+                "doc_to_target": "answer_index",
+            }
+            metrics = [{"metric": "acc"}]
+        else:
+            more = {"output_type": "generate_until", "doc_to_target": "{{golden}}"}
+            more |= {"generation_kwargs": {"until": ["Question:"], "max_gen_toks": 16}}
+            metrics = [{"metric": "exact_match"}]
+        defaults = {"aggregation": "mean", "higher_is_better": True}
+        config |= more | {"metric_list": [metric | defaults for metric in metrics]}
+        (folder / f"local_{name}.yaml").write_text(json.dumps(config))  # JSON is YAML
+
+
+@pytest.mark.parametrize("model", ["hmm", "tiny"])
+def test_real_lm_eval_tasks_run_offline(tmp_path: Path, model: str) -> None:
+    """lm-eval's own evaluator, unmodified, in a process without network."""
+    if model == "tiny":
+        try:
+            ol.load_model("tiny")
+        except (ModelLoadError, UserInputError) as error:
+            pytest.skip(f"the bundled model is not here: {error}")
+    write_tasks(tmp_path)
+    code = (
+        "import json, sys, lm_eval, orderlens.lm_eval_adapter\n"
+        "from lm_eval.tasks import TaskManager\n"
+        "folder, model = sys.argv[1:]\n"
+        "found = lm_eval.simple_evaluate(model='orderlens', tasks=['local_arith', 'local_choice'],\n"
+        "    model_args={'model': model, 'order': 'forced-ar', 'traces': folder + '/traces'},\n"
+        "    task_manager=TaskManager(include_path=folder, include_defaults=False), bootstrap_iters=0)\n"
+        "samples = [[s['doc']['id'], s['resps']] for s in found['samples']['local_choice']]\n"
+        "print(json.dumps([found['results'], samples]))\n"
+    )
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), model],
+        capture_output=True, text=True, check=False, env=os.environ | offline,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    results, samples = json.loads(done.stdout.splitlines()[-1])
+    assert 0 <= results["local_choice"]["acc,none"] <= 1
+    assert "exact_match,none" in results["local_arith"]
+    assert len(list((tmp_path / "traces").iterdir())) == 2
+    if model == "hmm":
+        check_against_the_exact_model(samples, results["local_choice"]["acc,none"])
+
+
+def check_against_the_exact_model(samples: list[Any], accuracy: float) -> None:
+    docs = {doc["id"]: doc for doc in tasks.get_task("choice").load(limit=6).values()}
+    right = 0
+    for name, answers in samples:
+        doc = docs[name]
+        expected = [conditional(doc["prompt"], f" {option}") for option in doc["options"]]
+        assert [float(answer[0][0]) for answer in answers] == pytest.approx(expected, abs=1e-6)
+        right += max(range(4), key=expected.__getitem__) == doc["answer_index"]
+    assert accuracy == pytest.approx(right / len(samples))
