@@ -1,0 +1,16 @@
+"""Every numerical claim of the paper's appendix, re-derived: the paper's number, ours, and the verdict."""
+
+from collections.abc import Iterator
+
+from orderlens.theory.claims import competition, concavity, model, reported, spreading
+from orderlens.theory.claims.claim import Claim, Verdict
+
+__all__ = ["Claim", "Verdict", "check_claims"]
+
+_DERIVATIONS = (*model.CLAIMS, *concavity.CLAIMS, *competition.CLAIMS, *spreading.CLAIMS, *reported.CLAIMS)
+
+
+def check_claims() -> Iterator[Claim]:
+    """Re-derive the claims one after the other, in the order of the paper."""
+    for derive in _DERIVATIONS:
+        yield derive()
