@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ _PACKAGES = ("numpy", "pyarrow", "torch", "transformers", "tokenizers", "safeten
 _GIT_TIMEOUT_S = 5.0
 
 
+@cache
 def versions() -> dict[str, str | None]:
     """Return the versions of Python, of this package and of the packages that shape numbers."""
     found: dict[str, str | None] = {"python": platform.python_version(), "orderlens": __version__}
@@ -69,6 +71,7 @@ def _accelerators() -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
+@cache
 def git_state(folder: Path | None = None) -> dict[str, Any] | None:
     """Return commit and cleanliness of the checkout around ``folder`` (this package), None outside one."""
     where = Path(__file__).parent if folder is None else folder

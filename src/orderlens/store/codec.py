@@ -23,6 +23,8 @@ from orderlens.store.rules import RULES, Rule
 from orderlens.store.schema import LOG_PROB_COLUMNS, SCHEMA_VERSION, SCHEMAS, TRACE_KEY
 
 ROW_GROUP_ROWS = 1 << 15
+GROUPS_AT_ONCE = 4
+"""Row groups read together: bounds the memory of a scan at about a hundred thousand rows."""
 METADATA_KEY = b"orderlens"
 _DICTIONARY = ("sample_id", "task", "order", "seed", "temperature", "sample_seed", "n_tied", "n_committed")
 _DELTA = ("block", "step", "position")
@@ -49,16 +51,20 @@ def trace_starts(table: pa.Table) -> NDArray[np.int64]:
     return np.flatnonzero(changed)
 
 
-def _changes(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+def _changes(column: pa.ChunkedArray) -> NDArray[np.bool_] | np.bool_:
     """Return where a value differs from the one before (null equals null), shape [rows − 1]."""
-    codes = pc.dictionary_encode(column, null_encoding="encode") if not _is_dictionary(column) else column
-    indices = codes.unify_dictionaries().combine_chunks().indices
-    array = indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return np.asarray(array[1:] != array[:-1])
+    if column.null_count == len(column):
+        return np.bool_(False)
+    plain = pa.types.is_primitive(column.type) and not column.null_count
+    values = column.to_numpy() if plain else _codes(column)
+    return np.asarray(values[1:] != values[:-1])
 
 
-def _is_dictionary(column: pa.ChunkedArray) -> bool:
-    return bool(pa.types.is_dictionary(column.type))
+def _codes(column: pa.ChunkedArray) -> NDArray[np.int32]:
+    """Return a number per value, −1 for null."""
+    coded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
+    indices = coded.unify_dictionaries().combine_chunks().indices
+    return np.asarray(indices.fill_null(-1) if indices.null_count else indices)
 
 
 def encode(name: str, table: pa.Table, metadata: Mapping[str, Any]) -> tuple[bytes, str]:
@@ -213,13 +219,15 @@ def open_part(handle: IO[bytes] | str, *, dictionaries: bool = False) -> pq.Parq
 def read_groups(
     name: str, file: pq.ParquetFile, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the row groups of a part as restored tables."""
+    """Yield the row groups of a part as restored tables, a few at a time."""
     schema = file.schema_arrow
     wanted = list(columns) if columns is not None else full_schema(name, schema).names
     stored = [item for item in needed(wanted, part_note(schema).get("filled", [])) if item in schema.names]
-    for group in range(file.num_row_groups) if groups is None else groups:
-        rows = file.metadata.row_group(group).num_rows
-        table = file.read_row_group(group, columns=stored) if stored else _no_columns(rows)
+    chosen = list(range(file.num_row_groups)) if groups is None else list(groups)
+    for start in range(0, len(chosen), GROUPS_AT_ONCE):
+        batch = chosen[start : start + GROUPS_AT_ONCE]
+        rows = sum(file.metadata.row_group(group).num_rows for group in batch)
+        table = file.read_row_groups(batch, columns=stored) if stored else _no_columns(rows)
         yield restore(name, table, wanted, schema)
 
 

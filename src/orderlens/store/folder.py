@@ -11,7 +11,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 from uuid import uuid4
@@ -21,6 +21,7 @@ from orderlens.store.process import is_dead, process_tag
 
 TEMPORARY = ".tmp-"
 """Prefix of the file name of a write in progress."""
+_MEMORY_LOCK = threading.Lock()
 
 
 class Folder(Protocol):
@@ -214,13 +215,15 @@ def _sync_folder(folder: Path, durable: bool) -> None:
 class RemoteFolder:
     """A folder on an fsspec file system, where one PUT is atomic and a rename is not."""
 
-    _lock = threading.Lock()
-
     def __init__(self, filesystem: Any, root: str) -> None:
         self._files = filesystem
         self._root = str(filesystem._strip_protocol(root)).rstrip("/")
         self.label = str(filesystem.unstrip_protocol(self._root))
         self.exclusive = _has_exclusive_create(filesystem)
+        # fsspec's in-memory files check and write in two steps, which threads of this process could interleave.
+        self._creation: AbstractContextManager[Any] = (
+            _MEMORY_LOCK if "memory" in _protocols(filesystem) else nullcontext()
+        )
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -246,7 +249,7 @@ class RemoteFolder:
 
     def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
         """Write a new object with a conditional request where the service knows it."""
-        with storage_errors(f"write {name}", self.label), self._lock:
+        with storage_errors(f"write {name}", self.label), self._creation:
             self._make_parent(name)
             if self.exists(name):
                 return False

@@ -32,23 +32,24 @@ _TYPES = {
 _COUNTED = "NOT coalesce(is_overflow, false)"
 _CONTENT = f"{_COUNTED} AND NOT coalesce(is_eos, false) AND NOT coalesce(is_special, false)"
 
-
-def _mean_of(function: str, condition: str) -> str:
-    return f"coalesce({function}(logq::DOUBLE) FILTER (WHERE {condition}), 'nan'::DOUBLE)"
-
-
 SAMPLES_VIEW = f"""
+WITH marked AS (
+    SELECT run, sample_id, task, "order", seed, temperature, sample_seed, is_eos,
+        CASE WHEN {_COUNTED} THEN logq::DOUBLE END AS counted,
+        CASE WHEN {_CONTENT} THEN logq::DOUBLE END AS content
+    FROM reveals
+)
 SELECT run, sample_id, task, "order", seed, temperature, sample_seed,
-    count(*) FILTER (WHERE {_COUNTED}) AS n,
-    {_mean_of("avg", _COUNTED)} AS mean,
-    {_mean_of("var_pop", _COUNTED)} AS var,
-    count(*) FILTER (WHERE {_CONTENT}) AS n_content,
-    {_mean_of("avg", _CONTENT)} AS content_mean,
-    {_mean_of("var_pop", _CONTENT)} AS content_var,
-    {_mean_of("sum", _COUNTED)} AS log_prob,
-    count(*) FILTER (WHERE {_COUNTED} AND coalesce(is_eos, false)) AS n_eos,
-    count(*) FILTER (WHERE NOT ({_COUNTED})) AS n_overflow
-FROM reveals GROUP BY ALL
+    count(counted) AS n,
+    coalesce(avg(counted), 'nan'::DOUBLE) AS mean,
+    coalesce(var_pop(counted), 'nan'::DOUBLE) AS var,
+    count(content) AS n_content,
+    coalesce(avg(content), 'nan'::DOUBLE) AS content_mean,
+    coalesce(var_pop(content), 'nan'::DOUBLE) AS content_var,
+    coalesce(sum(counted), 'nan'::DOUBLE) AS log_prob,
+    count(CASE WHEN is_eos THEN counted END) AS n_eos,
+    count(*) - count(counted) AS n_overflow
+FROM marked GROUP BY ALL
 """  # noqa: S608  constants only
 
 
@@ -77,8 +78,7 @@ def _pieces(connection: Any, name: str, run: str, source: Source) -> Iterable[st
 
 def _folder_pieces(connection: Any, name: str, run: str, source: FolderSource) -> Iterable[str]:
     source.check_sizes(name)
-    if source.folder.filesystem() is not None:
-        connection.register_filesystem(source.folder.filesystem())
+    _register_filesystem(connection, source.folder.filesystem())
     for layout, stored in source.layouts(name).items():
         files = [part.path for part in source.snapshot.parts(name) if part.layout == layout]
         listed = ", ".join(_literal(source.folder.location(path)) for path in files)
@@ -88,6 +88,16 @@ def _folder_pieces(connection: Any, name: str, run: str, source: FolderSource) -
             f"SELECT {_literal(run)} AS run, {', '.join(columns)} "  # noqa: S608  all parts are quoted
             f"FROM read_parquet([{listed}], hive_partitioning = false)"
         )
+
+
+def _register_filesystem(connection: Any, filesystem: Any) -> None:
+    """Let DuckDB read through a file system of Python's, once per connection."""
+    if filesystem is None:
+        return
+    names = filesystem.protocol
+    first = names if isinstance(names, str) else names[0]
+    if not connection.filesystem_is_registered(first):
+        connection.register_filesystem(filesystem)
 
 
 def _expression(name: str, column: str, stored: pa.Schema) -> str:

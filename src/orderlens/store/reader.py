@@ -155,8 +155,8 @@ class Run:
     def iter_traces(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Yield chunks of ``reveals`` in which every trace is whole, contiguous and sorted by step.
 
-        Chunks hold about 33 thousand rows, however large the run. ``orderlens.store.codec.trace_starts``
-        finds the traces in a chunk that has the key columns.
+        Chunks hold about a hundred thousand rows, however large the run is;
+        ``orderlens.store.codec.trace_starts`` finds the traces in a chunk that has the key columns.
         """
         wanted = _chosen(self._schema("reveals"), columns)
         for run, source in self._sources.items():

@@ -59,7 +59,10 @@ def _chunk(table: pa.Table) -> pa.Table:
 
 def _flag(table: pa.Table, name: str) -> NDArray[np.bool_]:
     """Return a flag column with null as False, shape [rows]."""
-    return np.asarray(table[name].fill_null(False).to_numpy(), bool)
+    column = table[name]
+    if column.null_count == len(column):
+        return np.zeros(len(column), bool)
+    return np.asarray((column.fill_null(False) if column.null_count else column).to_numpy(), bool)
 
 
 def _moments(
@@ -70,7 +73,8 @@ def _moments(
     total = np.add.reduceat(np.where(mask, values, 0.0), starts)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = total / n
-        lengths = np.diff(starts, append=len(values))
-        apart = np.where(mask, values - np.repeat(mean, lengths), 0.0)
-        var = np.add.reduceat(apart * apart, starts) / n
+        apart = values - np.repeat(mean, np.diff(starts, append=len(values)))
+        apart *= apart
+        apart[~mask] = 0.0  # also where the mean is undefined
+        var = np.add.reduceat(apart, starts) / n
     return n, mean, var, np.where(n > 0, total, np.nan)

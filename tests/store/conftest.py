@@ -1,0 +1,67 @@
+"""Shared pieces of the store tests: the tiny real run of ``worker.py`` and ways to look at its rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow as pa
+import pytest
+
+from orderlens.store.reader import open_run
+
+SCRIPT = Path(__file__).with_name("worker.py")
+
+
+@pytest.fixture(scope="session")
+def worker() -> ModuleType:
+    """The module that computes the tiny run."""
+    description = importlib.util.spec_from_file_location("store_worker", SCRIPT)
+    assert description is not None
+    assert description.loader is not None
+    module = importlib.util.module_from_spec(description)
+    description.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def program() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run ``worker.py`` as a program of its own."""
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    return call
+
+
+@pytest.fixture
+def finished(tmp_path: Path, worker: ModuleType) -> Path:
+    """A complete run of 6 units."""
+    folder = tmp_path / "finished"
+    worker.compute(str(folder), 6)
+    return folder
+
+
+@pytest.fixture
+def content() -> Callable[[Path | str], dict[str, bytes]]:
+    """Return every table of a run as bytes, in the order in which it is read."""
+
+    def read(folder: Path | str) -> dict[str, bytes]:
+        run = open_run(folder)
+        return {name: as_bytes(run.table(name).to_arrow()) for name in run.tables}
+
+    return read
+
+
+def as_bytes(table: pa.Table) -> bytes:
+    """Return the table as one Arrow stream (one batch, so that chunks do not show)."""
+    sink = pa.BufferOutputStream()
+    plain = table.combine_chunks()
+    with pa.ipc.new_stream(sink, plain.schema) as writer:
+        writer.write_table(plain)
+    return sink.getvalue().to_pybytes()
