@@ -50,6 +50,11 @@ STATED = [
     (r"\text{Answer: } B", "B"),
     ("### Answer\nB", "B"),
     ("The answer is (D) 37.99 Btu/hr", "D"),
+    ("### Final Answer\n\nC. because", "C"),
+    ("<answer>C</answer>", "C"),
+    ("Ans: B", "B"),
+    ("Final Answer: **C. Text**", "C"),
+    ("答案选C", "C"),
 ]
 SILENT = [
     "",
@@ -66,6 +71,11 @@ SILENT = [
     "Options:\nA. one\nB. two",
     "answer",
     "answer is",
+    "The answer is C-reactive protein",
+    "The answer is E = mc^2",
+    r"\boxed{C = 5}",
+    "This is my answer\nA man walks in",
+    "选项A错误，选项B也不对",
 ]
 
 

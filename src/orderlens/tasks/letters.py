@@ -34,6 +34,7 @@ _HEDGE = (
     r"(?:(?:definitely|clearly|therefore|thus|simply|probably|most|likely|best|option|choice|letter|选项|选)"
     r"[\s:：]{0,3}){0,3}"
 )
+_ALONE = r"(?![A-Za-z0-9_])(?!-[A-Za-z])(?!\s?[=^])"  # not C-reactive, not E = mc²
 _NOT_A_PRONOUN = (
     r"(?!['’](?:m|d|ll|ve|s)\b)"
     r"(?!\s(?:think|believe|guess|would|am|will|have|do|don|cannot|can|could|was|know|need)\b)"
@@ -43,7 +44,7 @@ _NOT_A_PRONOUN = (
 def _letter(tag: str) -> str:
     """Return the pattern of a letter and its wrapping; lower case only in brackets or at a line's end."""
     return (
-        rf"{_OPEN}{_HEDGE}{_OPEN}(?-i:(?P<upper_{tag}>[A-P])(?![A-Za-z0-9_]){_NOT_A_PRONOUN}"
+        rf"{_OPEN}{_HEDGE}{_OPEN}(?-i:(?P<upper_{tag}>[A-P]){_ALONE}{_NOT_A_PRONOUN}"
         rf"|(?<=[(\[])(?P<enclosed_{tag}>[a-p])(?=[)\]])|(?P<final_{tag}>[a-p])(?=[.)*_`\s]{{0,6}}$))"
     )
 
@@ -51,15 +52,17 @@ def _letter(tag: str) -> str:
 _VERB = r"(?:is|are|was|be|(?:would|should|must|will)\sbe|(?:seems|appears)\sto\sbe|remains)\b"
 _STATEMENT = re.compile(
     rf"""
-      \banswers?\b[*_`"'}}]{{0,4}}
+      \b(?:answers?|ans)\b[*_`"'}}]{{0,4}}
       (?:\s(?:choice|option|letter|key|here|to\s(?:this|the)\s(?:question|problem)))?[*_`"']{{0,4}}\s?
-      (?:{_VERB}|[:：=]|[-–—→](?=>?\s)|(?=[ ]?[(\[*]{{1,3}}[A-P][)\]*]))
+      (?:{_VERB}|[:：=>]|[-–—→](?=>?\s)|(?=[ ]?[(\[*]{{1,3}}[A-P][)\]*]))
       {_letter("answer")}
+    | \banswers?\b[*_`]{{0,4}}[ ]{{0,2}}\n\s{{0,4}}[*_`(\[]{{0,4}}
+      (?-i:(?P<heading>[A-P]))(?=[.):\]*]|\s{{0,4}}$)
     | (?:答案|应选|故选|选择?)\s?(?:应?该?[是为]|[:：])?{_letter("chinese")}
     | \b(?:correct|right|best)\s(?:option|choice|letter|one|response|statement)\s?(?:{_VERB}|[:：])
       {_letter("option")}
     | \\boxed\s?\{{(?:\s|\\text\w{{0,2}}\s?\{{|\\math\w{{2}}\s?\{{|[(*]){{0,6}}
-      (?-i:(?P<boxed>[A-P]))(?![A-Za-z0-9_^+=*/-])
+      (?-i:(?P<boxed>[A-P])){_ALONE}(?!\s?[+*/-])
     | (?<![A-Za-z0-9_])(?-i:(?P<subject>[A-P]))[)\]*.:]{{0,4}}\sis\s(?:therefore\s|thus\s|indeed\s)?(?:the\s)?
       (?:single\s|only\s|most\s)?(?:correct|right|best|accurate)(?:\s(?:answer|option|choice|response))?
       (?![A-Za-z])(?!\s(?:in|that|to|if|when|about)\b)

@@ -13,6 +13,7 @@ _INVISIBLE = re.compile(
 )
 _SUPERSCRIPT = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _SUPERSCRIPT_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_THIN_GROUPS = re.compile(r"(?<=[0-9])[\u00a0\u2009\u202f](?=[0-9]{3}(?![0-9]))")
 _VULGAR = re.compile(r"[¼½¾⅐-⅞]")
 _FIXED = {
     **{code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},  # full-width forms of ASCII
@@ -32,6 +33,7 @@ def plain(text: str) -> str:
     if text.isascii():
         return text
     text = _SUPERSCRIPT.sub(lambda hit: "^" + hit[0].translate(_SUPERSCRIPT_DIGITS), text)
+    text = _THIN_GROUPS.sub(",", text)
     text = _VULGAR.sub(lambda hit: " " + unicodedata.normalize("NFKC", hit[0]), text)
     foreign = (char for char in set(text) if char.isdecimal() and char > "~")
     digits = {ord(char): str(unicodedata.digit(char)) for char in foreign}
