@@ -24,6 +24,7 @@ VERB_MODULES: tuple[str, ...] = (
     "catalogue",
     "runs",
     "analyze",
+    "theory",
     "train",
     "doctor",
 )

@@ -112,9 +112,13 @@ def ramp(count: int) -> list[tuple[str, str | tuple[int, tuple[float, ...]]]]:
         (0, (5, 1.2)),
         (0, (3, 1, 1, 1)),
         (0, (1, 1)),
+        (0, (8, 1.5, 2, 1.5)),
+        (0, (2.5, 2)),
     )
     places = [0.85 * step / max(count - 1, 1) for step in range(count)]
-    return [(to_hex(colormaps["viridis"](place)), dashes[step % 4]) for step, place in enumerate(places)]
+    return [
+        (to_hex(colormaps["viridis"](place)), dashes[step % len(dashes)]) for step, place in enumerate(places)
+    ]
 
 
 @contextmanager

@@ -128,13 +128,13 @@ class Surface:
         self.table = np.array(
             [data.log_chances(float(a), float(b)) for a in self.axes[0] for b in self.axes[1]]
         )
-        self.weights = data.weights
+        self.weights, self.best = data.weights, best
 
     def profile_intervals(self) -> list[Interval]:
         """95 % intervals of σ and k: where the likelihood, maximised over the other, is within 1.92."""
         surface = self._smooth(self.weights)
         inside = surface >= surface.max() - _DROP_95
-        return [_span(self.fine[axis], inside.any(axis=1 - axis)) for axis in (0, 1)]
+        return [_span(self.fine[axis][inside.any(axis=1 - axis)], self.best[axis]) for axis in (0, 1)]
 
     def bootstrap(self, by_group: Any, count: int, rng: np.random.Generator) -> list[Interval]:
         """95 % percentile intervals of σ and k over ``count`` resamples of the groups."""
@@ -150,13 +150,15 @@ class Surface:
 
     def _smooth(self, weights: Array) -> Array:
         values = (self.table @ weights).reshape(_SIDE, _SIDE)
-        spline = RectBivariateSpline(self.axes[0], self.axes[1], values - values.max())
+        # Far below the maximum only the order matters; a spline through a cliff would ring.
+        heights = np.maximum(values - values.max(), -60.0)
+        spline = RectBivariateSpline(self.axes[0], self.axes[1], heights)
         return np.asarray(spline(self.fine[0], self.fine[1]))
 
 
-def _span(axis: Array, inside: Array) -> Interval:
-    chosen = np.exp(axis[inside])
-    return float(chosen[0]), float(chosen[-1])
+def _span(inside: Array, best: float) -> Interval:
+    """From the lowest to the highest of the logs inside, and in any case the estimate."""
+    return float(np.exp(min(inside[0], best))), float(np.exp(max(inside[-1], best)))
 
 
 def _standard_errors(data: HitData, best: tuple[float, float]) -> Array:

@@ -41,7 +41,7 @@ def _refuse(array: Array, wrong: NDArray[np.bool_], rule: str, error: type[Theor
     first = np.argwhere(wrong)[0]
     place = "" if array.ndim == 0 else f" at index {', '.join(map(str, first))}"
     more = f" ({int(wrong.sum())} of {array.size} values)" if array.size > 1 else ""
-    raise error(f"{rule}; got {array[tuple(first)]!r}{place}{more}".replace("np.float64", ""))
+    raise error(f"{rule}; got {float(array[tuple(first)])!r}{place}{more}")
 
 
 def finite(value: ArrayLike, name: str) -> Array:

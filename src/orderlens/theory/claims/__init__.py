@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from orderlens.theory.claims import competition, concavity, model, reported, spreading
 from orderlens.theory.claims.claim import Claim, Verdict
 
-__all__ = ["Claim", "Verdict", "check_claims"]
+__all__ = ["CLAIM_COUNT", "Claim", "Verdict", "check_claims"]
 
 _DERIVATIONS = (*model.CLAIMS, *concavity.CLAIMS, *competition.CLAIMS, *spreading.CLAIMS, *reported.CLAIMS)
+CLAIM_COUNT = len(_DERIVATIONS)
 
 
 def check_claims() -> Iterator[Claim]:
