@@ -74,6 +74,7 @@ def test_the_same_seed_gives_the_same_interval_whatever_the_piece_size(rows, mon
     first = mean(values, Clusters(prompts, Resampling(100, seed=7)))
     assert mean(values, Clusters(prompts, Resampling(100, seed=7))) == first
     monkeypatch.setattr("orderlens.analysis.estimate._PIECE", 60)
+    monkeypatch.setattr("orderlens.analysis.estimate._CACHED", 0)
     assert mean(values, Clusters(prompts, Resampling(100, seed=7))) == first
     assert mean(values, Clusters(prompts, Resampling(100, seed=8))) != first
 

@@ -154,7 +154,7 @@ def test_length_matched_distinct(builders):
     )
     table = sample_table(run)
     shortest = table.groupby("sample_id")["n_tokens"].transform("min")
-    assert matched_distinct(run, shortest.to_numpy()).tolist() == metrics.length_matched_distinct_n(
+    assert matched_distinct(run, table, shortest).tolist() == metrics.length_matched_distinct_n(
         [long, short], 3, {EOS}
     )
 

@@ -17,6 +17,7 @@ from orderlens.analysis.tables import TABLES, suited_tables
 from orderlens.errors import UnknownNameError
 from orderlens.metrics import coherence, gini, lorenz
 from orderlens.metrics.coherence import CIRCULATION_COLUMNS, NOISE_COLUMNS
+from orderlens.theory import d2, jensen_loss, success_k
 
 QUICK = Options(resampling=Resampling(reps=30), null_reps=20)
 FIXED_NAMES = (
@@ -51,14 +52,14 @@ def test_the_fixed_names_are_all_there():
         build_tables(None, ["quadrant"])
 
 
-def all_tables(run):
+def all_tables(run, without=()):
     study = Study(run, QUICK)
-    return {name: recipe.build(study) for name, recipe in TABLES.items()}
+    return {name: recipe.build(study) for name, recipe in TABLES.items() if name not in without}
 
 
-@pytest.mark.parametrize("kind", ["scored", "graded"])
-def test_every_table_comes_from_every_kind_of_run(kind, request):
-    for tables in all_tables(request.getfixturevalue(kind)).values():
+@pytest.mark.parametrize(("kind", "without"), [("scored", ("theory",)), ("graded", ())])
+def test_every_table_comes_from_every_kind_of_run(kind, without, request):
+    for tables in all_tables(request.getfixturevalue(kind), without).values():
         assert tables
         assert tables[0].rows
         for one in tables:
@@ -72,7 +73,6 @@ def test_tables_suited_to_a_run(scored, graded):
     names = suited_tables(Study(graded, parts=()))
     assert {"generation", "downstream", "within-cell", "null"} <= set(names)
     assert "temperature" not in names
-    assert len(build_tables(scored, None, QUICK)) >= 3
 
 
 def test_fixed_sequence_averages_per_sequence(scored):
@@ -173,6 +173,28 @@ def test_gaps_stand_beside_the_noise_floor_and_circulation_is_binned(builders):
     for kind in ("distance", "mask ratio"):
         assert sum(row["n"] for row in second.rows if str(row["group"]).startswith(kind)) == len(known)
     assert "distance [17, …]" in groups
+
+
+def test_theory_table_has_the_exact_loss_and_a_fit(builders):
+    rng = np.random.default_rng(0)
+    logs = [-rng.gamma(0.7, 2.0, 128) for _ in range(6)]
+    traces = [builders.trace(f"s{i}", "forced-ar", y) for i, y in enumerate(logs)]
+    hits = [pa.array(rng.random(128) < success_k(np.exp(y), 10, 0.8)) for y in logs]
+    place = traces[0].column_names.index("is_argmax")
+    run = builders.make_run([t.set_column(place, "is_argmax", h) for t, h in zip(traces, hits, strict=True)])
+    losses, fit = build_tables(run, ["theory"], QUICK)
+    for sigma in (0.1, 1.0):
+        cell = losses.cell("jensen", order="forced-ar", sigma=f"{sigma:g}")
+        assert cell.value == pytest.approx(np.mean([jensen_loss(y, sigma) for y in logs]), rel=1e-9)
+        mean = np.array([y.mean() for y in logs])
+        var = np.array([y.var() for y in logs])
+        second = losses.cell("second_order", order="forced-ar", sigma=f"{sigma:g}").value
+        assert second == pytest.approx(np.mean(-64 * d2(mean, sigma) * var), rel=1e-9)
+    assert losses.cell("outside_radius", order="forced-ar", sigma="1").value == 1.0
+    assert 0.4 < fit.cell("sigma", orders="deployable").value < 1.6
+    assert fit.cell("n", orders="deployable") == 6 * 128
+    assert fit.cell("sigma", orders="target-aware").why == "no such order was scored"
+    assert any("q > 1/2" in note for note in fit.notes)
 
 
 def test_generation_table_is_the_papers_layout(graded):

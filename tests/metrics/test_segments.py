@@ -68,7 +68,21 @@ def test_inversion_counts_match_the_double_loop(lengths, seed):
     paths = [rng.permutation(n) for n in lengths]
     expected = [sum(p[u] < p[t] for u in range(t)) for p in paths for t in range(len(p))]
     flat = np.concatenate([*paths, np.zeros(0, np.int64)]).astype(np.int64)
-    assert earlier_and_smaller(flat, Segments.of_lengths(lengths)).tolist() == expected
+    segments = Segments.of_lengths(lengths)
+    assert earlier_and_smaller(flat, segments).tolist() == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orderlens.metrics.segments._SHORT", 20)  # longer ones go digit by digit
+        assert earlier_and_smaller(flat, segments).tolist() == expected
+
+
+@pytest.mark.parametrize("length", [255, 256, 700])
+def test_inversion_counts_of_long_segments(length):
+    path = np.random.default_rng(0).permutation(length)
+    expected = [int((path[:t] < path[t]).sum()) for t in range(length)]
+    assert earlier_and_smaller(path, Segments.one(length)).tolist() == expected
+    backwards = np.arange(length)[::-1]
+    assert earlier_and_smaller(backwards, Segments.one(length)).max() == 0
+    assert earlier_and_smaller(backwards[::-1], Segments.one(length)).tolist() == list(range(length))
 
 
 @pytest.mark.parametrize("gap", [0, 3])

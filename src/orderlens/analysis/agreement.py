@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 
 from orderlens.analysis.estimate import Clusters, Estimate, mean
 from orderlens.analysis.frames import joined_keys
+from orderlens.analysis.picked import pick, picked_traces
 from orderlens.analysis.study import Study
 from orderlens.metrics.order_shape import agreement
-from orderlens.rng import keyed_generator
-from orderlens.store.codec import trace_starts
+from orderlens.metrics.segments import IntArray
 
-MAX_SAMPLES = 1000
-"""Samples compared: two paths of a block each are kept in memory, so their number is bounded."""
+MAX_SAMPLES = 500
+"""Samples compared: a path of every order is kept in memory, so their number is bounded."""
 
 _KEY = ("run", "task", "sample_id", "temperature")
+Paths = dict[str, IntArray]
 
 
 def agreement_matrix(study: Study, frame: pd.DataFrame) -> dict[str, dict[str, Estimate]]:
@@ -31,7 +30,7 @@ def agreement_matrix(study: Study, frame: pd.DataFrame) -> dict[str, dict[str, E
     return out
 
 
-def _pair(study: Study, first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> Estimate:
+def _pair(study: Study, first: Paths, second: Paths) -> Estimate:
     shared = [key for key in first if key in second]
     if not shared:
         return Estimate.undefined("no sample under both orders")
@@ -42,41 +41,17 @@ def _pair(study: Study, first: dict[str, np.ndarray], second: dict[str, np.ndarr
 def _chosen(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
     """Return one trace per sample and order, of at most MAX_SAMPLES samples."""
     first = frame.sort_values("seed", kind="stable").drop_duplicates([*_KEY, "order"]).sort_index()
-    keys = pd.Series(joined_keys(first, _KEY), index=first.index, dtype=object)
-    unique = keys.unique()
-    if len(unique) > MAX_SAMPLES:
-        rng = keyed_generator(study.options.resampling.seed, "agreement")
-        unique = rng.choice(unique, MAX_SAMPLES, replace=False)
-    return first.assign(key=keys)[keys.isin(unique)]
+    keyed = first.assign(key=joined_keys(first, _KEY))
+    kept = pick(keyed["key"].tolist(), MAX_SAMPLES, study.options.resampling.seed, "agreement")
+    return keyed[keyed["key"].isin(kept)]
 
 
-def _block0_paths(study: Study, chosen: pd.DataFrame) -> dict[str, dict[str, np.ndarray]]:
+def _block0_paths(study: Study, chosen: pd.DataFrame) -> dict[str, Paths]:
     """Return the content positions of block 0 in reveal order, by order and sample."""
-    out: dict[str, dict[str, np.ndarray]] = {}
-    wanted = dict(zip(chosen.index, zip(chosen["order"], chosen["key"], strict=True), strict=True))
-    columns = [
-        "sample_id",
-        "task",
-        "order",
-        "seed",
-        "temperature",
-        "sample_seed",
-        "step",
-        "block",
-        "position",
-    ]
-    done = 0
-    for chunk in study.run.iter_traces([*columns, "is_eos", "is_special", "is_overflow"]):
-        bounds = np.append(trace_starts(chunk), chunk.num_rows)
-        numbers = [place for place in range(len(bounds) - 1) if done + place in wanted]
-        if numbers:
-            flags = [pc.fill_null(chunk[name], False) for name in ("is_eos", "is_special", "is_overflow")]
-            dropped = pc.or_(pc.or_(flags[0], flags[1]), flags[2])
-            keep = np.asarray(pc.equal(chunk["block"], 0)) & ~np.asarray(dropped)
-            position = chunk["position"].to_numpy()
-            for place in numbers:
-                rows = slice(bounds[place], bounds[place + 1])
-                order, key = wanted[done + place]
-                out.setdefault(order, {})[key] = position[rows][keep[rows]]
-        done += len(bounds) - 1
+    out: dict[str, Paths] = {}
+    names = dict(zip(chosen.index, zip(chosen["order"], chosen["key"], strict=True), strict=True))
+    for row, traces, rows in picked_traces(study.run, study.samples, chosen.index, ["block", "position"]):
+        keep = traces.content[rows] & (traces.columns["block"][rows] == 0)
+        order, key = names[row]
+        out.setdefault(order, {})[key] = traces.columns["position"][rows][keep]
     return out

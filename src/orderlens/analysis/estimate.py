@@ -12,17 +12,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from orderlens.errors import UserInputError
 from orderlens.metrics.segments import FloatArray, IntArray, Segments, divide
 from orderlens.rng import keyed_generator
 
 _PIECE = 200_000
-"""Resampling counts held at once: few enough to stay in the processor's cache."""
+"""Resampling counts worked on at once: few enough to stay in the processor's cache."""
+
+_CACHED = 32_000_000
+"""Resampling counts kept for the next statistic (two bytes each)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,24 @@ class Resampling:
             raise UserInputError(f"the confidence level must lie between 0 and 1, got {self.level}")
 
 
+def _counts(n_clusters: int, resampling: Resampling) -> Iterator[NDArray[np.uint16]]:
+    """Yield pieces [B, C] of how often each cluster is drawn."""
+    rng = keyed_generator(resampling.seed, "bootstrap", n_clusters)
+    piece = max(1, _PIECE // n_clusters)
+    for start in range(0, resampling.reps, piece):
+        size = min(piece, resampling.reps - start)
+        drawn = rng.integers(0, n_clusters, (size, n_clusters), dtype=np.int32)
+        drawn = drawn + np.arange(size)[:, None] * n_clusters
+        counts = np.bincount(drawn.reshape(-1), minlength=size * n_clusters)
+        yield counts.reshape(size, n_clusters).astype(np.uint16)
+
+
+@lru_cache(maxsize=4)
+def _cached_counts(n_clusters: int, resampling: Resampling) -> tuple[NDArray[np.uint16], ...]:
+    """Keep the last few sets: all cells of a table resample the same prompts."""
+    return tuple(_counts(n_clusters, resampling))
+
+
 class Clusters:
     """The prompts behind a set of rows, and their resamples."""
 
@@ -94,14 +116,12 @@ class Clusters:
 
     def resamples(self) -> Iterator[FloatArray]:
         """Yield matrices [B, C]: how often each cluster is drawn in each resample."""
-        rng = keyed_generator(self.resampling.seed, "bootstrap", self.count)
-        piece = max(1, _PIECE // max(self.count, 1))
-        for start in range(0, self.resampling.reps, piece):
-            size = min(piece, self.resampling.reps - start)
-            drawn = rng.integers(0, self.count, (size, self.count), dtype=np.int32)
-            drawn = drawn + np.arange(size)[:, None] * self.count
-            counts = np.bincount(drawn.reshape(-1), minlength=size * self.count)
-            yield counts.reshape(size, self.count).astype(np.float64)
+        small = self.count * self.resampling.reps <= _CACHED
+        pieces = (
+            _cached_counts(self.count, self.resampling) if small else _counts(self.count, self.resampling)
+        )
+        for piece in pieces:
+            yield piece.astype(np.float64)
 
     def draws(self, statistic: Callable[[FloatArray], FloatArray]) -> FloatArray:
         """Return ``statistic`` of all resamples, stacked; it takes counts [B, C] and returns [B, …]."""

@@ -53,7 +53,10 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """A chunk of whole traces without overflow rows, as flat arrays [N] and segments [S]."""
+    """A chunk of whole traces without overflow rows, as flat arrays [N] and segments [S].
+
+    ``keys`` has one row per trace, and no columns when the keys were not read.
+    """
 
     keys: pd.DataFrame
     segments: Segments
@@ -77,36 +80,48 @@ def sample_table(run: Run, parts: Collection[str] = PARTS, workers: int | None =
     return pd.concat(frames, ignore_index=True) if frames else _rows(empty, parts)
 
 
-def matched_distinct(run: Run, lengths: ArrayLike, n: int = 3) -> FloatArray:
-    """Return distinct-n of every trace's first ``lengths[i]`` tokens (EOS removed), in the table's order."""
-    limit = np.asarray(lengths, np.int64)
-    out, done = [], 0
-    for chunk in read_chunks(
-        run, [*KEYS, "step", "position", "token_id", "is_eos", "is_special", "is_overflow"]
-    ):
-        traces = read_traces(chunk)
+def matched_distinct(run: Run, samples: pd.DataFrame, limits: ArrayLike, n: int = 3) -> FloatArray:
+    """Return distinct-n of each trace's first ``limits[i]`` tokens (EOS removed), like the sample table."""
+    limit = np.asarray(limits, np.int64)
+    out, done = [np.zeros(0)], 0
+    for traces in known_traces(run, samples, ["position", "token_id"]):
         tokens, kept = _text_tokens(traces)
         short = kept.ranks() < kept.spread(limit[done : done + kept.count])
         out.append(segment_distinct_n(tokens[short], kept.kept(short), n))
         done += kept.count
-    return np.concatenate(out) if out else np.zeros(0)
+    return np.concatenate(out)
+
+
+def known_traces(run: Run, samples: pd.DataFrame, columns: Sequence[str]) -> Iterator[Traces]:
+    """Yield the run's traces again, in the order of its sample table, without reading their keys.
+
+    The table tells how long each trace is, so only ``columns`` and the flags are read.
+    """
+    lengths = (samples["n"] + samples["n_overflow"]).to_numpy(np.int64)
+    bounds, done = np.concatenate([[0], np.cumsum(lengths)]), 0
+    for chunk in read_chunks(run, [*columns, "is_eos", "is_special", "is_overflow"]):
+        first, last = np.searchsorted(bounds, [done, done + chunk.num_rows])
+        yield _traces(chunk, Segments(bounds[first : last + 1] - done))
+        done += chunk.num_rows
 
 
 def read_traces(table: pa.Table) -> Traces:
     """Return a chunk of the store as arrays; overflow rows are counted and dropped."""
     starts = _starts(table)
-    whole = Segments(np.append(starts, table.num_rows).astype(np.int64))
-    inside = ~_flag(table, "is_overflow")
-    keys = table.select([name for name in (*KEYS, "run") if name in table.column_names]).take(
-        pa.array(starts)
-    )
+    return _traces(table, Segments(np.append(starts, table.num_rows).astype(np.int64)))
+
+
+def _traces(table: pa.Table, whole: Segments) -> Traces:
+    keys = table.select([name for name in (*KEYS, "run") if name in table.column_names])
     arrays = {name: _array(table, name) for name in table.column_names if name not in _NOT_ARRAYS}
+    inside = ~_flag(table, "is_overflow")
     eos, special = _flag(table, "is_eos"), _flag(table, "is_special")
     n_overflow = whole.total(~inside)
+    frame = keys.take(pa.array(whole.starts)).to_pandas()
     if not inside.all():
         arrays = {name: values[inside] for name, values in arrays.items()}
         eos, special, whole = eos[inside], special[inside], whole.kept(inside)
-    return Traces(keys.to_pandas(), whole, ~eos & ~special, eos, arrays, n_overflow)
+    return Traces(frame, whole, ~eos & ~special, eos, arrays, n_overflow)
 
 
 _NOT_ARRAYS = frozenset((*KEYS, "run", "is_eos", "is_special", "is_overflow"))

@@ -161,7 +161,7 @@ class Study:
         """Distinct-3 of each generated text cut to the shortest one of the same prompt and temperature."""
         same_prompt = ["run", "task", "sample_id", "temperature"]
         shortest = self.samples.groupby(same_prompt, dropna=False)["n_tokens"].transform("min")
-        values = matched_distinct(self.run, shortest.to_numpy())
+        values = matched_distinct(self.run, self.samples, shortest)
         return pd.Series(values, index=self.samples.index)
 
     def clusters(self, frame: pd.DataFrame) -> Clusters:

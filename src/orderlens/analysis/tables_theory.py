@@ -6,11 +6,14 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.study import Study
+from orderlens.analysis.frames import joined_keys
+from orderlens.analysis.orders import is_target_aware
+from orderlens.analysis.picked import pick, picked_traces
+from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import SIGMAS
-from orderlens.metrics.segments import FloatArray
+from orderlens.metrics.segments import BoolArray, FloatArray
 
 _COLUMNS = (
     Column("jensen", "Jensen loss"),
@@ -34,12 +37,69 @@ def theory(study: Study) -> list[Table]:
     notes = (
         "Jensen loss: n·g(mean) − Σ g(log q_t), nats per sequence, exact.",
         "2nd order: −(n/2)·g''(mean)·Var with the sign of g''.",
-        "outside radius: share of traces whose sd exceeds |mean|, where the expansion need not converge.",
+        "outside radius: share of traces with a step farther than |mean| from the mean, out of reach.",
         "ρ: Spearman over traces between a statistic and the exact loss per token; Var need not order it.",
         f"Traces are {source}.",
     )
     title = "Uniform spreading: what uneven confidence costs under noise of scale σ"
-    return [Table("theory", title, ("order", "sigma"), _COLUMNS, tuple(rows), notes)]
+    return [Table("theory", title, ("order", "sigma"), _COLUMNS, tuple(rows), notes), _fit_table(study)]
+
+
+_FIT = (
+    Column("sigma", "σ"),
+    Column("k", "competitors k", 1),
+    Column("sigma_one", "σ with k = 1"),
+    Column("p_misfit", "p of misfit", 4),
+    Column("n", "reveals"),
+    Column("sequences", "sequences"),
+)
+MAX_SEQUENCES = 200
+"""Sequences per fit: the likelihood needs every reveal, so their number is bounded."""
+
+
+def _fit_table(study: Study) -> Table:
+    """Return σ and k fitted to how often the target was the argmax, as a function of q."""
+    frame = study.scored
+    aware = np.array([is_target_aware(str(order)) for order in frame["order"]], np.bool_)
+    rows, notes = [], []
+    for name, part in (("deployable", frame[~aware]), ("target-aware", frame[aware])):
+        cells, remarks = _fit(study, part)
+        rows.append({"orders": name, **cells})
+        notes += [f"{name}: {remark}." for remark in remarks]
+    title = "Fitted noise: f_k(q) against the observed argmax hits (a summary, not a confirmation)"
+    return Table("theory-fit", title, ("orders",), _FIT, tuple(rows), tuple(notes))
+
+
+def _fit(study: Study, part: pd.DataFrame) -> tuple[dict[str, Cell], list[str]]:
+    from orderlens.theory import TheoryError, fit_noise
+
+    keyed = part.assign(key=joined_keys(part, ("run", "task", "sample_id")))
+    kept = pick(keyed["key"].tolist(), MAX_SEQUENCES, study.options.resampling.seed, "noise fit")
+    logq, hit = _hits(study, keyed.index[keyed["key"].isin(kept)])
+    head: dict[str, Cell] = {"n": len(logq), "sequences": len(kept)}
+    why = NO_TARGET if not len(study.scored) else "no such order was scored"
+    if len(logq):
+        try:
+            found = fit_noise(logq, hit)
+        except TheoryError as error:
+            why = str(error)
+        else:
+            sigma = Estimate(found.sigma, *found.sigma_interval, found.n)
+            k = Estimate(found.k, *found.k_interval, found.n)
+            one, p = Estimate(found.sigma_one, n=found.n), Estimate(found.p_value, n=found.n)
+            return {"sigma": sigma, "k": k, "sigma_one": one, "p_misfit": p, **head}, found.remarks
+    return {name: Estimate.undefined(why) for name in ("sigma", "k", "sigma_one", "p_misfit")} | head, []
+
+
+def _hits(study: Study, rows: pd.Index) -> tuple[FloatArray, BoolArray]:
+    """Return log q and whether the target was the argmax, for every usable reveal of the picked traces."""
+    logq, hit = [np.zeros(0)], [np.zeros(0, np.bool_)]
+    for _, traces, at in picked_traces(study.run, study.samples, rows, ["logq", "is_argmax"]):
+        y, won = (traces.columns[name][at].astype(np.float64) for name in ("logq", "is_argmax"))
+        known = np.isfinite(y) & np.isfinite(won)
+        logq.append(np.minimum(y[known], 0.0))
+        hit.append(won[known] > 0)
+    return np.concatenate(logq), np.concatenate(hit)
 
 
 def _row(study: Study, part: pd.DataFrame, order: str, sigma: float) -> dict[str, Cell]:
@@ -48,7 +108,7 @@ def _row(study: Study, part: pd.DataFrame, order: str, sigma: float) -> dict[str
     columns = part.assign(
         jensen=loss,
         second_order=-n / 2 * _curvature(mean, sigma) * var,
-        outside_radius=np.where(np.isfinite(mean), np.sqrt(var) > np.abs(mean), np.nan),
+        outside_radius=np.where(np.isfinite(mean), mean - part["min"] > np.abs(mean), np.nan),
     )
     found = study.estimates(columns, ["jensen", "second_order", "outside_radius"])
     cells: dict[str, Cell] = dict(zip(("jensen", "second_order", "outside_radius"), found, strict=True))

@@ -161,23 +161,44 @@ def divide(numerator: ArrayLike, denominator: ArrayLike) -> FloatArray:
     return out
 
 
+_SHORT = 255
+"""Longest segment whose counts fit into a byte."""
+
+
 def earlier_and_smaller(ranks_N: IntArray, segments: Segments) -> IntArray:
     """Return for each row how many earlier rows of its segment have a smaller rank [N].
 
-    ``ranks_N`` are distinct whole numbers in 0…length−1 inside each segment. One pass per binary digit, from
-    the highest: rows with equal leading digits stay together in time order, and a row with digit 1 counts the
-    rows with digit 0 before it. O(N log length), no loop over segments.
+    ``ranks_N`` are distinct whole numbers in 0…length−1 inside each segment. Short segments (blocks) of equal
+    length are compared side by side in bytes; long ones take one pass per binary digit.
     """
     counts = np.zeros(segments.n_rows, np.int64)
-    if not segments.n_rows:
-        return counts
+    lengths = segments.lengths
+    for length in np.unique(lengths[(lengths > 1) & (lengths <= _SHORT)]):
+        rows_SL = segments.starts[lengths == length, None] + np.arange(length)
+        ranks_LS = np.ascontiguousarray(ranks_N[rows_SL].T.astype(np.uint8))
+        found_LS = np.zeros_like(ranks_LS)
+        for step in range(1, length):
+            smaller = ranks_LS[:step] < ranks_LS[step]
+            np.add.reduce(smaller.view(np.uint8), axis=0, dtype=np.uint8, out=found_LS[step])
+        counts[rows_SL] = found_LS.T
+    if (lengths > _SHORT).any():
+        long = segments.spread(lengths > _SHORT)
+        counts[long] = _by_digits(ranks_N[long], segments.kept(long))
+    return counts
+
+
+def _by_digits(ranks_N: IntArray, segments: Segments) -> IntArray:
+    """Do the same in O(N log length): rows with equal leading digits stay together in time order.
+
+    From the highest digit on, a row with digit 1 counts the rows with digit 0 before it in its group.
+    """
+    counts = np.zeros(segments.n_rows, np.int64)
     rows = np.arange(segments.n_rows)
-    groups = segments
-    for bit in range(int(segments.lengths.max(initial=1)).bit_length() - 1, -1, -1):
+    groups = Segments(np.unique(segments.bounds))
+    for bit in range(int(segments.lengths.max()).bit_length() - 1, -1, -1):
         one = (ranks_N[rows] >> bit) & 1 == 1
         zeros_before = np.cumsum(~one) - ~one
-        group_start = groups.spread(zeros_before[np.minimum(groups.starts, segments.n_rows - 1)])
-        zeros_before -= group_start
+        zeros_before -= groups.spread(zeros_before[groups.starts])
         counts[rows[one]] += zeros_before[one]
         n_zeros = groups.kept(~one).lengths
         place = groups.spread(groups.starts)

@@ -1,0 +1,141 @@
+"""Time and peak memory of analysing a large graded run: every table that it can fill.
+
+    python benchmarks/bench_analysis.py --rows 20000000
+
+Writes a synthetic run through the real writer (four orders, four tasks, traces of 64 to 576 tokens in blocks
+of 32, EOS tails, verdicts that depend on the mean), then builds the tables in a process of its own, whose
+wall time, CPU time and peak memory are reported. Goal: 20 M rows in under 60 s on 2 cores with under 2 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from orderlens.rng import keyed_generator
+from orderlens.store.writer import execute, open_writer
+
+BLOCK, VOCABULARY, ITEMS_PER_UNIT, EOS = 32, 157_184, 160, 0
+ORDERS = {"forced-ar": 1.0, "max-prob": 0.8, "top-margin": 0.9, "random": 2.5}
+TASKS = ("hellaswag", "cmath", "mmlu-pro", "ifeval")
+
+
+def unit_tables(unit: int) -> dict[str, pa.Table]:
+    """Return reveals and verdicts of one unit: ITEMS_PER_UNIT items under four orders."""
+    rng = keyed_generator(0, "bench", unit)
+    task = TASKS[unit % len(TASKS)]
+    parts, verdicts = [], []
+    for order, scale in ORDERS.items():
+        lengths = BLOCK * rng.integers(2, 19, ITEMS_PER_UNIT)
+        reveals, mean = traces(rng, order, scale, lengths)
+        ids = np.array([f"{task}-{unit:05d}-{item:03d}" for item in range(ITEMS_PER_UNIT)])
+        seed = pa.scalar(0 if order == "random" else None, pa.int64())
+        keys = {"task": task, "order": order, "temperature": 0.0}
+        rows = len(reveals["position"])
+        same = {name: pa.repeat(pa.scalar(value), rows) for name, value in keys.items()}
+        same["seed"] = pa.repeat(seed, rows)
+        parts.append(pa.table({"sample_id": np.repeat(ids, lengths), **same, **reveals}))
+        correct = rng.random(ITEMS_PER_UNIT) < 1 / (1 + np.exp(-1.0 - 2.0 * mean))
+        same = {name: pa.repeat(pa.scalar(value), ITEMS_PER_UNIT) for name, value in keys.items()}
+        same |= {"seed": pa.repeat(seed, ITEMS_PER_UNIT), "correct": pa.array(correct)}
+        grader = pa.repeat(pa.scalar("bench"), ITEMS_PER_UNIT)
+        verdicts.append(pa.table({"sample_id": ids, **same, "grader": grader}))
+    return {"reveals": pa.concat_tables(parts), "verdicts": pa.concat_tables(verdicts)}
+
+
+def traces(
+    rng: np.random.Generator, order: str, scale: float, lengths: np.ndarray
+) -> tuple[dict[str, object], np.ndarray]:
+    """Return the columns of one order's traces and the mean log q of each."""
+    rows = int(lengths.sum())
+    step = np.arange(rows) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    inside = np.tile(np.arange(BLOCK), (rows // BLOCK, 1))
+    if order != "forced-ar":
+        inside = rng.permuted(inside, axis=1)
+    position = step // BLOCK * BLOCK + inside.reshape(-1)
+    level = np.repeat(rng.gamma(3.0, 0.1 * scale, len(lengths)), lengths)
+    logq = np.minimum(-rng.gamma(0.4, 1.0, rows) * level, -1e-7).astype(np.float32)
+    token = np.minimum(np.exp(rng.normal(7.0, 2.2, rows)), VOCABULARY - 1).astype(np.int32) + 1
+    token[position >= np.repeat(lengths - rng.integers(0, 20, len(lengths)), lengths)] = EOS
+    columns: dict[str, object] = {
+        "block": (step // BLOCK).astype(np.int32),
+        "step": step.astype(np.int32),
+        "position": (position + 64).astype(np.int32),
+        "token_id": token,
+        "logq": logq,
+        "max_logprob": logq,
+        "second_logprob": logq - rng.gamma(2.0, 1.0, rows).astype(np.float32),
+        "entropy": (-logq * rng.uniform(1, 2, rows)).astype(np.float32),
+        "is_eos": token == EOS,
+        "is_special": np.zeros(rows, np.bool_),
+        "is_overflow": np.zeros(rows, np.bool_),
+        "is_argmax": np.ones(rows, np.bool_),
+        "n_tied": np.ones(rows, np.int32),
+        "n_committed": np.ones(rows, np.int32),
+    }
+    return columns, np.add.reduceat(logq, np.cumsum(lengths) - lengths) / lengths
+
+
+def write_run(folder: Path, rows: int) -> None:
+    per_unit = ITEMS_PER_UNIT * len(ORDERS) * BLOCK * 10
+    units = {f"{unit:05d}": unit for unit in range(max(1, rows // per_unit))}
+    execute(open_writer(folder, {"bench": "analysis", "rows": rows}), units, unit_tables)
+
+
+def analyse(folder: str) -> None:
+    """Run in a process of its own: build all tables, print what it took."""
+    from orderlens.analysis.sample_table import sample_table
+    from orderlens.analysis.tables import build_tables
+    from orderlens.store.reader import open_run
+
+    run = open_run(folder)
+    start = time.perf_counter()
+    n_traces = len(sample_table(run, ()))
+    basic = time.perf_counter() - start
+    start, cpu = time.perf_counter(), time.process_time()
+    tables = build_tables(run)
+    report = {
+        "tables": len(tables),
+        "traces": n_traces,
+        "path_statistics_s": round(basic, 1),
+        "all_tables_s": round(time.perf_counter() - start, 1),
+        "all_tables_cpu_s": round(time.process_time() - cpu, 1),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+    print(json.dumps(report))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--keep", type=Path, help="folder for the run; used again when it is there")
+    parser.add_argument("--analyse", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.analyse:
+        analyse(options.analyse)
+        return
+    folder = options.keep or Path(tempfile.mkdtemp()) / "run"
+    try:
+        if not folder.exists():
+            write_run(folder, options.rows)
+        command = [sys.executable, __file__, "--analyse", str(folder)]
+        print(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+    finally:
+        if options.keep is None:
+            shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
