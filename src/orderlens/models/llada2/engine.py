@@ -42,9 +42,9 @@ class Engine:
         sizes = (_CUDA_PAGES, _CUDA_ROWS) if device.type == "cuda" else ()
         self.pool = PagePool(config, device, dtype, *sizes)
         self._max_tokens = MAX_TOKENS
-        portable = isinstance(self.network.ops, TorchOps)
-        self._gathers = portable
-        self._graphs = None if portable else GraphedNetwork(self.network, self.pool)
+        self._gathers = isinstance(self.network.ops, TorchOps)
+        recordable = device.type == "cuda" and not self._gathers
+        self._graphs = GraphedNetwork(self.network, self.pool) if recordable else None
 
     @property
     def device(self) -> torch.device:

@@ -9,6 +9,7 @@ Shape letters: R rows, V vocabulary, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -29,6 +30,12 @@ def can_fuse(hidden_RD: Tensor, unembed_VD: Tensor) -> bool:
         and hidden_RD.shape[1] % 32 == 0
         and available()
     )
+
+
+@lru_cache(maxsize=32)
+def _ids(tokens: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return token ids on the device; kept, because every step asks for the same ones."""
+    return torch.tensor(tokens, dtype=torch.int32, device=device)
 
 
 def position_stats_fused(
@@ -57,10 +64,8 @@ def position_stats_fused(
     from orderlens.models.llada2.kernels.head import choose_tiling, merge_panels, reduce_panels
 
     device, valid = hidden_RD.device, valid_vocab or len(unembed_VD)
-    dead = torch.tensor(
-        sorted(token for token in set(excluded) if token < valid), dtype=torch.int32, device=device
-    )
-    eos = torch.tensor(sorted(set(eos_ids)), dtype=torch.int32, device=device)
+    dead = _ids(tuple(sorted(token for token in set(excluded) if token < valid)), device)
+    eos = _ids(tuple(sorted(set(eos_ids))), device)
     wanted = None if targets_R is None else targets_R.to(device, torch.int32)
     tokens, columns = [], []
     for low in range(0, len(hidden_RD), ROWS_AT_ONCE):

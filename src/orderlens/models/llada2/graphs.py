@@ -65,7 +65,7 @@ class GraphedNetwork:
 
     def __init__(self, network: Network, pool: PagePool) -> None:
         self.network, self.pool = network, pool
-        self._recorded: dict[Key, _Recorded] = {}
+        self._recorded: dict[Key, _Recorded | None] = {}
         self._seen: Counter[Key] = Counter()
         self._version = pool.version
         self._memory = torch.cuda.graph_pool_handle()
@@ -95,9 +95,13 @@ class GraphedNetwork:
             self._recorded[key] = self._record(windows, store)
         return self._recorded.get(key)
 
-    def _record(self, windows: Windows, store: bool) -> _Recorded:
+    def _record(self, windows: Windows, store: bool) -> _Recorded | None:
+        """Return the recorded forward, or None where its memory does not fit beside everything else."""
         static = Windows(windows.packed_NX.clone(), windows.longest_start)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
-            hidden_TC = run_plainly(self.network, static, self.pool, store)
+        try:
+            with torch.cuda.graph(graph, pool=self._memory):
+                hidden_TC = run_plainly(self.network, static, self.pool, store)
+        except torch.OutOfMemoryError:
+            return None
         return _Recorded(graph, static.packed_NX, hidden_TC)

@@ -33,6 +33,7 @@ from orderlens.models.llada2.config import (
     read_json,
 )
 from orderlens.models.llada2.engine import Engine
+from orderlens.models.llada2.memory import free_bytes, sequences_that_fit
 from orderlens.models.llada2.roles import IdsOnly, TokenRoles, find_roles
 from orderlens.models.llada2.session import LLaDA2Session
 from orderlens.models.llada2.weights import Weights, published_tensors
@@ -40,8 +41,8 @@ from orderlens.models.loading import LoadOptions
 from orderlens.models.protocol import FloatArray, Tokenizer
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-_MEMORY_SHARE = 0.8
-"""Share of the free device memory that a suggested batch may fill."""
+MAX_BATCH, UNKNOWN_MEMORY_BATCH = 512, 8
+"""Suggested batches: past the first a GPU gains nothing; the second where free memory is unknown."""
 
 
 class LLaDA2Model:
@@ -150,13 +151,13 @@ class LLaDA2Model:
         return self.tokenizer.encode(self.chat.render(messages))
 
     def suggested_batch(self, tokens_per_sequence: int) -> int:
-        """Return how many sequences of this length the device's free memory holds, at least 1."""
-        device = self.weights.device
-        if device.type != "cuda":
-            return 8
-        free = torch.cuda.mem_get_info(device)[0] * _MEMORY_SHARE
-        per_sequence = tokens_per_sequence * self.config.kv_values_per_token * self.weights.dtype.itemsize
-        return max(1, int(free // per_sequence))
+        """Return how many sequences of this length fit in the memory that is free now, at least 1."""
+        pool, dtype = self.engine.pool, self.weights.dtype
+        free = free_bytes(self.weights.device)
+        if free is None:
+            return UNKNOWN_MEMORY_BATCH
+        free += pool.n_free * pool.nbytes // pool.n_pages
+        return min(MAX_BATCH, sequences_that_fit(self.config, dtype, free, tokens_per_sequence))
 
 
 def load_folder(folder: Path, name: str, options: LoadOptions) -> LLaDA2Model:

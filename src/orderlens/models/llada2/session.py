@@ -19,7 +19,7 @@ from orderlens.errors import UserInputError
 from orderlens.grid import block_edges
 from orderlens.models.llada2.cache import Slot
 from orderlens.models.llada2.engine import Engine
-from orderlens.models.llada2.window import pack
+from orderlens.models.llada2.window import pack, to_device
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 
 
@@ -94,7 +94,7 @@ class LLaDA2Session:
             inside = (states.row_state_R >= low) & (states.row_state_R < low + len(hidden_nWC))
             place_r = np.flatnonzero(inside)
             flat_r = (states.row_state_R[place_r] - low) * width + states.row_offset_R[place_r]
-            parts.append(hidden_nWC.flatten(0, 1)[torch.from_numpy(flat_r).to(hidden_nWC.device)])
+            parts.append(hidden_nWC.flatten(0, 1)[to_device(flat_r, hidden_nWC.device)])
             places.append(place_r)
         return HiddenRows(self._in_order(parts, places), self._unembed_VC, self._excluded, self._valid_vocab)
 

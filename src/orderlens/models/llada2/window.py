@@ -71,9 +71,9 @@ def pack(rows_N: IntArray, starts_N: IntArray, widths_N: IntArray, tokens_NW: In
     return np.column_stack((rows_N, starts_N, widths_N, tokens_NW)).astype(np.int32)
 
 
-def to_device(packed_NX: NDArray[np.int32], device: torch.device) -> Tensor:
-    """Return ``packed_NX`` on ``device``; through pinned memory, so that a CUDA copy does not wait."""
-    host = torch.from_numpy(np.ascontiguousarray(packed_NX))
+def to_device(integers: NDArray[np.int32] | IntArray, device: torch.device) -> Tensor:
+    """Return ``integers`` on ``device``; through pinned memory, so that the host does not wait for CUDA."""
+    host = torch.from_numpy(np.ascontiguousarray(integers))
     if device.type != "cuda":
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)

@@ -47,8 +47,8 @@ class ExpertTiling:
 
 
 TILINGS = (
-    (8.0, ExpertTiling(16, Tiling(64, 128, 4, 3, True), Tiling(64, 128, 4, 3, True))),
-    (20.0, ExpertTiling(32, Tiling(64, 128, 4, 3, True), Tiling(64, 128, 4, 3, True))),
+    (10.0, ExpertTiling(16, Tiling(64, 128, 4, 3, True), Tiling(64, 128, 4, 3, True))),
+    (22.0, ExpertTiling(32, Tiling(64, 128, 4, 3, True), Tiling(64, 128, 4, 3, True))),
     (48.0, ExpertTiling(64, Tiling(64, 64, 4, 4, True), Tiling(128, 64, 4, 4, True))),
     (float("inf"), ExpertTiling(128, Tiling(128, 64, 8, 3), Tiling(256, 64, 8, 3))),
 )

@@ -1,0 +1,223 @@
+"""Every kernel against plain torch in higher precision, on fresh random inputs of the real shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llada2_bench.setting import Bench
+from orderlens.models.llada2.cache import PagePool
+from orderlens.models.llada2.engine import Engine
+from orderlens.models.llada2.experts import grouped_product, loop_over_experts
+from orderlens.models.llada2.fused_head import position_stats_fused
+from orderlens.models.llada2.kernels import experts as expert_kernels
+from orderlens.models.llada2.kernels import head as head_kernels
+from orderlens.models.llada2.kernels.attention import attend
+from orderlens.models.llada2.kernels.heads import prepare_heads
+from orderlens.models.llada2.kernels.norm import add_rms_norm
+from orderlens.models.llada2.kernels.plan import plan_tiles
+from orderlens.models.llada2.kernels.route import choose_experts as route
+from orderlens.models.llada2.network import Network
+from orderlens.models.llada2.routing import choose_experts, with_shared
+from orderlens.models.llada2.torch_ops import TorchOps
+from orderlens.models.llada2.torch_ops import attend as plain_attend
+from orderlens.models.llada2.triton_ops import TritonOps
+from orderlens.models.llada2.weights import LayerWeights, StackedExperts, random_weights
+from orderlens.models.llada2.window import Windows, pack
+
+
+def check_all(bench: Bench) -> None:
+    """Run every check with uninitialised memory filled with NaN, so that unwritten outputs show."""
+    torch.manual_seed(np.random.SeedSequence().entropy % 2**31)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        for check in (
+            check_norm,
+            check_route,
+            check_plan,
+            check_experts,
+            check_attention,
+            check_head,
+            check_network,
+        ):
+            check(bench)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def expect(bench: Bench, name: str, error: float, limit: float) -> None:
+    bench.report(f"check {name}", f"{error:.2e}", f"limit {limit:.0e}", "ok" if error < limit else "FAILED")
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    error = (found.double() - expected.double()).norm() / expected.double().norm()
+    return float(error) if torch.isfinite(error) else float("inf")
+
+
+def randn(bench: Bench, *shape: int, scale: float = 1.0) -> Tensor:
+    return (torch.randn(shape, device=bench.device) * scale).to(bench.dtype)
+
+
+def check_norm(bench: Bench) -> None:
+    width = bench.config.hidden_size
+    x, delta, weight = randn(bench, 300, width), randn(bench, 300, width), randn(bench, width)
+    total, normed = add_rms_norm(x, delta, weight, 1e-6)
+    exact = x.double() + delta.double()
+    scaled = exact / (exact.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
+    expect(bench, "residual + norm", max(relative(total, exact), relative(normed, scaled)), 1e-2)
+
+
+def check_route(bench: Bench) -> None:
+    config = bench.config
+    logits = torch.randn(1000, config.n_experts, device=bench.device) * 2
+    bias = torch.randn(config.n_experts, device=bench.device) * 0.1
+    ids, weights = route(logits, bias, config)
+    expected_ids, expected = with_shared(*choose_experts(logits, bias, config), config)
+    order, expected_order = ids.long().argsort(1), expected_ids.argsort(1)
+    same = (ids.long().gather(1, order) == expected_ids.gather(1, expected_order)).all(dim=1)
+    error = (weights.gather(1, order) - expected.gather(1, expected_order))[same].abs().max()
+    expect(bench, "routing: rows with other experts", float((~same).float().mean()), 2e-3)
+    expect(bench, "routing: weights", float(error), 1e-5)
+
+
+def check_plan(bench: Bench) -> None:
+    n_experts = bench.config.n_experts + bench.config.n_shared
+    for tokens, block_m in ((32, 16), (1000, 64), (4096, 128)):
+        ids = random_ids(bench, tokens)
+        plan = plan_tiles(ids, n_experts, block_m)
+        flat, order = ids.flatten(), plan.order_A.long()
+        wrong = int((flat[order] != flat.sort(stable=True).values).sum())
+        wrong += int((order != flat.argsort(stable=True)).sum())
+        used = plan.tiles_M3[plan.tiles_M3[:, 0] >= 0]
+        wrong += abs(int((used[:, 2] - used[:, 1]).sum()) - ids.numel())
+        expect(bench, f"tiles of {tokens} tokens", float(wrong), 0.5)
+
+
+def random_ids(bench: Bench, tokens: int) -> Tensor:
+    """Experts of ``tokens`` tokens under random logits, shared ones included (int32)."""
+    config = bench.config
+    logits = torch.randn(tokens, config.n_experts, device=bench.device)
+    return route(logits, torch.zeros(config.n_experts, device=bench.device), config)[0]
+
+
+def check_experts(bench: Bench) -> None:
+    config = bench.config
+    E, F, C = config.n_experts + config.n_shared, config.expert_width, config.hidden_size
+    experts = StackedExperts(randn(bench, E, 2 * F, C, scale=0.02), randn(bench, E, C, F, scale=0.02))
+    exact = StackedExperts(experts.gate_up_EFC.float(), experts.down_ECF.float())
+    for tokens in (32, 200, 1024, 3000) if bench.cuda else (20,):
+        x, ids = randn(bench, tokens, C), random_ids(bench, tokens)
+        weights = torch.rand(ids.shape, device=bench.device)
+        expected = loop_over_experts(x.float(), ids, weights, exact)
+        zero, ones = torch.zeros_like(x), torch.ones(C, device=bench.device, dtype=bench.dtype)
+        for _, tiling in expert_kernels.TILINGS:
+            plan = plan_tiles(ids, E, tiling.block_m)
+            inner = expert_kernels.gate_up(x, experts, plan, tiling.gate_up)
+            y = expert_kernels.down(inner, experts, plan, tiling.down)
+            total, _ = expert_kernels.combine(y, weights, zero, ones, 1e-6)
+            expect(
+                bench, f"experts, {tokens} tokens, tiles of {tiling.block_m}", relative(total, expected), 1e-2
+            )
+        if bench.cuda:
+            found = grouped_product(x, ids.long(), weights, experts)
+            expect(bench, f"torch grouped product, {tokens} tokens", relative(found, expected), 1e-2)
+
+
+def check_attention(bench: Bench) -> None:
+    config = replace(bench.config, n_layers=1)
+    width = 32
+    for starts in ((0, 32, 160, 37), (4096, 16384, 1000, 5)) if bench.cuda else ((0, 37),):
+        pool = PagePool(config, bench.device, bench.dtype, 8)
+        slots = [pool.open() for _ in starts]
+        pool.reserve(list(zip(slots, starts, strict=True)))
+        pool.keys[0].copy_(randn(bench, *pool.keys[0].shape))
+        pool.values[0].copy_(randn(bench, *pool.values[0].shape))
+        pool.flush()
+        tokens = np.zeros((len(starts), width), int)
+        widths = np.full(len(starts), width)
+        widths[0] = 20
+        packed = pack(np.array([slot.row for slot in slots]), np.array(starts), widths, tokens)
+        windows = Windows(torch.from_numpy(packed).to(bench.device), max(starts))
+        fused = randn(bench, len(starts) * width, config.qkv_width)
+        layer = LayerWeights(
+            *([fused] * 2), *(randn(bench, config.head_width) for _ in range(2)), *([fused] * 3)
+        )
+        plain = TorchOps(config, bench.device, bench.dtype)
+        qk = prepare_heads(fused, layer, (plain.cos, plain.sin), windows, pool, 0, config, store=False)
+        heads = fused.view(len(starts), width, -1, config.head_width).transpose(1, 2).float()
+        q, k, v = torch.tensor_split(heads, (config.n_heads, config.n_heads + config.n_kv_heads), dim=1)
+        exact_ops = TorchOps(config, bench.device, torch.float32)
+        q, k = exact_ops.norm(q, layer.q_norm_D.float()), exact_ops.norm(k, layer.k_norm_D.float())
+        expected_qk = _rotated(torch.cat((q, k), dim=1), exact_ops, windows)
+        found_qk = qk.view(len(starts), width, -1, config.head_width).transpose(1, 2)
+        expect(bench, f"heads at {starts}", relative(found_qk, expected_qk), 1e-2)
+        q, k = torch.tensor_split(found_qk.float(), (config.n_heads,), dim=1)
+        wide = PagePool(config, bench.device, torch.float32, 1)
+        wide.keys, wide.values = [pool.keys[0].float()], [pool.values[0].float()]
+        wide.table_RX = pool.table_RX
+        expected = plain_attend(q, k, v, 0, windows, wide).transpose(1, 2).reshape(len(fused), -1)
+        for splits in (1, 4, 16):
+            found = attend(qk, fused, windows, pool, 0, config, splits)
+            expect(bench, f"attention at {starts}, {splits} splits", relative(found, expected), 1e-2)
+
+
+def _rotated(x_NHWD: Tensor, ops: TorchOps, windows: Windows) -> Tensor:
+    from orderlens.models.llada2.rotary import rotate
+
+    positions = windows.positions.clamp_max(ops.config.max_positions - 1)
+    return rotate(x_NHWD, ops.cos[positions][:, None], ops.sin[positions][:, None])
+
+
+def check_head(bench: Bench) -> None:
+    vocab, width = bench.config.vocab_size, bench.config.hidden_size
+    unembed = randn(bench, vocab, width, scale=0.05)
+    for rows in (1, 16, 20, 60, 300):
+        hidden = randn(bench, rows, width)
+        targets = torch.randint(0, vocab - 40, (rows,), device=bench.device)
+        token, columns = position_stats_fused(
+            hidden, unembed, excluded=(7,), valid_vocab=vocab - 37, eos_ids=(11, 5), targets_R=targets
+        )
+        logits = hidden.double() @ unembed.double().T
+        logits[:, 7] = -torch.inf
+        logits[:, vocab - 37 :] = -torch.inf
+        log_p = torch.log_softmax(logits, dim=1)
+        top = log_p.topk(2, dim=1)
+        entropy = -(log_p.exp() * log_p.clamp_min(-1e9)).sum(dim=1)
+        eos = torch.logsumexp(log_p[:, [5, 11]], dim=1)
+        wanted = log_p.gather(1, targets[:, None])[:, 0]
+        expected = torch.stack([torch.logsumexp(logits, 1), *top.values.T, entropy, eos, wanted], dim=1)
+        error = (columns.double() - expected).abs()[expected.isfinite()].max()
+        tiling = head_kernels.choose_tiling(rows)
+        expect(bench, f"head, {rows} rows, tiles of {tiling.block_m}", float(error), 2e-3)
+        expect(bench, f"head, {rows} rows: other top token", float((token != top.indices[:, 0]).sum()), 0.5)
+
+
+def check_network(bench: Bench) -> None:
+    """Three layers of the real width: kernels against plain torch, a replayed graph against plain runs."""
+    config = replace(bench.config, n_layers=3, vocab_size=4096)
+    weights = random_weights(config, bench.device, bench.dtype, seed=5)
+    found = {}
+    for ops in (TorchOps(config, bench.device, bench.dtype), TritonOps(config, bench.device, bench.dtype)):
+        engine = Engine(weights, config, Network(weights, config, ops))
+        slots = [engine.pool.open() for _ in range(3)]
+        engine.pool.reserve([(slot, 96) for slot in slots])
+        generator = np.random.default_rng(0)
+        rows = np.repeat([slot.row for slot in slots], 3)
+        clean = pack(rows, np.tile([0, 32, 64], 3), np.full(9, 32), generator.integers(0, 4000, (9, 32)))
+        engine.store(clean)
+        states = pack(rows[::3], np.array([96, 64, 0]), np.full(3, 32), generator.integers(0, 4000, (3, 32)))
+        runs = [next(engine.hidden(states))[1].clone() for _ in range(6 if bench.cuda else 1)]
+        found[type(ops).__name__] = runs
+    ours, plain = found["TritonOps"], found["TorchOps"]
+    rows_off = ((ours[0].float() - plain[0].float()).norm(dim=-1) / plain[0].float().norm(dim=-1)).flatten()
+    expect(bench, "three layers: median row against plain torch", float(rows_off.median()), 2e-2)
+    expect(
+        bench,
+        "replayed graph against plain run",
+        float(max((run - ours[0]).abs().max() for run in ours)),
+        1e-6,
+    )

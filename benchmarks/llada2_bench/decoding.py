@@ -1,0 +1,262 @@
+"""Steps, generation, scoring, long contexts, memory and a profile, on random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from llada2_bench.setting import Bench, dense_bytes, expert_values
+from orderlens.decode import head_torch
+from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.score import score_batch
+from orderlens.models.llada2.fused_head import can_fuse, position_stats_fused
+from orderlens.models.llada2.kernels import available
+from orderlens.models.llada2.session import LLaDA2Session
+from orderlens.models.protocol import StateBatch
+from orderlens.orders.catalogue import parse_orders
+from orderlens.samples import EncodedSample
+from orderlens.stats import PositionStats
+
+SCORED_ORDERS = ("forced-ar", "reverse-ar", "random", "oracle-max-q", "oracle-margin", "oracle-min-q")
+GENERATED_ORDERS = ("forced-ar", "random", "max-prob", "top-margin")
+GOALS = {1: "≥ 100 tok/s", 32: "≥ 2000 tok/s", 128: "≥ 4000 tok/s"}
+PROMPT, NEW = 32, 128
+
+
+def plug_in_head() -> None:
+    """Use the fused head in the decoder, in case the decoder does not pick it by itself."""
+    original = head_torch._stats
+
+    def stats(rows: Any, eos_ids: Iterable[int], targets_R: Any) -> Any:
+        if not can_fuse(rows.hidden_RD, rows.unembed_VD):
+            return original(rows, eos_ids, targets_R)
+        targets = None if targets_R is None else torch.as_tensor(targets_R, device=rows.hidden_RD.device)
+        token, columns = position_stats_fused(
+            rows.hidden_RD,
+            rows.unembed_VD,
+            excluded=rows.excluded,
+            valid_vocab=rows.valid_vocab,
+            eos_ids=sorted(eos_ids),
+            targets_R=targets,
+        )
+        values = columns.cpu().numpy().astype(np.float64)
+        found = PositionStats(token.cpu().numpy(), values[:, 1], values[:, 2], values[:, 3], values[:, 4])
+        return found, values[:, 5] if targets is not None else None
+
+    head_torch._stats = stats
+
+
+def prefilled(bench: Bench, batch: int, length: int) -> LLaDA2Session:
+    """A session of ``batch`` random prefixes of ``length`` tokens."""
+    generator = np.random.default_rng(1)
+    session = bench.model.open_session()
+    session.prefill([generator.integers(0, bench.model.mask_id, length) for _ in range(batch)], [0] * batch)
+    return session
+
+
+def half_open(bench: Bench, batch: int, start: int) -> StateBatch:
+    """States in the middle of a block: every other position masked, 16 rows wanted of each."""
+    block = bench.model.block_size
+    tokens = np.random.default_rng(2).integers(0, bench.model.mask_id, (batch, block))
+    tokens[:, ::2] = bench.model.mask_id
+    state, offset = np.nonzero(tokens == bench.model.mask_id)
+    return StateBatch(np.arange(batch), np.full(batch, start), tokens, state, offset)
+
+
+def touched_experts(bench: Bench, session: LLaDA2Session, states: StateBatch) -> float:
+    """Mean number of routed experts that one layer of this forward reads."""
+    if not available() or not bench.cuda:
+        return float("nan")
+    from orderlens.models.llada2 import triton_ops
+
+    original, seen = triton_ops.choose_experts, []
+
+    def counting(*arguments: Any) -> Any:
+        ids, weights = original(*arguments)
+        seen.append(len(ids[:, : bench.config.n_active].unique()))
+        return ids, weights
+
+    graphs = bench.model.engine._graphs
+    triton_ops.choose_experts, bench.model.engine._graphs = counting, None
+    try:
+        session.evaluate(states)
+    finally:
+        triton_ops.choose_experts, bench.model.engine._graphs = original, graphs
+    return float(np.mean(seen))
+
+
+def step_floor(bench: Bench, touched: float, batch: int, start: int) -> float:
+    """Seconds to read the touched experts, everything dense, and the cached keys once."""
+    config, size = bench.config, bench.dtype.itemsize
+    sparse_layers = config.n_layers - config.n_dense_layers
+    routed = (
+        (touched if touched == touched else config.n_experts) * sparse_layers * expert_values(config) * size
+    )
+    cached = batch * start * config.kv_values_per_token * size
+    return (routed + dense_bytes(config, size) + cached) / bench.bandwidth
+
+
+def measure_steps(bench: Bench, batches: Iterable[int]) -> None:
+    """One decoding step (forward, head, numbers on the host), and the extra forward per block."""
+    plug_in_head()
+    for batch in batches:
+        session, states = prefilled(bench, batch, 64), half_open(bench, batch, 64)
+        touched = touched_experts(bench, session, states)
+        floor = step_floor(bench, touched, batch, 64)
+
+        def step(session: LLaDA2Session = session, states: StateBatch = states) -> None:
+            head_torch.position_stats(session.evaluate(states), bench.model.eos_ids)
+
+        for _ in range(4):
+            step()
+        forward = bench.time(lambda session=session, states=states: session.evaluate(states))
+        whole = bench.wall(step, repeats=15)
+        extend = bench.wall(_extension(bench, session, batch), repeats=5)
+        rate = batch / (whole + extend / bench.model.block_size)
+        bench.report(
+            f"step, batch {batch}: forward {forward * 1e3:.2f} + head, {touched:.0f} experts",
+            f"{whole * 1e3:.2f} ms {rate:.0f} tok/s",
+            f"{floor * 1e3:.2f} ms ({whole / floor:.2f}×)",
+            GOALS.get(batch, ""),
+            seconds=whole,
+            forward_seconds=forward,
+            extend_seconds=extend,
+            floor_seconds=floor,
+            tokens_per_second=rate,
+        )
+
+
+def _extension(bench: Bench, session: LLaDA2Session, batch: int) -> Callable[[], object]:
+    blocks = np.random.default_rng(3).integers(0, bench.model.mask_id, (batch, bench.model.block_size))
+    return lambda: session.extend(np.arange(batch), blocks)
+
+
+def random_samples(bench: Bench, count: int, target: int) -> list[EncodedSample]:
+    generator = np.random.default_rng(4)
+    tokens = generator.integers(0, bench.model.mask_id - 10, (count, PROMPT + target))
+    return [EncodedSample(str(i), row[:PROMPT], row[PROMPT:]) for i, row in enumerate(tokens)]
+
+
+def measure_generation(bench: Bench, batches: Iterable[int], new_tokens: int = NEW) -> None:
+    """Whole generations by the decoder, the second of two runs (the first compiles and records)."""
+    plug_in_head()
+    settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_eos=False)
+    orders = parse_orders(["max-prob"])
+    for batch in batches:
+        samples = random_samples(bench, batch, 0)
+        run = _generate(bench, samples, orders, settings)
+        first = bench.wall(run)
+        seconds = bench.wall(run)
+        rate = batch * new_tokens / seconds
+        bench.report(
+            f"generate {PROMPT}+{new_tokens}, batch {batch}, max-prob (first run {first:.1f} s)",
+            f"{seconds:.2f} s {rate:.0f} tok/s",
+            f"{seconds / new_tokens * 1e3:.2f} ms per step",
+            GOALS.get(batch, ""),
+            seconds=seconds,
+            tokens_per_second=rate,
+        )
+
+
+def _generate(bench: Bench, samples: Any, orders: Any, settings: Any) -> Callable[[], object]:
+    return lambda: generate_batch(bench.model, samples, orders, settings)
+
+
+def measure_generation_table(bench: Bench, prompts: int) -> None:
+    """The paper's generation table: prompts × 4 orders × 128 tokens, extrapolated to 1,000 prompts."""
+    plug_in_head()
+    settings = GenerationSettings(max_new_tokens=NEW, stop_at_eos=False)
+    run = _generate(bench, random_samples(bench, prompts, 0), parse_orders(GENERATED_ORDERS), settings)
+    bench.wall(run)
+    seconds = bench.wall(run)
+    bench.report(
+        f"generation table, {prompts} prompts × {len(GENERATED_ORDERS)} orders × {NEW}",
+        f"{seconds:.1f} s",
+        f"1,000 prompts: {seconds * 1000 / prompts:.0f} s",
+        "≤ 240 s",
+        seconds=seconds,
+    )
+
+
+def measure_scoring(bench: Bench, sequences: int) -> None:
+    """The paper's fixed-sequence table: sequences × 6 orders × 128 tokens, extrapolated to 1,000."""
+    plug_in_head()
+    samples, orders = random_samples(bench, sequences, NEW), parse_orders(SCORED_ORDERS)
+    bench.wall(lambda: score_batch(bench.model, samples[: max(1, sequences // 8)], orders))
+    seconds = bench.wall(lambda: score_batch(bench.model, samples, orders))
+    states = sequences * len(orders) * NEW
+    bench.report(
+        f"score {sequences} sequences × {len(orders)} orders × {NEW}",
+        f"{seconds:.1f} s {states / seconds:.0f} states/s",
+        f"1,000 sequences: {seconds * 1000 / sequences:.0f} s",
+        "≤ 360 s",
+        seconds=seconds,
+    )
+
+
+def measure_long(bench: Bench, lengths: Iterable[int], batches: Iterable[int]) -> None:
+    """Step time and prefill as the context grows."""
+    plug_in_head()
+    for batch in batches:
+        for length in lengths:
+            fill = bench.wall(lambda batch=batch, length=length: prefilled(bench, batch, length))
+            session, states = prefilled(bench, batch, length), half_open(bench, batch, length)
+            for _ in range(4):
+                session.evaluate(states)
+            seconds = bench.time(lambda session=session, states=states: session.evaluate(states), repeats=10)
+            floor = step_floor(bench, touched_experts(bench, session, states), batch, length)
+            bench.report(
+                f"context {length}, batch {batch} (prefill {fill:.2f} s)",
+                f"{seconds * 1e3:.2f} ms",
+                f"{floor * 1e3:.2f} ms ({seconds / floor:.2f}×)",
+                seconds=seconds,
+            )
+            del session
+
+
+def measure_memory(bench: Bench, batches: Iterable[int], length: int = 160) -> None:
+    """Peak memory of a generation step at several batch sizes, and the suggested batch."""
+    plug_in_head()
+    for batch in batches:
+        torch.cuda.reset_peak_memory_stats()
+        session = prefilled(bench, batch, length)
+        states = half_open(bench, batch, length)
+        for _ in range(4):
+            head_torch.position_stats(session.evaluate(states), bench.model.eos_ids)
+        peak = torch.cuda.max_memory_allocated() / 1e9
+        bench.report(f"peak memory, batch {batch}, {length} tokens each", f"{peak:.1f} GB", peak_gb=peak)
+        del session
+    for tokens in (160, 2048, 16384):
+        bench.report(f"suggested batch for {tokens} tokens each", str(bench.model.suggested_batch(tokens)))
+
+
+def profile_steps(bench: Bench, batches: Iterable[int]) -> None:
+    """Where the time of one step goes, kernel by kernel (plain launches, no graph)."""
+    from torch.profiler import ProfilerActivity, profile
+
+    plug_in_head()
+    for batch in batches:
+        session, states = prefilled(bench, batch, 64), half_open(bench, batch, 64)
+        graphs, bench.model.engine._graphs = bench.model.engine._graphs, None
+        try:
+            for _ in range(3):
+                head_torch.position_stats(session.evaluate(states), bench.model.eos_ids)
+            bench.sync()
+            with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+                head_torch.position_stats(session.evaluate(states), bench.model.eos_ids)
+                bench.sync()
+        finally:
+            bench.model.engine._graphs = graphs
+        events = sorted(recorded.key_averages(), key=lambda event: -event.device_time_total)
+        total = sum(event.device_time_total for event in events)
+        bench.report(f"profile, batch {batch}: all kernels", f"{total / 1e3:.2f} ms")
+        for event in events[:14]:
+            share = event.device_time_total / total
+            bench.report(
+                f"   {event.key[:46]} ×{event.count}",
+                f"{event.device_time_total / 1e3:.3f} ms",
+                f"{share:.1%}",
+            )

@@ -1,0 +1,146 @@
+"""Where and what is measured: device, shape, random weights, timers, and the table printed at the end."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orderlens.models.llada2.config import MINI, LLaDA2Config
+from orderlens.models.llada2.model import LLaDA2Model
+from orderlens.models.llada2.roles import TokenRoles
+from orderlens.models.llada2.weights import random_weights
+
+TINY = replace(
+    MINI,
+    vocab_size=512,
+    hidden_size=64,
+    n_layers=3,
+    dense_width=64,
+    expert_width=32,
+    n_experts=16,
+    n_active=4,
+    n_groups=4,
+    n_kept_groups=2,
+    n_heads=8,
+    n_kv_heads=2,
+    head_width=32,
+    rotary_width=16,
+)
+"""For smoke runs without a GPU."""
+COPY_BYTES = 4 * 2**30
+
+
+@dataclass
+class Bench:
+    """One run: device, shape, and what has been measured so far."""
+
+    device: torch.device
+    config: LLaDA2Config
+    dtype: torch.dtype
+    lines: list[tuple[str, str, str, str]] = field(default_factory=list)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    _model: LLaDA2Model | None = None
+    _bandwidth: float | None = None
+
+    @property
+    def cuda(self) -> bool:
+        """Whether a CUDA device is measured."""
+        return self.device.type == "cuda"
+
+    @property
+    def model(self) -> LLaDA2Model:
+        """The model with random weights, built on the device at first use."""
+        if self._model is None:
+            began = time.perf_counter()
+            weights = random_weights(self.config, self.device, self.dtype)
+            vocab = self.config.vocab_size
+            roles = TokenRoles(vocab - 289, frozenset({vocab - 292}), frozenset(), vocab)
+            self._model = LLaDA2Model(weights, self.config, roles, name="random")
+            self.sync()
+            took = time.perf_counter() - began
+            print(f"random weights: {self.config.n_parameters / 1e9:.2f} B in {took:.1f} s")
+        return self._model
+
+    @property
+    def bandwidth(self) -> float:
+        """Copy bandwidth in bytes/s, reads plus writes."""
+        if self._bandwidth is None:
+            size = COPY_BYTES if self.cuda else 2**26
+            source = torch.randn(size // 4, device=self.device)
+            target = torch.empty_like(source)
+            self._bandwidth = 2 * size / self.time(lambda: target.copy_(source))
+            print(f"copy bandwidth: {self._bandwidth / 1e12:.2f} TB/s")
+        return self._bandwidth
+
+    def sync(self) -> None:
+        """Wait for the device."""
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def time(self, work: Callable[[], object], repeats: int = 20, warm: int = 3) -> float:
+        """Median seconds of one call, by device events on CUDA."""
+        for _ in range(warm):
+            work()
+        self.sync()
+        if not self.cuda:
+            return statistics.median(_clock(work) for _ in range(min(3, repeats)))
+        pairs = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in range(repeats)
+        ]
+        for first, last in pairs:
+            first.record()
+            work()
+            last.record()
+        self.sync()
+        return statistics.median(first.elapsed_time(last) for first, last in pairs) / 1e3
+
+    def wall(self, work: Callable[[], object], repeats: int = 1) -> float:
+        """Seconds of one call by the wall clock, host work included (median of ``repeats``)."""
+        times = []
+        for _ in range(repeats):
+            self.sync()
+            began = time.perf_counter()
+            work()
+            self.sync()
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
+    def report(self, what: str, value: str, floor: str = "", goal: str = "", **numbers: Any) -> None:
+        """Print one result now and keep it for the table."""
+        self.lines.append((what, value, floor, goal))
+        self.numbers[what] = {"value": value, "floor": floor, "goal": goal, **numbers}
+        print(f"{what:<58} {value:>22} {floor:>24} {goal:>16}", flush=True)
+
+    def finish(self, out: Path | None) -> None:
+        """Print the table once more, as the last lines, and write the numbers."""
+        print("\n" + f"{'what':<58} {'measured':>22} {'floor (ratio)':>24} {'goal':>16}")
+        for what, value, floor, goal in self.lines:
+            print(f"{what:<58} {value:>22} {floor:>24} {goal:>16}")
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(self.numbers, indent=1, default=str))
+
+
+def _clock(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def dense_bytes(config: LLaDA2Config, itemsize: int) -> int:
+    """Bytes of everything a step reads besides routed experts and the embedding table."""
+    routed = (config.n_layers - config.n_dense_layers) * config.n_experts * expert_values(config)
+    return (config.n_parameters - routed - config.vocab_size * config.hidden_size) * itemsize
+
+
+def expert_values(config: LLaDA2Config) -> int:
+    """Numbers in one expert."""
+    return 3 * config.hidden_size * config.expert_width

@@ -1,0 +1,212 @@
+"""Kernel by kernel: candidates of launch parameters, and our grouped product against torch's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from llada2_bench.checks import random_ids
+from llada2_bench.setting import Bench, expert_values
+from orderlens.models.llada2.experts import grouped_product
+from orderlens.models.llada2.kernels.experts import Tiling, choose_tiling, combine, down, gate_up
+from orderlens.models.llada2.kernels.head import HeadTiling, merge_panels, reduce_panels
+from orderlens.models.llada2.kernels.head import choose_tiling as choose_head_tiling
+from orderlens.models.llada2.kernels.plan import plan_tiles
+from orderlens.models.llada2.weights import StackedExperts
+
+GATE_UP = {
+    16: [
+        (64, 128, 4, 3, True),
+        (64, 64, 4, 5, True),
+        (128, 64, 4, 4, True),
+        (64, 128, 4, 3, False),
+        (128, 128, 8, 2, True),
+    ],
+    32: [(64, 128, 4, 3, True), (64, 64, 4, 4, True), (128, 64, 4, 4, True), (64, 64, 4, 4, False)],
+    64: [
+        (64, 64, 4, 4, True),
+        (64, 64, 4, 4, False),
+        (128, 64, 8, 3, True),
+        (64, 128, 4, 2, True),
+        (128, 64, 8, 4, True),
+    ],
+    128: [(128, 64, 8, 3, False), (64, 64, 8, 4, False), (128, 64, 8, 4, False), (128, 64, 8, 3, True)],
+}
+DOWN = {
+    16: [
+        (64, 128, 4, 3, True),
+        (128, 64, 4, 4, True),
+        (128, 128, 4, 3, True),
+        (64, 256, 4, 2, True),
+        (64, 128, 4, 3, False),
+    ],
+    32: [(64, 128, 4, 3, True), (128, 64, 4, 4, True), (128, 128, 4, 3, True), (64, 256, 4, 2, True)],
+    64: [
+        (128, 64, 4, 4, True),
+        (128, 64, 4, 4, False),
+        (128, 128, 8, 3, True),
+        (64, 128, 4, 3, True),
+        (256, 64, 8, 3, True),
+    ],
+    128: [(256, 64, 8, 3, False), (128, 64, 8, 4, False), (128, 64, 4, 4, False), (128, 128, 8, 3, False)],
+}
+TILES = {
+    32: (16,),
+    128: (16, 32),
+    256: (16, 32),
+    1024: (32, 64),
+    2048: (64, 128),
+    4096: (64, 128),
+    8192: (128,),
+}
+"""Tokens of one forward to the tile sizes worth trying."""
+
+
+def random_experts(bench: Bench) -> StackedExperts:
+    config = bench.config
+    E, F, C = config.n_experts + config.n_shared, config.expert_width, config.hidden_size
+    gate_up_EFC = torch.empty(E, 2 * F, C, device=bench.device, dtype=bench.dtype).normal_(0, 0.02)
+    return StackedExperts(
+        gate_up_EFC, torch.empty(E, C, F, device=bench.device, dtype=bench.dtype).normal_(0, 0.02)
+    )
+
+
+def floor_seconds(bench: Bench, ids: Tensor, part: float) -> float:
+    """Time to read the touched experts' share ``part`` of weights at copy bandwidth."""
+    touched = len(ids.unique())
+    return touched * expert_values(bench.config) * part * bench.dtype.itemsize / bench.bandwidth
+
+
+def tune(bench: Bench, only: set[int] | None) -> None:
+    """Time every candidate; print the best per size as lines for ``TILINGS``."""
+    experts = random_experts(bench)
+    for tokens, tiles in TILES.items():
+        if only and tokens not in only:
+            continue
+        x = torch.randn(tokens, bench.config.hidden_size, device=bench.device).to(bench.dtype)
+        ids = random_ids(bench, tokens)
+        for block_m in tiles:
+            _tune_tile(bench, experts, x, ids, block_m)
+
+
+def _tune_tile(bench: Bench, experts: StackedExperts, x: Tensor, ids: Tensor, block_m: int) -> None:
+    plan = plan_tiles(ids, len(experts), block_m)
+    inner = gate_up(x, experts, plan, Tiling(*GATE_UP[block_m][0]))
+    jobs = {
+        "gate+up": (GATE_UP, 2 / 3, lambda tiling: gate_up(x, experts, plan, tiling)),
+        "down": (DOWN, 1 / 3, lambda tiling: down(inner, experts, plan, tiling)),
+    }
+    for name, (table, part, run) in jobs.items():
+        floor = floor_seconds(bench, ids, part)
+        found = []
+        for values in table[block_m]:
+            seconds = _try(bench, lambda run=run, values=values: run(Tiling(*values)))
+            found.append((seconds, values))
+            label = f"{len(x):>5} tokens, tiles of {block_m:>3}, {name:<8} {values!s:<30}"
+            print(f"  {label} {seconds * 1e3:8.3f} ms")
+        best, values = min(found)
+        bench.report(
+            f"tune {len(x)} tokens, tiles of {block_m}, {name}: {values}",
+            f"{best * 1e3:.3f} ms",
+            f"{floor * 1e3:.3f} ms ({best / floor:.2f}×)",
+            candidates=[(seconds, values) for seconds, values in found],
+        )
+
+
+def _try(bench: Bench, work: object) -> float:
+    """Return the time, or infinity for parameters that need more shared memory than there is."""
+    from triton.runtime.errors import OutOfResources
+
+    try:
+        return bench.time(work, repeats=15)  # type: ignore[arg-type]
+    except OutOfResources:
+        return float("inf")
+
+
+def compare_experts(bench: Bench) -> None:
+    """One MoE layer: our kernels against torch's grouped product, both replayed from a graph."""
+    experts = random_experts(bench)
+    config = bench.config
+    norm = torch.ones(config.hidden_size, device=bench.device, dtype=bench.dtype)
+    for tokens in (32, 128, 256, 1024, 2048, 4096, 8192):
+        x = torch.randn(tokens, config.hidden_size, device=bench.device).to(bench.dtype)
+        ids = random_ids(bench, tokens)
+        weights = torch.rand(ids.shape, device=bench.device)
+        wide = ids.long()
+
+        def ours(x: Tensor = x, ids: Tensor = ids, weights: Tensor = weights) -> object:
+            tiling = choose_tiling(ids.numel(), len(experts))
+            plan = plan_tiles(ids, len(experts), tiling.block_m)
+            y = down(gate_up(x, experts, plan, tiling.gate_up), experts, plan, tiling.down)
+            return combine(y, weights, x, norm, 1e-6)
+
+        def theirs(x: Tensor = x, wide: Tensor = wide, weights: Tensor = weights) -> object:
+            return grouped_product(x, wide, weights, experts)
+
+        floor = floor_seconds(bench, ids, 1.0)
+        for name, work in (("ours", ours), ("torch grouped", theirs)):
+            seconds = bench.time(_recorded(work))
+            bench.report(
+                f"MoE layer, {tokens} tokens, {name}",
+                f"{seconds * 1e3:.3f} ms",
+                f"{floor * 1e3:.3f} ms ({seconds / floor:.2f}×)",
+                seconds=seconds,
+                floor_seconds=floor,
+            )
+
+
+def _recorded(work: object) -> object:
+    """Return the replay of a graph of ``work``."""
+    for _ in range(2):
+        work()  # type: ignore[operator]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()  # type: ignore[operator]
+    return graph.replay
+
+
+def tune_head(bench: Bench) -> None:
+    """The fused head against a plain product followed by torch reductions."""
+    config = bench.config
+    unembed = torch.empty(
+        config.vocab_size, config.hidden_size, device=bench.device, dtype=bench.dtype
+    ).normal_(0, 0.02)
+    dead = torch.tensor([7], dtype=torch.int32, device=bench.device)
+    eos = torch.tensor([11], dtype=torch.int32, device=bench.device)
+    wide = [
+        HeadTiling(128, 128, 64, 8, 3, 128),
+        HeadTiling(128, 128, 64, 8, 4),
+        HeadTiling(64, 256, 64, 8, 3),
+    ]
+    candidates = {
+        16: [HeadTiling(16, 128, 128, 4, 3), HeadTiling(16, 64, 128, 4, 4), HeadTiling(16, 256, 64, 4, 3)],
+        32: [
+            HeadTiling(32, 128, 128, 4, 3),
+            HeadTiling(32, 64, 128, 4, 4),
+            HeadTiling(64, 128, 64, 4, 3, 128),
+        ],
+        528: [*wide, HeadTiling(64, 128, 64, 4, 3, 128)],
+        2112: wide,
+    }
+    for rows, tilings in candidates.items():
+        hidden = torch.randn(rows, config.hidden_size, device=bench.device).to(bench.dtype)
+        bytes_floor = unembed.nbytes / bench.bandwidth
+        for tiling in tilings:
+            seconds = _try(
+                bench,
+                lambda hidden=hidden, tiling=tiling: merge_panels(
+                    reduce_panels(hidden, unembed, config.vocab_size, dead, eos, None, tiling), 1, False
+                ),
+            )
+            rate = 2 * rows * unembed.numel() / seconds / 1e12
+            chosen = " *" if tiling == choose_head_tiling(rows) else ""
+            shape = f"{tiling.block_m}×{tiling.block_n}×{tiling.block_k}"
+            bench.report(
+                f"head {rows} rows {shape} w{tiling.warps} s{tiling.stages} r{tiling.registers}{chosen}",
+                f"{seconds * 1e3:.3f} ms {rate:.0f} TF/s",
+                f"{bytes_floor * 1e3:.3f} ms ({seconds / bytes_floor:.2f}×)",
+            )
+        plain = bench.time(
+            lambda hidden=hidden: torch.mm(hidden, unembed.T, out_dtype=torch.float32).logsumexp(1)
+        )
+        bench.report(f"head {rows} rows: plain product + log-sum-exp", f"{plain * 1e3:.3f} ms")
