@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,7 +35,8 @@ def program() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        alone = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it forks
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=alone)
 
     return call
 

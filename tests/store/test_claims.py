@@ -108,12 +108,8 @@ def test_a_worker_that_wakes_up_late_does_not_disturb_the_new_owner(folder, cloc
 
 
 @pytest.mark.skipif(process_tag() == UNKNOWN, reason="needs /proc")
-def test_a_dead_process_of_this_machine_is_noticed_at_once(folder, worker) -> None:
-    def claim_and_die() -> None:
-        ClaimBook(folder, 1000).acquire("u")
-        os._exit(9)
-
-    os.waitpid(worker.forked(claim_and_die), 0)
+def test_a_dead_process_of_this_machine_is_noticed_at_once(folder, program) -> None:
+    assert program("claim", folder.root, "u").returncode == 9
     assert len(folder.sizes("claims")) == 1
     assert live_claims(folder) == []
     book = ClaimBook(folder, 1000)

@@ -157,10 +157,26 @@ def test_sql_is_lazy_and_wrong_queries_are_user_errors(finished) -> None:
     relation = run.sql('SELECT DISTINCT "order" FROM reveals').to_duckdb()
     assert isinstance(relation, duckdb.DuckDBPyRelation)
     assert sorted(row[0] for row in relation.fetchall()) == ["max-prob", "random"]
+    for frame in (run.reveals(), run.samples(), run.outputs()):
+        lazy = frame.to_duckdb()
+        assert lazy.columns == frame.columns
+        assert len(lazy.fetchall()) == len(frame)
     with pytest.raises(UserInputError, match=r"the query failed.*nowhere"):
         run.sql("SELECT * FROM nowhere")
     with pytest.raises(UserInputError, match="the query failed"):
         run.sql("SELECT CAST('x' AS INTEGER) AS y FROM reveals").to_arrow()
+
+
+@pytest.mark.parametrize("name", ["we[i]rd", "a*b", "what?", "it's", 'qu"ote', "per%20cent", "[0-9]"])
+def test_sql_reads_runs_in_folders_with_odd_names(tmp_path, worker, name, monkeypatch) -> None:
+    pytest.importorskip("duckdb")
+    worker.compute(str(tmp_path / name), 1)
+    worker.compute(str(tmp_path / "plain"), 2)
+    monkeypatch.chdir(tmp_path)
+    run = open_run(name)
+    monkeypatch.chdir("/")  # the run stays where it was when it was opened
+    assert run.sql("SELECT count(*) AS n FROM reveals").to_arrow()["n"].to_pylist() == [96]
+    assert run.sql("SELECT DISTINCT run FROM samples").to_arrow()["run"].to_pylist() == [name]
 
 
 def test_sql_works_from_several_threads(finished) -> None:

@@ -13,8 +13,9 @@ from orderlens.errors import CorruptRunError, RunError
 from orderlens.store.compact import compact_run
 from orderlens.store.folder import LocalFolder, RemoteFolder, open_folder
 from orderlens.store.reader import open_run
+from orderlens.store.specfile import create_spec
 from orderlens.store.verify import repair_run, verify_run
-from orderlens.store.writer import execute, open_writer
+from orderlens.store.writer import RunWriter, execute, open_writer
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -201,6 +202,62 @@ def test_compaction(place, files, worker) -> None:
     assert after["samples"] == before["samples"]
     assert after["outputs"] == before["outputs"]
     assert verify_run(open_folder(place, files)).ok
+
+
+class CrashError(BaseException):
+    """Stands for the death of the process."""
+
+
+def dying(folder: RemoteFolder, operation: int) -> RemoteFolder:
+    """Return the folder with a crash at the n-th change: odd numbers before it, even ones after it."""
+    left = [operation]
+
+    def wrapped(change):
+        def call(*arguments, **options):
+            for moment in ("before", "after"):
+                result = None if moment == "before" else change(*arguments, **options)
+                left[0] -= 1
+                if left[0] == 0:
+                    raise CrashError
+            return result
+
+        return call
+
+    for name in ("put", "create", "remove"):
+        setattr(folder, name, wrapped(getattr(folder, name)))
+    return folder
+
+
+def compute_until(worker, folder: RemoteFolder) -> bool:
+    """Compute a run; say whether it got to the end."""
+    writer = None
+    try:
+        writer = RunWriter(folder, create_spec(folder, worker.spec(2), {}), 60.0)
+        execute(writer, worker.keyed_units(2), worker.tables)
+    except CrashError:
+        if writer is not None:
+            writer._claims._stop.set()  # a dead process renews nothing
+        return False
+    return True
+
+
+def test_a_crash_at_any_operation_is_survived_without_atomic_rename(worker) -> None:
+    memory = fsspec.filesystem("memory")
+    compute(worker, "memory://crash/straight", memory, 2)
+    expected = tables("memory://crash/straight", memory)
+    for operation in range(1, 200):
+        place = f"memory://crash/{operation}"
+        completed = compute_until(worker, dying(RemoteFolder(memory, place), operation))
+        for name in open_folder(place).sizes("claims"):
+            open_folder(place).remove(name)  # its lease runs out
+        compute(worker, place, memory, 2)
+        assert tables(place, memory) == expected, operation
+        assert verify_run(open_folder(place)).ok, operation
+        if completed:
+            break
+    assert completed
+    assert operation > 20
+    memory.store.clear()
 
 
 def test_a_different_spec_is_refused(place, files, worker) -> None:

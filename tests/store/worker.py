@@ -1,21 +1,26 @@
 """A tiny real run for the fault tests: numpy-only work units, importable and runnable as a program.
 
-As a program it forks workers that compute the run and kills them, so that each round costs milliseconds:
+As a program it forks workers that compute the run and kills them, so that each round costs milliseconds
+(the parent only forks and waits, it starts no threads):
 
     python worker.py run FOLDER UNITS
     python worker.py kill FOLDER UNITS KILLS SEED
-    python worker.py crash FOLDER UNITS OPERATION [compact|repair]
+    python worker.py crash WHAT SOURCE FOLDER UNITS
+    python worker.py claim FOLDER KEY
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +28,13 @@ import pyarrow as pa
 
 from orderlens import provenance
 from orderlens.rng import keyed_generator
+from orderlens.store.claims import ClaimBook
 from orderlens.store.compact import compact_run
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import open_run
 from orderlens.store.records import COMPLETE
 from orderlens.store.specfile import create_spec
-from orderlens.store.verify import repair_run
+from orderlens.store.verify import repair_run, verify_run
 from orderlens.store.writer import RunWriter, execute, open_writer
 
 LENGTH = 24
@@ -122,8 +128,7 @@ def kill_loop(folder: str, units: int, kills: int, seed: int) -> None:
         time.sleep(dice.uniform(0.0, 0.12))
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
-        statuses = [os.waitpid(worker, 0)[1] for worker in workers]
-        done += sum(os.WIFSIGNALED(status) for status in statuses)
+        done += sum(exit_code(worker) == -signal.SIGKILL for worker in workers)
         rounds += 1
     for run in runs:
         compute(run, units)
@@ -155,28 +160,107 @@ class DyingFolder(LocalFolder):
         return dying
 
 
-def crash(folder: str, units: int, operation: int, what: str = "run") -> None:
-    """Do something with a run and die at a given operation."""
+def compute_until(folder: str, units: int, operation: int) -> None:
+    """Compute the run and die at an operation."""
     place = DyingFolder(folder, operation)
+    writer = RunWriter(place, create_spec(place, spec(units), provenance.collect()), 5.0)
+    execute(writer, keyed_units(units), tables)
+
+
+def action_of(what: str, folder: str, units: int) -> tuple[Callable[[int], None], Callable[[], None]]:
+    """Return what dies at an operation, and what the user does next."""
     if what == "compact":
-        compact_run(place, target_rows=200)
-    elif what == "repair":
-        repair_run(place)
-    else:
-        writer = RunWriter(place, create_spec(place, spec(units), provenance.collect()), 5.0)
-        execute(writer, keyed_units(units), tables)
-    os._exit(0)
+        here = LocalFolder(folder)
+        return lambda operation: compact_to(DyingFolder(folder, operation)), lambda: compact_to(here)
+    if what == "repair":
+
+        def repair_and_resume() -> None:
+            repair_run(LocalFolder(folder))
+            compute(folder, units)
+
+        return lambda operation: discard(repair_run(DyingFolder(folder, operation))), repair_and_resume
+    return lambda operation: compute_until(folder, units, operation), lambda: compute(folder, units)
+
+
+def compact_to(folder: LocalFolder) -> None:
+    """Compact to parts of two units."""
+    compact_run(folder, target_rows=200)
+
+
+def discard(value: object) -> None:
+    """Ignore a result."""
+
+
+def rows_of(folder: str) -> list[tuple[object, ...]]:
+    """Return what a reader sees, sorted: the check after each crash."""
+    columns = ["sample_id", "order", "step", "position", "logq", "competitor_logprob"]
+    table = open_run(folder).reveals().to_arrow(columns)
+    outputs = open_run(folder).outputs().to_arrow(["sample_id", "order", "text"])
+    return [row for part in (table, outputs) for row in sorted(zip(*part.to_pydict().values(), strict=True))]
+
+
+def check_after(what: str, source: str, folder: str, units: int) -> None:
+    """Continue after a crash; the rows and the records must be those of an undisturbed run."""
+    expected = rows_of(source)
+    if what == "compact":  # nothing may be lost or doubled even before the next compaction
+        assert rows_of(folder) == expected
+    action_of(what, folder, units)[1]()
+    assert rows_of(folder) == expected
+    report = verify_run(LocalFolder(folder))
+    assert report.ok, report.findings
+    assert report.leftovers == [], report.leftovers
+    assert open_run(folder).is_complete
+
+
+def damage(folder: str) -> None:
+    """Flip a bit in a part of unit 1."""
+    (path,) = Path(folder, "parts", "reveals").glob("unit-0001-*.parquet")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 16
+    path.write_bytes(bytes(data))
+
+
+def crash_loop(what: str, source: str, folder: str, units: int) -> None:
+    """Die at the first, second, … operation of an action until it completes; continue and check each time."""
+    died: list[int] = []
+    failed: list[int] = []
+    for operation in range(1, 400):
+        place = f"{folder}/{operation}"
+        if what != "run":
+            shutil.copytree(source, place)
+        if what == "repair":
+            damage(place)
+        dying = action_of(what, place, units)[0]
+        code = exit_code(forked(lambda dying=dying, operation=operation: dying(operation)))
+        if exit_code(forked(lambda place=place: check_after(what, source, place, units))) != 0:
+            failed.append(operation)
+        if code == 0:
+            break
+        assert code == 9, code
+        died.append(operation)
+    sys.stdout.write(json.dumps({"died": len(died), "failed": failed, "completed": code == 0}))
+
+
+def exit_code(child: int) -> int:
+    """Wait for a child."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def main() -> None:
-    provenance.collect()  # before any fork, so that children need not ask git again
-    if sys.argv[1] == "kill":
-        kill_loop(sys.argv[2], *(int(item) for item in sys.argv[3:6]))
-    elif sys.argv[1] == "crash":
-        crash(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])
+    # Before any fork, so that children need not: ask git, and load what pyarrow loads when first used.
+    provenance.collect()
+    with suppress(ImportError):
+        importlib.import_module("pandas")
+    what, *rest = sys.argv[1:]
+    if what == "kill":
+        kill_loop(rest[0], *(int(item) for item in rest[1:]))
+    elif what == "crash":
+        crash_loop(rest[0], rest[1], rest[2], int(rest[3]))
+    elif what == "claim":
+        ClaimBook(LocalFolder(rest[0]), 1000).acquire(rest[1])
+        os._exit(9)
     else:
-        compute(sys.argv[2], int(sys.argv[3]))
-        open_run(sys.argv[2])
+        compute(rest[0], int(rest[1]))
 
 
 if __name__ == "__main__":

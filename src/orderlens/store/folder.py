@@ -90,7 +90,7 @@ class LocalFolder:
     exclusive = True
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root)
+        self.root = Path(root).absolute()
         self.label = str(root)
 
     def read(self, name: str) -> bytes:
@@ -220,7 +220,7 @@ class RemoteFolder:
         self._root = str(filesystem._strip_protocol(root)).rstrip("/")
         self.label = str(filesystem.unstrip_protocol(self._root))
         self.exclusive = _has_exclusive_create(filesystem)
-        # fsspec's in-memory files check and write in two steps, which threads of this process could interleave.
+        # In-memory files are checked and written in two steps, which threads could interleave.
         self._creation: AbstractContextManager[Any] = (
             _MEMORY_LOCK if "memory" in _protocols(filesystem) else nullcontext()
         )

@@ -25,7 +25,7 @@ class Frame:
         schema: names and types of its columns.
     """
 
-    def __init__(self, schema: pa.Schema, load: Loader, relation: Any = None) -> None:
+    def __init__(self, schema: pa.Schema, load: Loader, relation: Callable[[], Any] | None = None) -> None:
         self.schema = schema
         self._load = load
         self._relation = relation
@@ -65,9 +65,9 @@ class Frame:
         return frame
 
     def to_duckdb(self) -> Any:
-        """Return a lazy DuckDB relation."""
+        """Return a lazy DuckDB relation: over the files where there are files."""
         if self._relation is not None:
-            return self._relation
+            return self._relation()
         return import_duckdb().from_arrow(self.to_arrow())
 
     def __len__(self) -> int:

@@ -117,6 +117,11 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def view_of(connection: Any, name: str, columns: Sequence[str]) -> Any:
+    """Return a lazy relation of some columns of a view."""
+    return connection.table(name).project(", ".join(_quoted(item) for item in columns))
+
+
 def run_query(connection: Any, query: str) -> Frame:
     """Return the result of a query as a frame over a lazy relation.
 
@@ -130,7 +135,9 @@ def run_query(connection: Any, query: str) -> Frame:
         raise _translated(error) from error
     if relation is None:
         raise UserInputError("the query returns no rows; use SELECT")
-    return Frame(_fetch(relation.limit(0)).schema, lambda columns: _fetch(relation, columns), relation)
+    return Frame(
+        _fetch(relation.limit(0)).schema, lambda columns: _fetch(relation, columns), lambda: relation
+    )
 
 
 def _fetch(relation: Any, columns: Sequence[str] | None = None) -> pa.Table:

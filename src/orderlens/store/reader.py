@@ -20,7 +20,7 @@ from orderlens.registry import suggest
 from orderlens.store.codec import sort_rows, trace_starts
 from orderlens.store.folder import Folder, open_folder
 from orderlens.store.frame import Frame
-from orderlens.store.query import connect, run_query
+from orderlens.store.query import connect, run_query, view_of
 from orderlens.store.records import SPEC
 from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, sample_table
 from orderlens.store.schema import SCHEMAS, TRACE_KEY
@@ -122,7 +122,11 @@ class Run:
                 f"unknown table '{name}'{suggest(name, known)} (known: {', '.join(known)})"
             )
         schema = self._schema(name)
-        return Frame(schema, lambda columns: self._load(name, _chosen(schema, columns)))
+        return Frame(
+            schema,
+            lambda columns: self._load(name, _chosen(schema, columns)),
+            lambda: view_of(self.connection(), name, schema.names),
+        )
 
     def _schema(self, name: str) -> pa.Schema:
         found = [source.schema(name) for source in self._sources.values()]
@@ -143,7 +147,11 @@ class Run:
         """One row per trace: the path statistics, overflow rows not counted."""
         several = len(self._sources) > 1
         schema = SAMPLES_SCHEMA.insert(0, pa.field("run", pa.string())) if several else SAMPLES_SCHEMA
-        return Frame(schema, lambda columns: self._load_samples(schema).select(columns or schema.names))
+        return Frame(
+            schema,
+            lambda columns: self._load_samples(schema).select(columns or schema.names),
+            lambda: view_of(self.connection(), "samples", schema.names),
+        )
 
     def _load_samples(self, schema: pa.Schema) -> pa.Table:
         tables = [
