@@ -71,8 +71,11 @@ def test_ids_outside_the_vocabulary_are_refused(make_checkpoint: Make) -> None:
 def test_published_ids_are_the_last_resort(model: LLaDA2Model) -> None:
     from dataclasses import replace
 
-    roles = find_roles({}, replace(model.config, vocab_size=157184), None)
+    wide = replace(model.config, vocab_size=157184)
+    roles = find_roles({"pad_token_id": 126081}, wide, None)
     assert (roles.mask_id, roles.eos_ids) == (156895, {156892})
+    assert find_roles({"eos_token_id": [1, 2]}, wide, None).eos_ids == {1, 2}
+    assert find_roles({"pad_token_id": 5, "mask_id": 6}, model.config, None).eos_ids == {5}
 
 
 def test_tokenizer_of_another_checkpoint_is_refused(make_checkpoint: Make) -> None:

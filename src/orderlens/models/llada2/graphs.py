@@ -86,7 +86,9 @@ class GraphedNetwork:
     def _find(self, windows: Windows, store: bool) -> _Recorded | None:
         """Return the graph of this shape, recording it once the shape has come up often enough."""
         if self._version != self.pool.version:
+            torch.cuda.synchronize()  # a graph must not be destroyed while it runs
             self._recorded.clear()
+            self._memory = torch.cuda.graph_pool_handle()
             self._version = self.pool.version
         splits = self.network.ops.splits(windows.count, windows.longest_start)
         key = (windows.count, windows.width, splits, store)

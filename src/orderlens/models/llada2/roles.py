@@ -56,7 +56,7 @@ def find_roles(
             "tokenizer.json belongs to another checkpoint"
         )
     mask = mask_id if mask_id is not None else _mask_id(values, tokenizer)
-    eos = frozenset(eos_ids if eos_ids is not None else _eos_ids(values, tokenizer))
+    eos = frozenset(eos_ids if eos_ids is not None else _eos_ids(values, config, tokenizer))
     for label, index in (("mask", mask), *(("EOS", token) for token in sorted(eos))):
         if not 0 <= index < config.vocab_size:
             raise ModelLoadError(
@@ -76,8 +76,13 @@ def _mask_id(values: dict[str, Any], tokenizer: HFTokenizer | None) -> int:
     return next((int(value) for value in candidates if value is not None), PUBLISHED_MASK_ID)
 
 
-def _eos_ids(values: dict[str, Any], tokenizer: HFTokenizer | None) -> list[int]:
+def _eos_ids(values: dict[str, Any], config: LLaDA2Config, tokenizer: HFTokenizer | None) -> list[int]:
+    """Prefer what config.json calls EOS, then the published id, then padding (published: the same id).
+
+    The tokenizer comes last: there the end of a turn may be called EOS, which is a special token here.
+    """
+    published = PUBLISHED_EOS_ID if config.vocab_size > PUBLISHED_EOS_ID else None
     named = tokenizer.named_id("eos_token") if tokenizer else None
-    candidates = (values.get("eos_token_id"), named, values.get("pad_token_id"), PUBLISHED_EOS_ID)
+    candidates = (values.get("eos_token_id"), published, values.get("pad_token_id"), named, PUBLISHED_EOS_ID)
     found = next(value for value in candidates if value is not None)
     return [int(value) for value in found] if isinstance(found, list) else [int(found)]

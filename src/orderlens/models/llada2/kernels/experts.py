@@ -52,7 +52,7 @@ TILINGS = (
     (48.0, ExpertTiling(64, Tiling(64, 64, 4, 4, True), Tiling(128, 64, 4, 4, True))),
     (float("inf"), ExpertTiling(128, Tiling(128, 64, 8, 3), Tiling(256, 64, 8, 3))),
 )
-"""(largest mean of assignments per expert, tiling). Tuned on an H200; see design/llada2.md."""
+"""(largest mean of assignments per expert, tiling). ``bench_llada2.py --tune`` measures candidates."""
 
 
 def choose_tiling(n_assignments: int, n_experts: int) -> ExpertTiling:
