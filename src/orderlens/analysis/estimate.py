@@ -103,7 +103,8 @@ class Clusters:
             ids: the prompt of each row [N].
             resampling: how to resample them.
         """
-        codes, unique = pd.factorize(pd.Series(list(ids), dtype=object), use_na_sentinel=False)
+        values = ids if isinstance(ids, pd.Series) else pd.Series(list(ids), dtype=object)
+        codes, unique = pd.factorize(values, use_na_sentinel=False)
         self.codes: IntArray = np.asarray(codes, np.int64)
         self.count = len(unique)
         self.resampling = resampling

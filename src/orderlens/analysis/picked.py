@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,10 @@ from orderlens.analysis.sample_table import Traces, known_traces
 from orderlens.rng import keyed_generator
 from orderlens.store.reader import Run
 
+T = TypeVar("T", bound=Hashable)
 
-def pick(values: Sequence[str], limit: int, seed: int, what: str) -> set[str]:
+
+def pick(values: Sequence[T], limit: int, seed: int, what: str) -> set[T]:
     """Return at most ``limit`` of the distinct values, chosen by a seed."""
     unique = list(dict.fromkeys(values))
     if len(unique) > limit:

@@ -58,6 +58,9 @@ class Study:
         if "run" not in frame.columns:
             frame["run"] = ""
         frame["label"] = _labels(frame)
+        frame["prompt"] = pd.factorize(
+            pd.Series(joined_keys(frame, ("run", "task", "sample_id")), dtype=object)
+        )[0]
         for prefix in ("", "content_"):
             frame[f"{prefix}var_about"] = _var_about(frame, prefix)
         return frame
@@ -166,7 +169,7 @@ class Study:
 
     def clusters(self, frame: pd.DataFrame) -> Clusters:
         """Return the prompts behind the rows of ``frame``."""
-        return Clusters(joined_keys(frame, ("run", "task", "sample_id")), self.options.resampling)
+        return Clusters(frame["prompt"], self.options.resampling)
 
     def estimates(self, frame: pd.DataFrame, columns: Sequence[str]) -> list[Estimate]:
         """Return the mean of each column over the rows, with interval, counts and reasons."""

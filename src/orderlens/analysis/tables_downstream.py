@@ -77,7 +77,7 @@ def _accuracy_cells(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
     graded, lost = graded_rows(part)
     found = wilson(int(graded["correct"].sum()), len(graded), study.options.resampling.level)
     accuracy = Estimate(100 * found.value, 100 * found.low, 100 * found.high, found.n, lost, found.why)
-    joined = part.assign(run="", sample_id=part["item_id"], n_nonfinite=0.0, content_n=part["n"])
+    joined = part.assign(prompt=part["item_id"], n_nonfinite=0.0, content_n=part["n"])
     return {"accuracy": accuracy, "var": study.estimates(joined, ["var"])[0], "n": len(part)}
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums, mean, means, median
-from orderlens.analysis.frames import joined_keys
 from orderlens.analysis.orders import is_target_aware
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
@@ -124,8 +123,7 @@ def _range_rows(study: Study) -> list[dict[str, Cell]]:
 
 def _per_sequence(study: Study, frame: pd.DataFrame) -> tuple[pd.DataFrame, Clusters]:
     """Return mean log q per sequence (rows) and order (columns), seeds averaged, and the sequences."""
-    keyed = frame.assign(key=joined_keys(frame, ("run", "task", "sample_id")))
-    wide = keyed.pivot_table(index="key", columns="order", values="mean", aggfunc="mean", sort=False)
+    wide = frame.pivot_table(index="prompt", columns="order", values="mean", aggfunc="mean", sort=False)
     wide = wide[study.orders(frame)] if len(frame) else wide
     return wide, Clusters(list(wide.index), study.options.resampling)
 
@@ -152,9 +150,8 @@ def _ranges(wide: pd.DataFrame, clusters: Clusters) -> list[Estimate]:
 
 def _random_rows(study: Study) -> list[dict[str, Cell]]:
     frame = study.scored[study.scored["order"] == "random"]
-    keyed = frame.assign(key=joined_keys(frame, ("run", "task", "sample_id")))
-    sums = keyed.pivot_table(index="key", columns="seed", values="log_prob", sort=False)
-    n = keyed.groupby("key", sort=False)["n"].first().reindex(sums.index).to_numpy(np.float64)
+    sums = frame.pivot_table(index="prompt", columns="seed", values="log_prob", sort=False)
+    n = frame.groupby("prompt", sort=False)["n"].first().reindex(sums.index).to_numpy(np.float64)
     n_seeds = sums.shape[1]
     names = ("dispersion", "ensemble_gap")
     if n_seeds < 2:

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.frames import joined_keys
 from orderlens.analysis.orders import is_target_aware
 from orderlens.analysis.picked import pick, picked_traces
 from orderlens.analysis.study import NO_TARGET, Study
@@ -73,9 +72,8 @@ def _fit_table(study: Study) -> Table:
 def _fit(study: Study, part: pd.DataFrame) -> tuple[dict[str, Cell], list[str]]:
     from orderlens.theory import TheoryError, fit_noise
 
-    keyed = part.assign(key=joined_keys(part, ("run", "task", "sample_id")))
-    kept = pick(keyed["key"].tolist(), MAX_SEQUENCES, study.options.resampling.seed, "noise fit")
-    logq, hit = _hits(study, keyed.index[keyed["key"].isin(kept)])
+    kept = pick(part["prompt"].tolist(), MAX_SEQUENCES, study.options.resampling.seed, "noise fit")
+    logq, hit = _hits(study, part.index[part["prompt"].isin(kept)])
     head: dict[str, Cell] = {"n": len(logq), "sequences": len(kept)}
     why = NO_TARGET if not len(study.scored) else "no such order was scored"
     if len(logq):
