@@ -1,0 +1,66 @@
+"""The README's commands and example run as printed, and the example's output is what it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def shell_commands() -> list[str]:
+    lines = [line for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ orderlens ")]
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"`make (\w+)`|^\$ make (\w+)", README, flags=re.MULTILINE))
+    names = {name for pair in targets for name in pair if name}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert {"demo", "test"} <= names
+    assert all(re.search(rf"^{name}:", makefile, flags=re.MULTILINE) for name in names)
+
+
+@pytest.mark.parametrize("command", shell_commands())
+def test_commands_run(command, tmp_path_factory):
+    """In the order printed, in one folder, since later ones read what earlier ones wrote."""
+    folder = tmp_path_factory.getbasetemp() / "readme"
+    folder.mkdir(exist_ok=True)
+    arguments = command.split("#")[0].split()[1:]
+    done = subprocess.run(
+        [sys.executable, "-m", "orderlens", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_example_prints_what_the_readme_shows():
+    (code,) = blocks("python")
+    (shown,) = blocks("text")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    printed, expected = done.stdout.split(), shown.split()
+    assert len(printed) == len(expected)
+    for found, wanted in zip(printed, expected, strict=True):
+        try:
+            assert float(found) == pytest.approx(float(wanted), abs=2e-3)
+        except ValueError:
+            assert found == wanted
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if "://" not in target:
+            assert (ROOT / target).exists(), target
