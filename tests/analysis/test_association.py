@@ -144,6 +144,8 @@ def test_selectors_by_hand():
     assert row.max_v == pytest.approx(25.0)  # a: 0, b: the same tie
     assert row.delta_pp == pytest.approx(50.0)
     assert row.max_mean == pytest.approx(50.0)
+    assert row.shortest == pytest.approx(100 * (1 / 3 + 1 / 2) / 2)  # all candidates are equally long
+    assert math.isnan(row.max_min)
     assert row.random == pytest.approx(100 * (1 / 3 + 1 / 2) / 2)
     assert row.oracle == pytest.approx(100.0)
     assert (row.best_fixed_order, row.best_fixed) == ("forced-ar", 100.0)
@@ -257,3 +259,17 @@ def test_agreement_with_scipy_on_random_data():
         stats.mannwhitneyu(var[yes], var[~yes], alternative="less").pvalue, abs=1e-10
     )
     assert row.rho_mean == pytest.approx(stats.spearmanr(frame["mean"], yes).statistic, abs=1e-10)
+
+
+def test_rival_selectors_use_their_own_column():
+    rows = [("t", "forced-ar", "a", 1, -0.2, 0.1, 9), ("t", "max-prob", "a", 0, -0.1, 0.2, 4)]
+    row = selectors(study(rows).assign(min=[-3.0, -1.0]), QUICK).iloc[0]
+    assert (row.min_v, row.max_min, row.shortest, row.max_mean) == (100.0, 0.0, 0.0, 0.0)
+
+
+def test_every_rival_is_compared_with_var(without):
+    table = controls(without, QUICK)
+    row = table.iloc[0]
+    for name in ("mean", "min", "n"):
+        assert row[f"auroc_var_minus_{name}"] == pytest.approx(row.auroc_var - row[f"auroc_{name}"])
+        assert 0 <= row[f"auroc_var_minus_{name}_p"] <= 1

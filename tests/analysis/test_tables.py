@@ -9,12 +9,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+import orderlens
 from orderlens.analysis import Options, Resampling, Study, build_tables, table_names
 from orderlens.analysis.agreement import agreement_matrix
 from orderlens.analysis.curves import lorenz_curves
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.tables import TABLES, suited_tables
-from orderlens.errors import UnknownNameError
+from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.metrics import coherence, gini, lorenz
 from orderlens.metrics.coherence import CIRCULATION_COLUMNS, NOISE_COLUMNS
 from orderlens.theory import d2, jensen_loss, success_k
@@ -327,6 +328,28 @@ def test_one_grader_is_chosen_and_named(graded, builders):
     chosen = Study(both, Options(resampling=Resampling(5), grader="h"), ())
     assert chosen.graded["correct"].all()
     assert len(chosen.graded) == verdicts.num_rows
+
+
+def test_choices_that_do_not_exist_are_refused(graded):
+    with pytest.raises(UserInputError, match=r"temperature 0\.4 \(present: 0\)"):
+        table(graded, "generation", Options(temperature=0.4))
+    with pytest.raises(UserInputError, match="grader 'x' \\(present: g\\)"):
+        table(graded, "downstream", Options(grader="x"))
+
+
+def test_a_coherent_model_has_no_gap_while_var_differs():
+    model = orderlens.load_model("hmm")
+    letters = model.tokenizer.decode(range(6))
+    samples = [orderlens.Sample(f"s{i}", letters[:3], (letters[i:] + letters[:i]) * 8) for i in range(4)]
+    orders = ["forced-ar", "reverse-ar", "max-prob", "oracle-min-q", "random:0", "random:1"]
+    run = orderlens.score(model, samples, orders=orders, block_size=16)
+    found = table(run, "coherence")
+    for name in ("range_of_means", "mean_of_ranges"):
+        assert found.cell("value", statistic=name, scope="all").value < 1e-9
+    assert found.cell("value", statistic="dispersion", scope="random").value < 1e-9
+    assert found.cell("value", statistic="ensemble_gap", scope="random").value < 1e-9
+    spread = [row["var"].value for row in table(run, "fixed-sequence").rows]
+    assert max(spread) - min(spread) > 1e-3
 
 
 def test_runs_without_verdicts_get_the_table_and_the_reason(scored):

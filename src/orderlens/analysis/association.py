@@ -174,15 +174,15 @@ def controls(data: Any, resampling: Resampling | None = None) -> Any:
 
     Partial Spearman; the nested logistic regression (correct ~ mean + mean² + length, then + Var, all as
     normal scores) with its coefficient and likelihood-ratio p; AUROC of every predictor present (DeLong
-    interval; bootstrap over items when items repeat); the difference between Var's and mean's AUROC with its
-    p; Holm and BH over cells. A row with order ``(all, order held fixed)`` per task pools the orders with
+    interval; bootstrap over items when items repeat); Var's AUROC minus each rival's with its p; Holm and BH
+    over cells. A row with order ``(all, order held fixed)`` per task pools the orders with
     fixed effects and errors clustered by item.
     """
     chosen = resampling or Resampling()
     frame = as_frame(data)
     rows = [_control(key, part, chosen) for key, part in cells(frame, ("task", "order"))]
     table = pd.DataFrame(rows)
-    for name in ("partial_p", "lr_p", "auroc_difference_p"):
+    for name in ("partial_p", "lr_p", "auroc_var_minus_mean_p"):
         if len(table):
             table[f"{name}_holm"] = adjust(table[name], "holm")
             table[f"{name}_bh"] = adjust(table[name], "bh")
@@ -235,8 +235,11 @@ def _aurocs(rows: pd.DataFrame, names: list[str], yes: BoolArray, resampling: Re
         if repeated:
             cell = BinaryRanks.of(scores[place], yes).estimates(clusters)[1]
         out |= {f"auroc_{name}": cell.value, f"auroc_{name}_low": cell.low, f"auroc_{name}_high": cell.high}
-    difference, p = result.compare(names.index("var"), names.index("mean"))
-    return {**out, "auroc_var_minus_mean": difference, "auroc_difference_p": p}
+    for place, name in enumerate(names):
+        if name != "var":
+            difference, p = result.compare(names.index("var"), place)
+            out |= {f"auroc_var_minus_{name}": difference, f"auroc_var_minus_{name}_p": p}
+    return out
 
 
 def _pooled(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) -> dict[str, Any]:

@@ -16,8 +16,9 @@ PAPER_NAMES = {
     "oracle-min-q": "Oracle min-q",
 }
 _UNSTRUCTURED = ("random", "reverse-ar")
+_LISTED = ("forced-ar", "max-prob", "top-margin", "entropy", "random", "reverse-ar")
 _RANK = {
-    name: place for place, name in enumerate(("forced-ar", "max-prob", "top-margin", "entropy", "random"))
+    name: place for place, name in enumerate((*_LISTED, "oracle-max-q", "oracle-margin", "oracle-min-q"))
 }
 
 

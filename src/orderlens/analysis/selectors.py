@@ -1,10 +1,11 @@
 """Choosing one order per item by a statistic of its trace, and what that is worth.
 
 Every selector sees the same candidates: the samples of an item with a defined Var, at least two tokens and
-a verdict. Ties are averaged. ``random`` is the average over candidates, ``oracle`` asks whether any candidate
-is right, ``best_fixed`` is the single order with the highest accuracy on the same items. The ``_structured``
-columns repeat everything without the random and reversed orders: if min-V beats max-V only because max-V
-picks the random order, the difference disappears there.
+a verdict. Ties are averaged. ``max_mean``, ``max_min`` (highest smallest log q) and ``shortest`` are rivals
+of min-V, ``random`` is the average over candidates, ``oracle`` asks whether any candidate is right, and
+``best_fixed`` is the single order with the highest accuracy on the same items. The ``_structured`` columns
+repeat everything without the random and reversed orders: if min-V beats max-V only because max-V picks the
+random order, the difference disappears there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from orderlens.analysis.frames import as_frame, cells, finite_flags, graded_rows
 from orderlens.analysis.orders import is_structured
 from orderlens.metrics.segments import BoolArray
 
-SELECTORS = ("min_v", "max_v", "delta_pp", "max_mean", "random", "best_fixed", "oracle")
+SELECTORS = (
+    "min_v",
+    "max_v",
+    "delta_pp",
+    "max_mean",
+    "max_min",
+    "shortest",
+    "random",
+    "best_fixed",
+    "oracle",
+)
 """Accuracies in percent; ``delta_pp`` = min_v − max_v in percentage points."""
 
 
@@ -99,8 +110,9 @@ def _comparison(task: str, scope: str, rows: pd.DataFrame, resampling: Resamplin
     item, items = pd.factorize(candidates["item_id"])
     best, fixed = _best_fixed(graded, items)
     columns = _per_item_scores(candidates, item, len(items)) | {"best_fixed": 100.0 * fixed}
-    found = means(np.column_stack([columns[name] for name in SELECTORS]), Clusters(items, resampling))
-    accuracy = dict(zip(SELECTORS, found, strict=True))
+    found = means(np.column_stack(list(columns.values())), Clusters(items, resampling))
+    accuracy = dict.fromkeys(SELECTORS, Estimate.undefined("the table has no column min"))
+    accuracy |= dict(zip(columns, found, strict=True))
     return Comparison(task, scope, accuracy, best, len(items), n_items - len(items), None)
 
 
@@ -122,7 +134,10 @@ def is_candidate(rows: pd.DataFrame) -> BoolArray:
 def pick_weights(candidates: pd.DataFrame, item: Any) -> dict[str, Any]:
     """Return each selector's weight on each candidate; the weights of an item sum to 1."""
     var, mean = candidates["var"].to_numpy(np.float64), candidates["mean"].to_numpy(np.float64)
-    scores = {"min_v": -var, "max_v": var, "max_mean": mean, "random": np.zeros(len(var))}
+    length = candidates["n"].to_numpy(np.float64)
+    scores = {"min_v": -var, "max_v": var, "max_mean": mean, "shortest": -length, "random": 0.0 * var}
+    if "min" in candidates.columns:
+        scores["max_min"] = candidates["min"].fillna(-math.inf).to_numpy(np.float64)
     n_items = int(item.max()) + 1
     weights = {}
     for name, score in scores.items():

@@ -5,6 +5,7 @@ Everything is computed at most once and only when a table asks for it. Does not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
 from orderlens.analysis.frames import cells, joined_keys
 from orderlens.analysis.orders import in_paper_order, label
 from orderlens.analysis.sample_table import KEYS, PARTS, matched_distinct, sample_table
+from orderlens.errors import UserInputError
 from orderlens.metrics.external import CausalEvaluator, ExternalScores, score_texts
 from orderlens.store.reader import Run
 
@@ -78,9 +80,11 @@ class Study:
     @cached_property
     def temperature(self) -> float:
         """The temperature of the tables that show one; NaN when nothing was generated."""
-        if self.options.temperature is not None:
-            return self.options.temperature
-        return float(self.generated["temperature"].min())
+        present, wanted = sorted(self.generated["temperature"].unique()), self.options.temperature
+        if wanted is not None and wanted not in present:
+            known = ", ".join(f"{value:g}" for value in present) or "none"
+            raise UserInputError(f"no text was generated at temperature {wanted:g} (present: {known})")
+        return float(present[0] if wanted is None else wanted) if present else math.nan
 
     @cached_property
     def decoded(self) -> pd.DataFrame:
@@ -106,7 +110,9 @@ class Study:
     def _choose_grader(self, names: pd.Series) -> str | None:
         known = sorted(str(name) for name in names.dropna().unique())
         wanted = self.options.grader
-        return wanted if wanted in known else (known[0] if known else None)
+        if wanted is not None and wanted not in known:
+            raise UserInputError(f"no verdicts of grader '{wanted}' (present: {', '.join(known) or 'none'})")
+        return wanted or (known[0] if known else None)
 
     @cached_property
     def graders(self) -> list[str]:

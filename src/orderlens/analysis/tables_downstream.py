@@ -21,7 +21,7 @@ from orderlens.analysis.frames import cells as cells_by
 from orderlens.analysis.frames import graded_rows
 from orderlens.analysis.null import mean_only_null, null_summary, simulate_study
 from orderlens.analysis.orders import base_name, is_structured
-from orderlens.analysis.paired import wilson
+from orderlens.analysis.paired import adjust, wilson
 from orderlens.analysis.selectors import SELECTORS, compare_selectors
 from orderlens.analysis.study import NOT_GRADED, Options, Study
 from orderlens.analysis.table import Cell, Column, Table, cells_of
@@ -65,10 +65,8 @@ def downstream(study: Study) -> list[Table]:
     rows: list[dict[str, Cell]] = []
     for (task, order), part in cells_by(study.graded, ("task", "order")):
         rows.append({"task": str(task), "order": str(order), **_accuracy_cells(study, part)})
-    notes = (
-        f"Grader: {', '.join(study.graders) or 'unnamed'}. Accuracy with Wilson intervals.",
-        *_tier_notes(rows),
-    )
+    how = f"Temperature {study.temperature:g}; grader: {', '.join(study.graders) or 'unnamed'}."
+    notes = (how, "Accuracy with Wilson intervals.", *_tier_notes(rows))
     table = Table("downstream", title, ("task", "order"), _ACCURACY, tuple(rows), notes)
     return [table, _paired_table(study), *selector_tables(study)]
 
@@ -206,7 +204,7 @@ def selector_tables(study: Study) -> list[Table]:
         for one in found
     ]
     notes = (
-        "min_v and max_v pick the lowest and highest content Var, max_mean the highest mean.",
+        "min_v and max_v pick the lowest and highest content Var; max_mean, max_min and shortest are rivals.",
         "random: a uniformly chosen order. oracle: some order is right. best_fixed: the best single order.",
         "Ties are averaged; samples with fewer than 2 tokens cannot be picked.",
         "If delta_pp shrinks over the structured orders, it mostly measured structured against random.",
@@ -270,26 +268,45 @@ def control_tables(study: Study) -> list[Table]:
         f"Var adds to mean and length in {kept} of {int(per_cell['lr_p'].notna().sum())} cells (Holm, .05).",
     )
     first = Table("controls", title, ("task", "order"), tests, rows, notes)
-    return [first, _auroc_table(per_cell)]
+    return [first, _auroc_table(per_cell), _rival_table(per_cell)]
 
 
 def _auroc_table(frame: pd.DataFrame) -> Table:
     names = [name for name in DIRECTIONS if f"auroc_{name}" in frame.columns]
     columns = (
         *(Column(f"auroc_{name}", name) for name in names),
-        Column("auroc_var_minus_mean", "Var − mean"),
-        Column("auroc_difference_p", "p", 4),
-        Column("auroc_difference_p_holm", "Holm p", 4),
+        Column("n", "n"),
     )
     signs = ", ".join(f"{'lower' if DIRECTIONS[name] < 0 else 'higher'} {name}" for name in names)
     notes = (
         f"AUROC above .5 means: correct answers have {signs}. jensen: exact Jensen loss at σ = 0.5.",
-        "Intervals: DeLong, or bootstrap over items when items repeat; difference: DeLong, two-sided.",
+        "Intervals: DeLong, or bootstrap over items when items repeat.",
     )
     title = "AUROC of correctness for Var and its rivals"
-    return Table(
-        "controls-auroc", title, ("task", "order"), columns, _rows(frame, ("task", "order"), columns), notes
+    rows = _rows(frame, ("task", "order"), columns, ("n",))
+    return Table("controls-auroc", title, ("task", "order"), columns, rows, notes)
+
+
+def _rival_table(frame: pd.DataFrame) -> Table:
+    """Return Var's AUROC minus each rival's, on the same samples."""
+    parts = []
+    for name in DIRECTIONS:
+        if f"auroc_var_minus_{name}" in frame.columns:
+            source = {"difference": f"auroc_var_minus_{name}", "p": f"auroc_var_minus_{name}_p"}
+            part = frame[["task", "order", "n", "why", *source.values()]].assign(rival=name)
+            parts.append(part.rename(columns={old: new for new, old in source.items()}))
+    long = pd.concat(parts, ignore_index=True)
+    long["p_holm"] = adjust(long["p"], "holm")
+    columns = (
+        Column("difference", "AUROC(Var) − AUROC(rival)"),
+        Column("p", "p", 4),
+        Column("p_holm", "Holm p", 4),
+        Column("n", "n"),
     )
+    keys = ("task", "order", "rival")
+    notes = ("DeLong's test of two correlated AUROCs, two-sided; Holm over all rows.",)
+    title = "Var against each rival on the same samples"
+    return Table("controls-rivals", title, keys, columns, _rows(long, keys, columns, ("n",)), notes)
 
 
 _NULL = (

@@ -139,7 +139,10 @@ def load_hf_evaluator(argument: str, device: str | None = None) -> HFCausalEvalu
         kind = torch.float32 if place.type == "cpu" else torch.bfloat16
         model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, dtype=kind, **options)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelLoadError(f"cannot load evaluator hf:{argument}: {one_line(error)[:300]}") from error
+        hint = "without the hub, tiny-ar is bundled"
+        raise ModelLoadError(
+            f"cannot load evaluator hf:{argument} ({hint}): {one_line(error)[:300]}"
+        ) from error
     return HFCausalEvaluator(f"hf:{argument}", model.to(place).eval(), tokenizer)
 
 
