@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,12 +43,23 @@ def program() -> Callable[..., subprocess.CompletedProcess[str]]:
     return call
 
 
+@pytest.fixture(scope="session")
+def straight(tmp_path_factory: pytest.TempPathFactory, worker: ModuleType) -> Callable[[int], Path]:
+    """Undisturbed runs by number of units, made once; not to be changed."""
+
+    @functools.cache
+    def made(units: int) -> Path:
+        folder = tmp_path_factory.mktemp("straight") / str(units)
+        worker.compute(str(folder), units)
+        return folder
+
+    return made
+
+
 @pytest.fixture
-def finished(tmp_path: Path, worker: ModuleType) -> Path:
-    """A complete run of 6 units."""
-    folder = tmp_path / "finished"
-    worker.compute(str(folder), 6)
-    return folder
+def finished(tmp_path: Path, straight: Callable[[int], Path]) -> Path:
+    """A complete run of 6 units of the test's own."""
+    return shutil.copytree(straight(6), tmp_path / "finished")
 
 
 @pytest.fixture

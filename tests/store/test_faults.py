@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import os
 import subprocess
@@ -27,19 +26,6 @@ from orderlens.store.writer import execute, open_writer
 
 SCRIPT = Path(__file__).with_name("worker.py")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked workers")
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory, worker):
-    """Uninterrupted runs by number of units, made once."""
-
-    @functools.cache
-    def made(units: int) -> Path:
-        folder = tmp_path_factory.mktemp("straight") / str(units)
-        worker.compute(str(folder), units)
-        return folder
-
-    return made
 
 
 @pytest.fixture

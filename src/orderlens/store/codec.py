@@ -26,7 +26,6 @@ ROW_GROUP_ROWS = 1 << 15
 GROUPS_AT_ONCE = 4
 """Row groups read together: bounds the memory of a scan at about a hundred thousand rows."""
 METADATA_KEY = b"orderlens"
-_DICTIONARY = ("sample_id", "task", "order", "seed", "temperature", "sample_seed", "n_tied", "n_committed")
 _DELTA = ("block", "step", "position")
 _SPLIT = ("token_id",)
 ZSTD_LEVEL = 12  # a few µs per row; generating a row takes far longer
@@ -85,12 +84,7 @@ def _layout(schema: pa.Schema, filled: Sequence[str]) -> str:
 
 
 def _options(schema: pa.Schema) -> dict[str, Any]:
-    floats = [
-        field.name for field in schema if pa.types.is_floating(field.type) and field.name != "temperature"
-    ]
-    encoding = dict.fromkeys(floats, "BYTE_STREAM_SPLIT")
-    encoding |= {field: "BYTE_STREAM_SPLIT" for field in _SPLIT if field in schema.names}
-    encoding |= {field: "DELTA_BINARY_PACKED" for field in _DELTA if field in schema.names}
+    encoding = {field.name: kind for field in schema if (kind := _encoding(field)) is not None}
     return {
         "compression": "zstd",
         "compression_level": ZSTD_LEVEL,
@@ -103,6 +97,14 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
         "version": "2.6",
         "data_page_version": "2.0",
     }
+
+
+def _encoding(field: pa.Field) -> str | None:
+    """Return the encoding of a column that a dictionary would not help."""
+    if field.name in _DELTA and field.type == pa.int32():
+        return "DELTA_BINARY_PACKED"
+    real = field.type in (pa.float32(), pa.float64()) and field.name != "temperature"
+    return "BYTE_STREAM_SPLIT" if real or (field.name in _SPLIT and field.type == pa.int32()) else None
 
 
 def _plain(kind: pa.DataType) -> bool:

@@ -209,22 +209,25 @@ def catalogs(names: Iterable[str]) -> list[int]:
     return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
-def load_snapshot(folder: Folder, known: dict[str, Bundle] | None = None) -> Snapshot:
+def load_snapshot(folder: Folder, known: dict[str, list[Bundle]] | None = None) -> Snapshot:
     """Read the newest catalog and the records that it does not repeat.
 
     Args:
         folder: the run.
-        known: records read earlier by name; used instead of reading again, and extended.
+        known: file name → bundles read earlier; used instead of reading again, and extended. A unit's record
+            and a catalog never change once they are sound.
     """
     known = {} if known is None else known
     names = folder.sizes()
     generation = next(iter(catalogs(names)), 0)
-    catalog = _load_catalog(folder, generation)
-    listed = {bundle.record for bundle in catalog or ()}
+    _read_bundles(folder, [catalog_file(generation)] if generation else [], known)
+    catalog = known.get(catalog_file(generation), [])
+    listed = {bundle.record for bundle in catalog}
     rest = sorted(name for name in names if _is_record(name) and name not in listed)
-    _read_records(folder, [name for name in rest if name not in known], known)
-    snapshot = _combine(generation, catalog or [], {name: known.get(name) for name in rest})
-    return snapshot if catalog is not None else _without_catalog(snapshot)
+    _read_bundles(folder, rest, known)
+    snapshot = _combine(generation, catalog, {name: known.get(name) for name in rest})
+    sound = generation == 0 or catalog_file(generation) in known
+    return snapshot if sound else _without_catalog(snapshot)
 
 
 def _without_catalog(snapshot: Snapshot) -> Snapshot:
@@ -233,24 +236,18 @@ def _without_catalog(snapshot: Snapshot) -> Snapshot:
     return Snapshot(snapshot.generation, snapshot.bundles, damaged, snapshot.obsolete)
 
 
-def _load_catalog(folder: Folder, generation: int) -> list[Bundle] | None:
-    if generation == 0:
-        return []
-    value = unseal(folder.read(catalog_file(generation)))
-    return None if value is None else [Bundle.from_json(item) for item in value["bundles"]]
-
-
-def _read_records(folder: Folder, names: list[str], known: dict[str, Bundle]) -> None:
-    for name, data in folder.read_many(names).items():
+def _read_bundles(folder: Folder, names: Iterable[str], known: dict[str, list[Bundle]]) -> None:
+    """Read the records and catalogs that are not known yet; damaged ones stay unknown."""
+    for name, data in folder.read_many([name for name in names if name not in known]).items():
         value = unseal(data)
         if value is not None:
-            known[name] = Bundle.from_json(value)
+            known[name] = [Bundle.from_json(item) for item in value.get("bundles", [value])]
 
 
-def _combine(generation: int, catalog: list[Bundle], records: Mapping[str, Bundle | None]) -> Snapshot:
+def _combine(generation: int, catalog: list[Bundle], records: Mapping[str, list[Bundle] | None]) -> Snapshot:
     """Add records to the catalog's bundles; a larger bundle replaces the units it was made of."""
     bundles, covered, obsolete = list(catalog), {key for bundle in catalog for key in bundle.units}, []
-    sound = [(name, bundle) for name, bundle in records.items() if bundle is not None]
+    sound = [(name, found[0]) for name, found in records.items() if found is not None]
     for name, bundle in sorted(sound, key=lambda item: -len(item[1].units)):
         if covered.isdisjoint(bundle.units):
             bundles.append(bundle)
@@ -258,7 +255,7 @@ def _combine(generation: int, catalog: list[Bundle], records: Mapping[str, Bundl
         else:
             obsolete.append(name)
     bundles.sort(key=_reading_order)
-    damaged = tuple(name for name, bundle in records.items() if bundle is None)
+    damaged = tuple(name for name, found in records.items() if found is None)
     return Snapshot(generation, tuple(bundles), damaged, tuple(obsolete))
 
 
@@ -273,9 +270,9 @@ def _is_record(name: str) -> bool:
 
 def read_bundle(folder: Folder, name: str) -> Bundle | None:
     """Return the bundle of a record, None when the record is gone or damaged."""
-    found: dict[str, Bundle] = {}
-    _read_records(folder, [name], found)
-    return found.get(name)
+    found: dict[str, list[Bundle]] = {}
+    _read_bundles(folder, [name], found)
+    return found[name][0] if name in found else None
 
 
 def save_catalog(folder: Folder, snapshot: Snapshot, bundles: Iterable[Bundle]) -> bool:

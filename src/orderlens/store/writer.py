@@ -90,7 +90,7 @@ class RunWriter:
         self.lease_s = lease_s
         self._digest = spec.digest
         self._claims = ClaimBook(folder, lease_s)
-        self._known: dict[str, Bundle] = {}
+        self._known: dict[str, list[Bundle]] = {}
         self._done: set[str] = set()
         self._environment = self._note_environment()
 
