@@ -82,6 +82,18 @@ def test_texts_longer_than_the_context_are_scored_completely(evaluator):
     np.testing.assert_allclose(row[: len(head)], head, atol=1e-5)  # the first window has its whole past
 
 
+def test_families_with_a_start_token_get_it_before_prompts(evaluator, folder):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    start = ("<|endoftext|>", tokenizer.bos_token_id)
+    tokenizer.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[start]
+    )
+    always = HFCausalEvaluator("started", evaluator._model, tokenizer)
+    assert always._tokens("the cat", " sat")[0] == [start[1], *evaluator._tokens("the cat", " sat")[0]]
+    assert always._tokens("the cat", " sat")[1] == evaluator._tokens("the cat", " sat")[1]
+    assert always._tokens("", "cats") == evaluator._tokens("", "cats")
+
+
 def test_nothing_to_score(evaluator):
     assert evaluator.token_logprobs([]) == []
     assert [len(row) for row in evaluator.token_logprobs([("the cat", "")])] == [0]

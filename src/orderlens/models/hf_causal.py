@@ -34,7 +34,7 @@ class _Window:
 class HFCausalEvaluator:
     """Scores text with a causal language model; texts longer than its context are scored in windows."""
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, batch_tokens: int = 8192) -> None:
+    def __init__(self, name: str, model: Any, tokenizer: Any, batch_tokens: int = 2048) -> None:
         """Wrap a loaded model.
 
         Args:
@@ -52,6 +52,8 @@ class HFCausalEvaluator:
         self._tokenizer = tokenizer
         self._batch_tokens = batch_tokens
         self._start = _first_known(tokenizer.bos_token_id, tokenizer.eos_token_id, name=name)
+        # Families that begin every text with a start token (LLaMA, not GPT-2) get it before prompts too.
+        self._always_start = list(tokenizer("")["input_ids"][:1]) == [tokenizer.bos_token_id]
         self._context = int(getattr(model.config, "max_position_embeddings", None) or 1024)
 
     def token_logprobs(self, pairs: Sequence[tuple[str, str]]) -> list[FloatArray]:
@@ -87,7 +89,7 @@ class HFCausalEvaluator:
         )
         ids, offsets = list(encoded["input_ids"]), encoded["offset_mapping"]
         in_prompt = next((place for place, (_, end) in enumerate(offsets) if end > len(prompt)), len(ids))
-        start = [] if in_prompt else [self._start]
+        start = [self._start] if self._always_start or not in_prompt else []
         return start + ids, len(ids) - in_prompt
 
     def _batches(self, windows: Sequence[_Window]) -> Iterator[list[int]]:
@@ -136,8 +138,9 @@ def load_hf_evaluator(argument: str, device: str | None = None) -> HFCausalEvalu
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, **options)
-        kind = torch.float32 if place.type == "cpu" else torch.bfloat16
-        model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, dtype=kind, **options)
+        model = AutoModelForCausalLM.from_pretrained(
+            name, use_safetensors=True, dtype=torch.float32, **options
+        )
     except (OSError, ValueError, KeyError) as error:
         hint = "without the hub, tiny-ar is bundled"
         raise ModelLoadError(
