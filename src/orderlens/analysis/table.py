@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -90,6 +90,21 @@ def cells_of(
             )
         )
     return out
+
+
+def rows_of(
+    frame: pd.DataFrame, keys: Sequence[str], columns: Sequence[Column], counts: Sequence[str] = ()
+) -> tuple[dict[str, Cell], ...]:
+    """Return the rows of a result frame: keys as text, ``counts`` as whole numbers, the rest as estimates."""
+    out: list[dict[str, Cell]] = [{key: str(row[key]) for key in keys} for row in frame.to_dict("records")]
+    for column in columns:
+        if column.name in counts:
+            values: list[Cell] = [int(value) for value in frame[column.name]]
+        else:
+            values = list(cells_of(frame, column.name))
+        for row, value in zip(out, values, strict=True):
+            row[column.name] = value
+    return tuple(out)
 
 
 def _count(row: Mapping[Any, Any]) -> int:

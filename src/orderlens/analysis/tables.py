@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from orderlens.analysis import tables_downstream, tables_fixed, tables_generation, tables_theory
+from orderlens.analysis import (
+    tables_controls,
+    tables_downstream,
+    tables_fixed,
+    tables_generation,
+    tables_theory,
+)
 from orderlens.analysis.sample_table import PARTS
 from orderlens.analysis.study import Options, Study
 from orderlens.analysis.table import Table
@@ -50,9 +56,9 @@ TABLES: dict[str, Recipe] = {
     "content": Recipe(
         tables_downstream.content, (), "content-token statistics per task and order (Table S1)"
     ),
-    "controls": Recipe(tables_downstream.control_tables, ("jensen",), "does Var add to mean and length?"),
+    "controls": Recipe(tables_controls.control_tables, ("jensen",), "does Var add to mean and length?"),
     "theory": Recipe(tables_theory.theory, ("jensen",), "exact Jensen loss beside Var"),
-    "null": Recipe(tables_downstream.null, (), "the same statistics when only the mean matters"),
+    "null": Recipe(tables_controls.null, (), "the same statistics when only the mean matters"),
 }
 
 

@@ -98,7 +98,7 @@ def analyze(
 def _build(runs: list[str], names: list[str], options: Options) -> list[Table]:
     from orderlens.analysis.null import simulate_study
     from orderlens.analysis.tables import build_tables
-    from orderlens.analysis.tables_downstream import null_table
+    from orderlens.analysis.tables_controls import null_table
 
     if not runs:
         if names == ["null"]:
