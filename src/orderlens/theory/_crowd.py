@@ -27,7 +27,7 @@ from orderlens.theory._quadrature import (
     around_peak,
     bisect_peak,
     climb,
-    unit_rule,
+    panel_rule,
 )
 from orderlens.theory.step import inverse_mills_kernel, mills_excess_kernel
 
@@ -68,7 +68,7 @@ def _equal_piece(u: Array, k: float, bends: bool) -> Competition:
     with np.errstate(all="ignore"):
         win = _lead_integral(u, k, 0.0)
         log_win = np.minimum(win.log_value, 0.0)
-        log_lose = np.log(-np.expm1(log_win))
+        log_lose = np.log1p(-np.exp(log_win))
         log_slope, bend = np.log(win.mean), (1.0 - win.variance) / win.mean
         ahead = np.flatnonzero(log_win > -np.log(2.0))
         if ahead.size:
@@ -182,9 +182,8 @@ def _covering_panels(leads: Array) -> tuple[Array, Array]:
     hardest = float(log_ndtr(-np.min(leads) / np.sqrt(2.0)))
     reach = float(np.sqrt(2.0 * (DROP - hardest)))
     span = reach + 9.0
-    nodes, weights = unit_rule(int(np.ceil(span)), 16)
-    t = span * nodes - reach
-    return t, np.log(span * weights) - 0.5 * t * t - LOG_ROOT_2PI
+    t, weights = panel_rule(np.linspace(-reach, 9.0, int(np.ceil(span)) + 1), 16)
+    return t, np.log(weights) - 0.5 * t * t - LOG_ROOT_2PI
 
 
 def _log_lose(measure: Array, log_all_behind: Array, t: Array, leads: Array, counts: Array) -> float:

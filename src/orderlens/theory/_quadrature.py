@@ -11,14 +11,18 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from orderlens.theory._inputs import Array
 
 DROP = 40.0
 """Integrands are followed down to e^{−DROP} of their peak."""
 
-PANELS, POINTS = 4, 20
-"""Gauss–Legendre panels on each side of the peak, and points in each."""
+EDGES, POINTS = (0.0, 0.08, 0.22, 0.5, 1.0), 20
+"""Gauss–Legendre panels on each side of the peak, as shares of the reach, and points in each.
+
+They are narrow at the peak, where 1 − Φ^k turns within 1/√(2 log k).
+"""
 
 LOG_ROOT_2PI = 0.5 * float(np.log(2.0 * np.pi))
 
@@ -37,14 +41,15 @@ class Integral(NamedTuple):
     variance: Array
 
 
-def unit_rule(panels: int, points: int) -> tuple[Array, Array]:
-    """Nodes and weights of Gauss–Legendre panels of equal width on [0, 1]."""
+def panel_rule(edges: ArrayLike, points: int) -> tuple[Array, Array]:
+    """Nodes and weights of Gauss–Legendre panels between consecutive ``edges``."""
     x, w = np.polynomial.legendre.leggauss(points)
-    starts = np.arange(panels)[:, None] / panels
-    return (starts + (x + 1.0) / (2 * panels)).ravel(), np.tile(w / (2 * panels), panels)
+    starts = np.asarray(edges, dtype=np.float64)[:-1, None]
+    halves = np.diff(np.asarray(edges, dtype=np.float64))[:, None] / 2.0
+    return (starts + halves * (x + 1.0)).ravel(), (halves * w).ravel()
 
 
-_NODES, _WEIGHTS = unit_rule(PANELS, POINTS)
+_NODES, _WEIGHTS = panel_rule(EDGES, POINTS)
 
 
 def climb(slope: Curve, steepness: Curve, start: Array) -> Array:

@@ -116,13 +116,13 @@ def fit_noise(
         bins: quantile bins of q behind the misfit.
     """
     data = HitData(y, hit)
+    by_group = data.weights_by_group(groups) if bootstrap > 0 else None
     best = maximise(data)
     surface = Surface(data, best)
-    if bootstrap > 0:
-        draws = np.random.default_rng(seed)
-        sigma_interval, k_interval = surface.bootstrap(data.weights_by_group(groups), bootstrap, draws)
-    else:
+    if by_group is None:
         sigma_interval, k_interval = surface.profile_intervals()
+    else:
+        sigma_interval, k_interval = surface.bootstrap(by_group, bootstrap, np.random.default_rng(seed))
     log_sigma_one, value_one = maximise_one(data)
     return NoiseFit(
         sigma=float(np.exp(best[0])),

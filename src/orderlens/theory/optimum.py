@@ -108,9 +108,10 @@ class _Search:
         for odd in (0, 1):
             for low in self._counts(self.n - odd, values, logs):
                 counts = np.array([low, odd, self.n - odd - low])
-                best = counts @ logs
-                places = _sign_changes(counts @ values - self.total)
-                found += [(float(max(best[i : i + 2])), counts, int(i)) for i in places]
+                excess = counts @ values - self.total
+                # What is missing from the total would be added at the slope λ.
+                worth = counts @ logs - self.slopes * excess
+                found += [(float(worth[i]), counts, int(i)) for i in _sign_changes(excess)]
         found.sort(key=lambda item: -item[0])
         polished = [self._polish(counts, place) for _, counts, place in found[:_POLISHED]]
         return [y for y in polished if y[-1] < 0]

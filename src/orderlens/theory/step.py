@@ -186,7 +186,8 @@ def _d1_ahead(side: _Side) -> Array:
 def _d2_ahead(side: _Side) -> Array:
     bell, denominator, root = _ahead_parts(side, 2)
     bracket = (side.a + bell / denominator) - side.sigma / (1.0 + side.odds)
-    return np.asarray(-root / denominator * bracket / (side.sigma * side.sigma) * root)
+    root = root / side.sigma
+    return np.asarray(-root / denominator * bracket * root)
 
 
 def inverse_mills_kernel(z: Array) -> Array:
