@@ -63,6 +63,10 @@ class DeviceMemoryError(OrderLensError):
     """The computing device ran out of memory; nothing was lost, a smaller batch may fit."""
 
 
+class UndefinedFigureError(UserInputError):
+    """A figure was asked for that this run cannot support; the message says what is missing."""
+
+
 def one_line(error: BaseException) -> str:
     """Return the message of ``error`` on one line, or its type's name when it has none."""
     text = " ".join(str(error).split())

@@ -1,0 +1,31 @@
+"""``orderlens demo``: the paper's experiments in small, offline, on the bundled model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orderlens.cli.console import JsonFlag, print_text
+
+FolderOption = Annotated[
+    Path, typer.Option("--out", "-o", help="Folder; an unfinished demo there is resumed.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("demo")(demo)
+
+
+def demo(out: FolderOption = Path("demo-out"), json: JsonFlag = False) -> None:
+    """Show in minutes what the reveal order does: every experiment of the paper on the bundled model."""
+    from orderlens.cli.replicate import run_plan
+    from orderlens.replicate.plan import choose_evaluator, demo_model, make_plan
+
+    model = demo_model()
+    if model != "tiny" and not json:
+        print_text(f"the bundled model tiny cannot run here (weights or torch missing); using {model}")
+    plan = make_plan("demo", model, "passages", evaluator=choose_evaluator("auto", model))
+    run_plan(plan, out, as_json=json)

@@ -1,0 +1,45 @@
+"""``orderlens figures``: redraw the paper's figures from stored runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orderlens.cli.console import JsonFlag, print_json, print_text
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("figures")(figures)
+
+
+def figures(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, folders of runs, or a replication.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the files go.")] = Path("figures"),
+    figure: Annotated[
+        str | None,
+        typer.Option("--figure", help="Comma-separated names; default: all."),
+    ] = None,
+    formats: Annotated[str, typer.Option("--format", help="Out of svg, png, pdf.")] = "svg,png,pdf",
+    json: JsonFlag = False,
+) -> None:
+    """Draw figures from runs, each with its data as JSON beside it; no model is needed."""
+    from orderlens.errors import UndefinedFigureError
+    from orderlens.figures.catalogue import draw_figures, recipe
+    from orderlens.replicate.open_runs import study_of
+
+    names = None if figure is None else [name.strip() for name in figure.split(",") if name.strip()]
+    for name in names or ():
+        recipe(name)
+    drawn = draw_figures(
+        study_of(runs), out, names, [part.strip() for part in formats.split(",") if part.strip()]
+    )
+    if json:
+        print_json([{"name": i.name, "files": [str(path) for path in i.paths], "why": i.why} for i in drawn])
+    else:
+        for item in drawn:
+            print_text(f"{item.name}: {item.why or ', '.join(str(path) for path in item.paths)}")
+    if not any(item.paths for item in drawn):
+        raise UndefinedFigureError("none of the figures could be drawn from these runs")

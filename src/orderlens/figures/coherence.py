@@ -1,0 +1,165 @@
+"""The coherence section: how much log P/n moves with the order, beside the numerical noise floor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orderlens.analysis.orders import is_target_aware
+from orderlens.analysis.table import Table
+from orderlens.analysis.tables_fixed import coherence
+from orderlens.errors import UndefinedFigureError
+from orderlens.figures.marks import GREY, footnote, row_labels, rows
+from orderlens.figures.numbers import (
+    centre,
+    in_legend_order,
+    interval,
+    is_drawable,
+    paired_mean,
+    per_sequence,
+)
+from orderlens.figures.style import look, new_figure, panel_letters
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from orderlens.analysis.study import Study
+
+REFERENCE = "forced-ar"
+_LINE = "#1a273f"
+_QUARTERS = {"0.25": "¼", "0.5": "½", "0.75": "¾"}
+
+
+def data(study: Study) -> dict[str, Any]:
+    """Return each order's mean log q against the reference order's, the ranges, Γ and the noise floor."""
+    if not len(study.scored):
+        raise UndefinedFigureError("nothing was scored: the run holds no fixed targets")
+    tables = {table.name: table for table in coherence(study)}
+    return {
+        "reference": REFERENCE,
+        "gaps": _gaps(study),
+        "statistics": _statistics(tables["coherence"]),
+        "circulation": _circulation(tables["circulation"]),
+        "n_sequences": int(study.scored["sample_id"].nunique()),
+    }
+
+
+def _gaps(study: Study) -> list[dict[str, Any]]:
+    wide = per_sequence(study.scored, "mean")
+    if REFERENCE not in wide.columns:
+        return []
+    others = [order for order in in_legend_order(wide.columns) if order != REFERENCE]
+    found = []
+    for order in sorted(others, key=is_target_aware):
+        cell = paired_mean(wide[order] - wide[REFERENCE], study.options.resampling)
+        kind = "target-aware" if is_target_aware(order) else "deployable"
+        found.append({"order": order, "kind": kind, "gap": interval(cell)})
+    return found
+
+
+def _statistics(table: Table) -> list[dict[str, Any]]:
+    return [
+        {"statistic": row["statistic"], "scope": row["scope"], **interval(row["value"])} for row in table.rows
+    ]
+
+
+def _circulation(table: Table) -> list[dict[str, Any]]:
+    names = ("median_abs", "rms", "signed_mean")
+    cells: list[dict[str, Any]] = [
+        {"group": row["group"], "n": row["n"], **{name: interval(row[name]) for name in names}}
+        for row in table.rows
+    ]
+    return [item for item in cells if is_drawable(item["rms"])]
+
+
+def draw(data: Mapping[str, Any]) -> Figure:
+    """Draw the paired gaps and, when it was measured, the circulation by distance and by mask ratio."""
+    with look():
+        wide = bool(data["circulation"])
+        shape = {"width_ratios": [1.5, 1, 0.8]} if wide else {}
+        count = len(data["gaps"])
+        figure, panels = new_figure(
+            1,
+            3 if wide else 1,
+            height=max(2.5, 0.8 + 0.24 * count),
+            width=6.8 if wide else 3.8,
+            gridspec_kw=shape,
+        )
+        floor = noise_floor(data)
+        _draw_gaps(panels[0], data, floor)
+        if wide:
+            _draw_groups(panels[1], data, "distance", "distance of the pair")
+            _draw_groups(panels[2], data, "mask ratio", "masked share")
+            panels[1].set_ylabel("|Γ| (nats)")
+            panels[2].sharey(panels[1])
+            panels[1].legend(loc="best")
+            panel_letters(panels)
+        footnote(figure, _note(data, floor))
+    return figure
+
+
+def noise_floor(data: Mapping[str, Any]) -> float:
+    """Return the largest measured noise floor, NaN when none was measured."""
+    known = [
+        centre(item)
+        for item in data["statistics"]
+        if item["statistic"] == "noise_floor" and is_drawable(item)
+    ]
+    return max(known, default=math.nan)
+
+
+def _draw_gaps(panel: Axes, data: Mapping[str, Any], floor: float) -> None:
+    orders = [item["order"] for item in data["gaps"]]
+    hollow = [item["kind"] == "target-aware" for item in data["gaps"]]
+    if math.isfinite(floor):
+        panel.axvspan(-floor, floor, color="#d9d9d9", linewidth=0)
+    panel.axvline(0, color=GREY, linewidth=0.8)
+    rows(panel, orders, [item["gap"] for item in data["gaps"]], hollow)
+    row_labels(panel, orders)
+    panel.set_xlabel("mean log q − Forced-AR's (nats per token)")
+
+
+def _draw_groups(panel: Axes, data: Mapping[str, Any], kind: str, label: str) -> None:
+    found = [item for item in data["circulation"] if item["group"].startswith(f"{kind} ")]
+    names = [_bin_label(item["group"].removeprefix(f"{kind} "), whole=kind == "distance") for item in found]
+    places = range(len(found))
+    panel.plot(places, _values(found, "rms"), "s--", color=_LINE, markersize=3.8, label="RMS")
+    panel.plot(places, _values(found, "median_abs"), "o-", color="#ac530f", markersize=4.2, label="median")
+    panel.set_xticks(places, names)
+    panel.set_xlim(-0.4, len(found) - 0.6)
+    panel.set_ylim(bottom=0)
+    panel.set_xlabel(label)
+
+
+def _values(found: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [centre(item[name]) for item in found]
+
+
+def _bin_label(text: str, *, whole: bool) -> str:
+    """Return ``[3, 5)`` as ``3–4`` for whole numbers, ``[0.25, 0.5)`` as ``¼–½`` otherwise."""
+    low, high = text.strip("[])").split(", ")
+    if not whole:
+        return f"{_QUARTERS.get(low, low)}–{_QUARTERS.get(high, high)}"
+    if not high.isdigit():
+        return f"≥{low}"
+    last = int(high) - 1 if text.endswith(")") else int(high)
+    return low if last <= int(low) else f"{low}–{last}"
+
+
+def _note(data: Mapping[str, Any], floor: float) -> str:
+    parts = []
+    for name in ("range_of_means", "mean_of_ranges"):
+        cells = {item["scope"]: item for item in data["statistics"] if item["statistic"] == name}
+        values = [f"{scope} {_shown(cell)}" for scope, cell in cells.items() if is_drawable(cell)]
+        parts.append(f"{name}: {', '.join(values) or 'undefined'}")
+    beside = f"{floor:.1e} nats per token (grey band)" if math.isfinite(floor) else "not measured"
+    beside = "exactly 0" if floor == 0 else beside
+    parts.append(f"noise floor: {beside}; n = {data['n_sequences']} sequences")
+    return "\n".join(parts) + ". Hollow: the order sees the target, so its sum is no likelihood."
+
+
+def _shown(cell: Mapping[str, Any]) -> str:
+    value = centre(cell)
+    return f"{value:.3f}" if abs(value) >= 5e-4 else f"{value:.1e}"

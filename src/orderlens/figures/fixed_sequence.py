@@ -1,0 +1,102 @@
+"""Fig. 1a: every order on the plane of mean log q and Var, with Gini and argmax accuracy beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from orderlens.analysis.tables_fixed import fixed_sequence
+from orderlens.errors import UndefinedFigureError
+from orderlens.figures.marks import footnote, point, row_labels, rows
+from orderlens.figures.numbers import interval, is_drawable, real, short
+from orderlens.figures.style import look, new_figure, order_style, panel_letters
+from orderlens.metrics.order_shape import rank_correlation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from orderlens.analysis.study import Study
+
+COLUMNS = ("mean", "var", "gini_block0", "argmax_accuracy")
+PAPER_ORDERS = ("forced-ar", "reverse-ar", "random", "oracle-max-q", "oracle-margin", "oracle-min-q")
+"""The six orders of the paper's figure, over which its Spearman correlation is taken."""
+
+
+def data(study: Study) -> dict[str, Any]:
+    """Return per order the four statistics with intervals, by rising Var, and each random seed's means."""
+    if not len(study.scored):
+        raise UndefinedFigureError("nothing was scored: the run holds no fixed targets")
+    points: list[dict[str, Any]] = []
+    for row in fixed_sequence(study)[0].rows:
+        cells = {name: interval(row[name]) for name in COLUMNS}
+        if is_drawable(cells["mean"]) and is_drawable(cells["var"]):
+            points.append({"order": row["order"], "kind": row["kind"], "n": row["n"], **cells})
+    points.sort(key=lambda item: (item["var"]["value"], item["order"]))
+    drawn = study.scored[study.scored["order"] == "random"]
+    seeds = drawn.groupby("seed")[["mean", "var"]].mean().reset_index()
+    return {
+        "points": points,
+        "random_seeds": seeds.to_dict("records") if len(seeds) > 1 else [],
+        "spearman_var_mean": {"all": _rho(points), "paper_six": _rho(points, PAPER_ORDERS)},
+        "n_sequences": int(study.scored["sample_id"].nunique()),
+    }
+
+
+def _rho(points: list[dict[str, Any]], wanted: tuple[str, ...] | None = None) -> float:
+    used = [item for item in points if wanted is None or item["order"] in wanted]
+    if wanted is not None and len(used) < len(wanted):
+        return float("nan")
+    return rank_correlation([item["var"]["value"] for item in used], [item["mean"]["value"] for item in used])
+
+
+def draw(data: Mapping[str, Any]) -> Figure:
+    """Draw the plane and two columns of dots; the dots' row labels are the legend."""
+    with look():
+        count = len(data["points"])
+        figure, panels = new_figure(
+            1, 3, height=max(2.5, 0.5 + 0.26 * count), gridspec_kw={"width_ratios": [2.1, 1, 1]}
+        )
+        _plane(panels[0], data)
+        orders = [item["order"] for item in data["points"]]
+        hollow = [item["kind"] == "target-aware" for item in data["points"]]
+        for panel, name, title in zip(
+            panels[1:], COLUMNS[2:], ("Gini of −log q, block 0", "argmax accuracy"), strict=True
+        ):
+            rows(panel, orders, [item[name] for item in data["points"]], hollow)
+            panel.set_xlabel(title)
+        row_labels(panels[1], orders)
+        panels[2].set_yticks(range(count), [""] * count)
+        panel_letters(panels)
+        footnote(figure, _note(data))
+    return figure
+
+
+def _plane(panel: Axes, data: Mapping[str, Any]) -> None:
+    look_of_random = order_style("random")
+    for item in data["random_seeds"]:
+        panel.plot(
+            real(item["mean"]),
+            real(item["var"]),
+            look_of_random.marker,
+            color=look_of_random.color,
+            alpha=0.35,
+            markersize=3.2,
+            markeredgewidth=0,
+        )
+    for item in data["points"]:
+        point(panel, item["order"], item["mean"], item["var"], hollow=item["kind"] == "target-aware")
+    panel.set_xlabel("mean log q of the target (nats per token)")
+    panel.set_ylabel("Var(log q)")
+    panel.margins(0.08)
+
+
+def _note(data: Mapping[str, Any]) -> str:
+    rho = data["spearman_var_mean"]
+    parts = [f"Spearman ρ(Var, mean) = {short(rho['all'])} over {len(data['points'])} orders"]
+    if is_drawable({"value": rho["paper_six"]}):
+        parts.append(f"{short(rho['paper_six'])} over the paper's six")
+    text = ", ".join(parts) + f"; n = {data['n_sequences']} sequences, bars: 95 % intervals."
+    if any(item["kind"] == "target-aware" for item in data["points"]):
+        text += "\nHollow: the order sees the target, so its sum of log q is no likelihood."
+    return text

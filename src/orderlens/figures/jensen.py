@@ -1,0 +1,238 @@
+"""The theory section: noise fitted to argmax hits, and what uneven confidence costs under it beside Var."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from orderlens.analysis.frames import joined_keys
+from orderlens.analysis.orders import is_target_aware
+from orderlens.analysis.picked import pick, picked_traces
+from orderlens.errors import UndefinedFigureError
+from orderlens.figures.marks import footnote, order_label
+from orderlens.figures.numbers import in_legend_order, real, short
+from orderlens.figures.style import look, new_figure, order_style, panel_letters
+from orderlens.metrics.order_shape import rank_correlation
+from orderlens.metrics.path import SIGMAS, segment_jensen_loss
+from orderlens.metrics.segments import BoolArray, FloatArray, Segments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from orderlens.analysis.study import Study
+
+MAX_SEQUENCES = 200
+"""Sequences whose every reveal is read, for the fit and for the losses at the fitted noise."""
+CURVE_POINTS = 61
+
+
+def data(study: Study) -> dict[str, Any]:
+    """Return the fit of σ and k, binned hits, and per trace Var and the exact Jensen loss at the fitted σ.
+
+    The fit takes deployable orders only: an oracle's hits are chosen by looking at the target.
+    """
+    from orderlens.theory import TheoryError, critical_sigma, fit_noise
+
+    frame = study.scored
+    if not len(frame):
+        raise UndefinedFigureError("nothing was scored: the run holds no fixed targets")
+    keyed = frame.assign(key=joined_keys(frame, ("run", "task", "sample_id")))
+    kept = pick(keyed["key"].tolist(), MAX_SEQUENCES, study.options.resampling.seed, "noise fit")
+    chosen = keyed[keyed["key"].isin(kept)]
+    traces = _read(study, chosen)
+    deployable = [item for item in traces if not is_target_aware(item["order"])]
+    try:
+        fit = fit_noise(_joined(deployable, "logq"), _joined(deployable, "hit").astype(bool))
+    except TheoryError as error:
+        raise UndefinedFigureError(f"no noise can be fitted: {error}") from error
+    losses = _losses(traces, fit.sigma_one)
+    return {
+        "sigma": fit.sigma,
+        "sigma_interval": list(fit.sigma_interval),
+        "k": fit.k,
+        "k_interval": list(fit.k_interval),
+        "sigma_one": fit.sigma_one,
+        "sigma0_one": critical_sigma(),
+        "p_misfit": fit.p_value,
+        "remarks": fit.remarks,
+        "bins": [
+            {"q": math.sqrt(item.q_low * item.q_high), "n": item.n, "observed": item.observed}
+            for item in fit.bins
+        ],
+        "curves": _curves(fit.sigma, fit.k, fit.sigma_one, min(item.q_low for item in fit.bins)),
+        "traces": losses,
+        "correlations": _correlations(study.scored, losses, fit.sigma_one),
+        "n_sequences": len(kept),
+    }
+
+
+def _read(study: Study, chosen: pd.DataFrame) -> list[dict[str, Any]]:
+    orders = dict(zip(chosen.index, chosen["order"].astype(str), strict=True))
+    out = []
+    for row, traces, rows in picked_traces(study.run, study.samples, chosen.index, ["logq", "is_argmax"]):
+        logq = np.minimum(traces.columns["logq"][rows].astype(np.float64), 0.0)
+        hit = traces.columns["is_argmax"][rows].astype(np.float64)
+        known = np.isfinite(logq) & np.isfinite(hit)
+        if known.all() and len(logq):
+            out.append({"order": orders[row], "logq": logq, "hit": hit > 0})
+    if not out:
+        raise UndefinedFigureError("no trace has a finite log q at every reveal")
+    return out
+
+
+def _joined(traces: list[dict[str, Any]], name: str) -> FloatArray | BoolArray:
+    return np.concatenate([item[name] for item in traces]) if traces else np.zeros(0)
+
+
+def _losses(traces: list[dict[str, Any]], sigma: float) -> list[dict[str, Any]]:
+    """Return order, Var, min, bottleneck rate and Jensen loss per token of every trace read."""
+    segments = Segments.of_lengths([len(item["logq"]) for item in traces])
+    loss = segment_jensen_loss(_joined(traces, "logq"), segments, sigma) / segments.lengths
+    return [
+        {
+            "order": item["order"],
+            "var": float(np.var(item["logq"])),
+            "min": float(item["logq"].min()),
+            "bottleneck_rate": float(np.mean(item["logq"] < math.log(0.5))),
+            "loss": float(value),
+        }
+        for item, value in zip(traces, loss, strict=True)
+    ]
+
+
+def _curves(sigma: float, k: float, sigma_one: float, lowest: float) -> dict[str, list[float]]:
+    from orderlens.theory import success, success_k
+
+    q = np.geomspace(max(lowest, 1e-6), 0.999, CURVE_POINTS)
+    return {
+        "q": q.tolist(),
+        "fitted": np.asarray(success_k(q, k, sigma)).tolist(),
+        "one_competitor": np.asarray(success(q, sigma_one)).tolist(),
+    }
+
+
+def _correlations(frame: pd.DataFrame, losses: list[dict[str, Any]], fitted: float) -> list[dict[str, Any]]:
+    """Return Spearman of Var, −min and bottleneck rate with the loss per token, by σ, deployable orders."""
+    aware = np.array([is_target_aware(str(order)) for order in frame["order"]], np.bool_)
+    mine = frame[~aware]
+    n = mine["n"].to_numpy(np.float64)
+    found = [
+        _rho(sigma, {name: mine[name].to_numpy(np.float64) for name in _MEASURES}, mine[column] / n)
+        for sigma in SIGMAS
+        if (column := f"jensen_{sigma:g}") in mine.columns
+    ]
+    own = [item for item in losses if not is_target_aware(item["order"])]
+    columns = {name: np.array([item[name] for item in own]) for name in _MEASURES}
+    at_fit = _rho(fitted, columns, np.array([item["loss"] for item in own])) | {"is_fitted": True}
+    return sorted([*found, at_fit], key=lambda item: item["sigma"])
+
+
+_MEASURES = ("var", "min", "bottleneck_rate")
+
+
+def _rho(sigma: float, columns: Mapping[str, FloatArray], loss: FloatArray | pd.Series) -> dict[str, Any]:
+    losses = np.asarray(loss, np.float64)
+    out: dict[str, Any] = {"sigma": sigma}
+    for name, values in columns.items():
+        known = np.isfinite(values) & np.isfinite(losses)
+        sign = -1.0 if name == "min" else 1.0
+        out[name] = rank_correlation(sign * values[known], losses[known])
+    return out
+
+
+def draw(data: Mapping[str, Any]) -> Figure:
+    """Draw hits against q with the fits, loss against Var, and the correlations by σ."""
+    with look():
+        figure, panels = new_figure(1, 3, height=2.9, gridspec_kw={"width_ratios": [1, 1.1, 0.9]})
+        _draw_hits(panels[0], data)
+        _draw_losses(panels[1], data)
+        _draw_correlations(panels[2], data)
+        panel_letters(panels)
+        footnote(figure, _note(data))
+    return figure
+
+
+def _draw_hits(panel: Axes, data: Mapping[str, Any]) -> None:
+    curves = data["curves"]
+    panel.plot(curves["q"], curves["fitted"], "-", color="#1a273f", label="fitted σ, k")
+    panel.plot(curves["q"], curves["one_competitor"], "--", color="#ac530f", label="fitted σ, k = 1")
+    panel.plot(
+        [real(item["q"]) for item in data["bins"]],
+        [real(item["observed"]) for item in data["bins"]],
+        "o",
+        color="#558cef",
+        markersize=3.8,
+        label="observed",
+    )
+    panel.axvline(0.5, color="#b9b9b9", linewidth=0.8, linestyle=(0, (4, 3)))
+    panel.set_xscale("log")
+    panel.set_xlim(max(min(curves["q"]), 1e-5), 1.15)
+    panel.set_ylim(-0.03, 1.03)
+    panel.set_xlabel("q of the target")
+    panel.set_ylabel("share that is the argmax")
+    panel.legend(loc="upper left", handlelength=2.0, borderpad=0.2)
+
+
+def _draw_losses(panel: Axes, data: Mapping[str, Any]) -> None:
+    orders = in_legend_order(item["order"] for item in data["traces"])
+    for order in orders:
+        style = order_style(order)
+        mine = [item for item in data["traces"] if item["order"] == order]
+        panel.plot(
+            [real(item["var"]) for item in mine],
+            [real(item["loss"]) for item in mine],
+            linestyle="none",
+            marker=style.marker,
+            markersize=2.8,
+            alpha=0.55,
+            markeredgewidth=0,
+            color=style.color,
+            label=order_label(order),
+        )
+    panel.axhline(0, color="#b9b9b9", linewidth=0.8)
+    panel.set_xlabel("Var(log q)")
+    panel.set_ylabel("Jensen loss per token (nats)")
+    panel.legend(loc="best", fontsize=5.8, handletextpad=0.1, labelspacing=0.25, markerscale=1.3)
+
+
+def _draw_correlations(panel: Axes, data: Mapping[str, Any]) -> None:
+    looks = {
+        "var": ("o-", "#1a273f", "Var"),
+        "min": ("s--", "#ac530f", "−min log q"),
+        "bottleneck_rate": ("^:", "#7c7c7c", "share q < ½"),
+    }
+    sigmas = [real(item["sigma"]) for item in data["correlations"]]
+    for name, (mark, color, label) in looks.items():
+        values = [real(item[name]) for item in data["correlations"]]
+        panel.plot(sigmas, values, mark, color=color, label=label, markersize=3.8)
+    for item in data["correlations"]:
+        if item.get("is_fitted"):
+            panel.axvline(real(item["sigma"]), color="#b9b9b9", linewidth=0.8, linestyle=(0, (4, 3)))
+    panel.set_xscale("log")
+    panel.set_ylim(-1.05, 1.05)
+    panel.set_xlabel("noise scale σ")
+    panel.set_ylabel("Spearman with the loss")
+    panel.legend(loc="best", handlelength=2.0, fontsize=6.4)
+
+
+def _note(data: Mapping[str, Any]) -> str:
+    side = "below" if real(data["sigma_one"]) < real(data["sigma0_one"]) else "above"
+    low, high = (real(value) for value in data["sigma_interval"])
+    k_one = f"with k = 1: σ = {real(data['sigma_one']):.2f}, {side} σ₀ = {real(data['sigma0_one']):.3f}"
+    return (
+        f"Deployable orders, {data['n_sequences']} sequences: σ = {real(data['sigma']):.2f} "
+        f"[{low:.2f}, {high:.2f}] with k = {real(data['k']):.1f} equal competitors; "
+        f"{k_one}; p of misfit {_p(data['p_misfit'])}.\n"
+        "(b) exact loss n·g(mean) − Σ g(log q) at the fitted σ with k = 1; above σ₀ unevenness can pay "
+        "(values below 0).\nA target with q > ½ is always the argmax, which no fit with k = 1 can say."
+    )
+
+
+def _p(value: Any) -> str:
+    number = real(value)
+    return "< .001" if number < 0.001 else short(number, 2)

@@ -1,0 +1,80 @@
+"""Between tables and pictures: cells as plain numbers, and plain numbers (None for NaN) as floats again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from orderlens.analysis.estimate import Clusters, Estimate, Resampling, mean
+from orderlens.analysis.frames import joined_keys
+from orderlens.analysis.table import Cell
+
+Interval = dict[str, Any]
+
+
+def interval(cell: Cell) -> Interval:
+    """Return an estimate as ``{value, low, high, n}``; anything that is no estimate is undefined."""
+    if not isinstance(cell, Estimate):
+        return {"value": math.nan, "low": math.nan, "high": math.nan, "n": 0}
+    return {"value": cell.value, "low": cell.low, "high": cell.high, "n": cell.n}
+
+
+def real(value: Any) -> float:
+    """Return a number of the sidecar as a float: None is NaN."""
+    return math.nan if value is None else float(value)
+
+
+def centre(cell: Mapping[str, Any]) -> float:
+    """Return the value of an interval."""
+    return real(cell["value"])
+
+
+def arms(cell: Mapping[str, Any]) -> tuple[float, float]:
+    """Return how far an interval reaches below and above its value; 0 where it has no ends."""
+    value, low, high = (real(cell[name]) for name in ("value", "low", "high"))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return 0.0, 0.0
+    return max(value - low, 0.0), max(high - value, 0.0)
+
+
+def is_drawable(cell: Mapping[str, Any]) -> bool:
+    """Whether there is a finite value."""
+    return math.isfinite(centre(cell))
+
+
+def short(value: Any, digits: int = 2) -> str:
+    """Return a number without its leading zero, as in ``.62`` and ``−.05``; a dash when undefined."""
+    number = real(value)
+    if not math.isfinite(number):
+        return "–"
+    text = f"{abs(number):.{digits}f}"
+    sign = "−" if number < 0 and float(text) != 0 else ""
+    return sign + (text[1:] if text.startswith("0.") else text)
+
+
+def per_sequence(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return ``column`` with one row per sequence and one column per order, seeds averaged.
+
+    Sequences are told apart by task and sample id, so that the same sequence in two runs is one row.
+    """
+    keyed = frame.assign(key=joined_keys(frame, ("task", "sample_id")))
+    return keyed.pivot_table(index="key", columns="order", values=column, aggfunc="mean", sort=False)
+
+
+def paired_mean(differences: pd.Series, resampling: Resampling) -> Estimate:
+    """Return the mean of per-sequence differences (indexed by sequence) with its interval."""
+    known = differences.dropna()
+    if not len(known):
+        return Estimate.undefined("no sequence under both orders")
+    return mean(known.to_numpy(), Clusters(list(known.index), resampling))
+
+
+def in_legend_order(orders: Iterable[str]) -> list[str]:
+    """Return orders as legends list them: the fixed styles first, others by name."""
+    from orderlens.figures.style import ORDER_STYLES
+
+    rank = {name: place for place, name in enumerate(ORDER_STYLES)}
+    return sorted(set(orders), key=lambda name: (rank.get(name.partition(":")[0], len(rank)), name))

@@ -1,0 +1,124 @@
+"""Where each order is at each step of block 0, as heat maps, with its closeness to left-to-right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from orderlens.analysis.tables_generation import reveal_order
+from orderlens.errors import UndefinedFigureError
+from orderlens.figures.first_block import BlockPath, first_blocks
+from orderlens.figures.marks import footnote, order_label
+from orderlens.figures.numbers import in_legend_order, interval, real, short
+from orderlens.figures.style import look, new_figure
+from orderlens.metrics.segments import BoolArray, FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from orderlens.analysis.study import Study
+
+SHAPES = ("spearman_l2r_block0", "local_arness_block0", "global_arness_block0", "concordance_block0")
+_KINDS = (("content_share", "Blues", "content"), ("eos_share", "Purples", "EOS"))
+
+
+def data(study: Study) -> dict[str, Any]:
+    """Return per order the share of texts that reveal each place at each step, and its shape statistics."""
+    paths = first_blocks(study)
+    if not paths:
+        raise UndefinedFigureError("nothing was generated: the run holds no decoded paths")
+    shapes = {str(row["order"]): row for row in reveal_order(study)[0].rows}
+    width = int(max(path.offsets.max() for path in paths)) + 1
+    maps = []
+    for order in in_legend_order(path.order for path in paths):
+        mine = [path for path in paths if path.order == order]
+        maps.append(
+            {
+                "order": order,
+                "n": len(mine),
+                "content_share": _share(mine, [path.content for path in mine], width),
+                "eos_share": _share(mine, [path.eos for path in mine], width),
+                **{name: interval(shapes[order][name]) for name in SHAPES},
+            }
+        )
+    return {"width": width, "temperature": study.temperature, "maps": maps}
+
+
+def _share(paths: Sequence[BlockPath], flags: Sequence[BoolArray], width: int) -> FloatArray:
+    """Return the share of paths with a flagged reveal of each place (column) at each step (row) [W, W]."""
+    counts = np.zeros((width, width))
+    for path, flag in zip(paths, flags, strict=True):
+        counts[np.flatnonzero(flag), path.offsets[flag]] += 1
+    return counts / len(paths)
+
+
+def draw(data: Mapping[str, Any]) -> Figure:
+    """Draw one column per order; a second row for EOS reveals when there are any."""
+    with look():
+        kinds = [kind for kind in _KINDS if _any(data, kind[0])]
+        count = len(data["maps"])
+        figure, panels = new_figure(
+            len(kinds), count, height=0.85 + 1.55 * len(kinds), sharex=True, sharey=True
+        )
+        for row, (name, cmap, label) in enumerate(kinds):
+            line = panels[row * count : (row + 1) * count]
+            for panel, item in zip(line, data["maps"], strict=True):
+                image = _heat(panel, np.array(item[name], np.float64), cmap, data["width"])
+            bar = figure.colorbar(image, ax=line, shrink=0.85, aspect=14, pad=0.02)
+            bar.set_label(f"share of texts, {label}", fontsize=6.8)
+            bar.outline.set_linewidth(0.5)
+            line[0].set_ylabel("reveal step")
+        for panel, item in zip(panels, data["maps"], strict=False):
+            panel.set_title(_heading(item), fontsize=7.4, linespacing=1.3)
+        for panel in panels[-count:]:
+            panel.set_xlabel("place in the block")
+        footnote(figure, _note(data))
+    return figure
+
+
+def _any(data: Mapping[str, Any], name: str) -> bool:
+    return any(np.array(item[name], np.float64).any() for item in data["maps"])
+
+
+def _heat(panel: Axes, share: FloatArray, cmap: str, width: int) -> Any:
+    from matplotlib.colors import PowerNorm
+
+    panel.plot([0.5, width + 0.5], [0.5, width + 0.5], color="#9a9a9a", linewidth=0.5)
+    image = panel.imshow(
+        np.ma.masked_equal(share, 0.0),
+        cmap=cmap,
+        norm=PowerNorm(0.5, 0.0, 1.0),
+        extent=(0.5, width + 0.5, width + 0.5, 0.5),
+        interpolation="nearest",
+        zorder=2,
+    )
+    ticks = [1, *range(8, width + 1, 8)]
+    panel.set_xticks(ticks)
+    panel.set_yticks(ticks)
+    panel.grid(visible=False)
+    return image
+
+
+def _heading(item: Mapping[str, Any]) -> str:
+    rho = item["spearman_l2r_block0"]
+    ends = f" [{short(rho['low'])}, {short(rho['high'])}]" if real(rho["low"]) == real(rho["low"]) else ""
+    arness = f"local {_of(item, 'local')}, global {_of(item, 'global')}"
+    return f"{order_label(item['order'])}\nρ = {short(rho['value'])}{ends}\n{arness}"
+
+
+def _of(item: Mapping[str, Any], kind: str) -> str:
+    return short(item[f"{kind}_arness_block0"]["value"])
+
+
+def _note(data: Mapping[str, Any]) -> str:
+    n = max(item["n"] for item in data["maps"])
+    harmonic = float(np.sum(1 / np.arange(1, data["width"] + 1)) / data["width"])
+    return (
+        f"Block 0 of {n} texts per order at T = {real(data['temperature']):g}; grey line: left to right. "
+        f"ρ: Spearman of place and step on content reveals.\n"
+        "Local: AR-ness@1 as steps to the next place; global: as reveals of the leftmost mask "
+        f"({short(harmonic)} for a random order). The two are not comparable."
+    )

@@ -1,0 +1,149 @@
+"""Fig. S1: greedy decoding (stars) against sampling, in four panels, with the high-temperature band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from orderlens.analysis.tables_generation import temperature as temperature_table
+from orderlens.errors import UndefinedFigureError
+from orderlens.figures.marks import footnote, order_label
+from orderlens.figures.numbers import arms, centre, in_legend_order, interval, is_drawable
+from orderlens.figures.style import look, new_figure, order_style, panel_letters
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from orderlens.analysis.study import Study
+
+PANELS = (
+    ("external_ppl", "median external perplexity", "log"),
+    ("var", "Var(log q)", "log"),
+    ("content_mean", "content mean log q (nats)", "linear"),
+    ("eos_fraction", "EOS fraction", "linear"),
+)
+HIGH_TEMPERATURE = 1.3
+"""From here on the paper sees all orders collapse and leaves them out of comparisons."""
+COLLAPSED_PPL = 1000.0
+
+
+def data(study: Study) -> dict[str, Any]:
+    """Return per order and temperature the four panels' values, and from where every order has collapsed."""
+    if study.generated["temperature"].nunique() < 2:
+        raise UndefinedFigureError("a sweep needs traces generated at two temperatures or more")
+    series: dict[str, list[dict[str, Any]]] = {}
+    for row in temperature_table(study)[0].rows:
+        cells = {name: interval(row[name]) for name, _, _ in PANELS}
+        point = {"temperature": float(str(row["temperature"])), **cells}
+        series.setdefault(str(row["order"]), []).append(point)
+    evaluator = study.options.evaluator
+    return {
+        "series": [{"order": order, "points": series[order]} for order in in_legend_order(series)],
+        "high_temperature": HIGH_TEMPERATURE,
+        "collapsed_from": _collapsed_from(series),
+        "evaluator": None if evaluator is None else evaluator.name,
+        "n_prompts": int(study.generated["sample_id"].nunique()),
+    }
+
+
+def _collapsed_from(series: Mapping[str, list[dict[str, Any]]]) -> float:
+    """Return the lowest temperature from which every order's median perplexity stays above 1,000."""
+    low_enough = [
+        item["temperature"]
+        for points in series.values()
+        for item in points
+        if is_drawable(item["external_ppl"]) and item["external_ppl"]["value"] <= COLLAPSED_PPL
+    ]
+    known = sorted({item["temperature"] for points in series.values() for item in points})
+    measured = any(is_drawable(item["external_ppl"]) for points in series.values() for item in points)
+    above = [value for value in known if value > max(low_enough, default=-math.inf)]
+    return above[0] if measured and above else math.nan
+
+
+def draw(data: Mapping[str, Any]) -> Figure:
+    """Draw the four panels."""
+    with look():
+        figure, panels = new_figure(2, 2, height=4.9, sharex=True)
+        for panel, (name, label, scale) in zip(panels, PANELS, strict=True):
+            if _draw_panel(panel, data, name) and scale == "log":
+                panel.set_yscale("log")
+            panel.set_ylabel(label)
+            _band(panel, data, label_it=name == "external_ppl")
+        for panel in panels[2:]:
+            panel.set_xlabel("temperature")
+        panel_letters(panels)
+        handles, labels = panels[1].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), columnspacing=1.4)
+        footnote(figure, _note(data))
+    return figure
+
+
+def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
+    """Draw one quantity and tell whether there was any."""
+    any_drawn = False
+    count = len(data["series"])
+    for place, item in enumerate(data["series"]):
+        style = order_style(item["order"])
+        variant = ":" in item["order"]
+        points = [point for point in item["points"] if is_drawable(point[name])]
+        any_drawn = any_drawn or bool(points)
+        warm = [point for point in points if point["temperature"] > 0]
+        panel.errorbar(
+            [point["temperature"] for point in warm],
+            [centre(point[name]) for point in warm],
+            yerr=list(zip(*[arms(point[name]) for point in warm], strict=True)) if warm else None,
+            color=style.color,
+            linestyle=(0, (1, 1.5)) if variant else style.linestyle,
+            marker=style.marker,
+            markersize=4.2,
+            markerfacecolor="white" if variant else style.color,
+            elinewidth=0.8,
+            label=order_label(item["order"]),
+        )
+        shift = 0.035 * (place - (count - 1) / 2)
+        for point in points:
+            if point["temperature"] == 0:
+                panel.plot(shift, centre(point[name]), "*", color=style.color, markersize=9, zorder=4)
+    if not any_drawn:
+        panel.text(0.45, 0.5, "not measured", transform=panel.transAxes, ha="center", color="#5f5f5f")
+        panel.set_yticks([])
+    return any_drawn
+
+
+def _band(panel: Axes, data: Mapping[str, Any], *, label_it: bool) -> None:
+    known = sorted({point["temperature"] for item in data["series"] for point in item["points"]})
+    start, highest = float(data["high_temperature"]), known[-1]
+    panel.set_xlim(-0.12, highest + 0.08)
+    if highest < start:
+        return
+    edge = (max([value for value in known if value < start], default=start) + start) / 2
+    panel.axvspan(max(edge, start - 0.1), highest + 0.08, color="#ededed", linewidth=0, zorder=0)
+    if label_it:
+        panel.text(
+            highest + 0.05,
+            0.03,
+            "high-temperature regime",
+            transform=panel.get_xaxis_transform(),
+            ha="right",
+            fontsize=6.4,
+            color="#5f5f5f",
+        )
+
+
+def _note(data: Mapping[str, Any]) -> str:
+    evaluator = data["evaluator"] or "none (external perplexity was not measured)"
+    found = data["collapsed_from"]
+    here = (
+        f"here every order's median exceeds 1,000 from T = {found:g} on"
+        if found is not None and math.isfinite(found)
+        else "here not every order's median exceeds 1,000 at any T"
+    )
+    if data["evaluator"] is None:
+        here = "whether this run has one is not known"
+    return (
+        f"Stars: T = 0 (moved apart). Bars: 95 % intervals over {data['n_prompts']} prompts. "
+        f"Evaluator: {evaluator}.\n"
+        f"Grey: T ≥ {data['high_temperature']:g}, the paper's high-temperature regime; {here}."
+    )

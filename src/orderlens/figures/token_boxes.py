@@ -1,0 +1,206 @@
+"""Draw tokens as boxes in reading order with circled reveal numbers above them. Coordinates are inches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from orderlens.figures.marks import order_label
+from orderlens.figures.numbers import real, short
+from orderlens.figures.style import WIDTH_TEXT, look
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FONT = "DejaVu Sans Mono"
+FONT_SIZE = 6.6
+_LETTER = FONT_SIZE * 0.602 / 72
+_MARGIN, _GAP, _PAD = 0.08, 0.045, 0.045
+_BOX, _ROW, _HEAD, _BETWEEN = 0.165, 0.375, 0.36, 0.12
+_CIRCLE = 0.078
+MAX_LETTERS = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a kind of token looks: filling, edge, letters, and dashes so that grey print keeps them apart."""
+
+    fill: str
+    edge: str
+    letters: str
+    dashes: str | tuple[int, tuple[float, ...]]
+    name: str
+
+
+KINDS = {
+    "content": Kind("#dce8f5", "#2b5c8a", "#16324d", "-", "content"),
+    "eos": Kind("#7b4a9e", "#4e2a6b", "white", "-", "EOS"),
+    "special": Kind("#fbdcd7", "#b2182b", "#7a0f1d", (0, (2, 1)), "special"),
+}
+
+
+def draw_examples(data: Mapping[str, Any]) -> Figure:
+    """Draw all examples of the unmask figure."""
+    from matplotlib.figure import Figure
+
+    with look():
+        placed = [_place(item.get("tokens", [])) for item in data["examples"]]
+        legend = 0.3
+        height = legend + sum(_height(rows) for rows in placed) + _BETWEEN * len(placed)
+        figure = Figure(figsize=(WIDTH_TEXT, height), layout="constrained")
+        figure.set_layout_engine("none")  # places are computed here, in inches
+        panel = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        panel.set(xlim=(0, WIDTH_TEXT), ylim=(height, 0))
+        panel.axis("off")
+        _legend(panel, data)
+        top = legend
+        for letter, item, rows in zip("abcdefgh", data["examples"], placed, strict=False):
+            _heading(panel, letter, item, top)
+            _draw_rows(panel, rows, top + _HEAD)
+            top += _height(rows) + _BETWEEN
+    return figure
+
+
+Row = list[tuple[float, float, str, Mapping[str, Any]]]
+
+
+def _place(tokens: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return rows of (left, width, text, token), wrapped at the text width."""
+    rows: list[Row] = []
+    left = WIDTH_TEXT
+    for token in tokens:
+        text = "EOS" if token["kind"] == "eos" else visible(token["piece"])
+        width = max(len(text), 2) * _LETTER + 2 * _PAD
+        if left + width > WIDTH_TEXT - _MARGIN:
+            rows.append([])
+            left = _MARGIN
+        rows[-1].append((left, width, text, token))
+        left += width + _GAP
+    return rows
+
+
+def _height(rows: Sequence[Row]) -> float:
+    return _HEAD + _ROW * len(rows) if rows else _HEAD * 0.6
+
+
+def _draw_rows(panel: Axes, rows: Sequence[Row], top: float) -> None:
+    from matplotlib.patches import Ellipse, FancyBboxPatch
+
+    for place, row in enumerate(rows):
+        base = top + place * _ROW + 0.1
+        for left, width, text, token in row:
+            kind = KINDS[token["kind"]]
+            panel.add_patch(
+                FancyBboxPatch(
+                    (left, base),
+                    width,
+                    _BOX,
+                    boxstyle="round,pad=0,rounding_size=0.03",
+                    facecolor=kind.fill,
+                    edgecolor=kind.edge,
+                    linestyle=kind.dashes,
+                    linewidth=0.7,
+                )
+            )
+            panel.text(
+                left + width / 2,
+                base + _BOX / 2 + 0.005,
+                text,
+                family=FONT,
+                fontsize=FONT_SIZE,
+                color=kind.letters,
+                ha="center",
+                va="center_baseline",
+                parse_math=False,
+            )
+            middle = (left + width / 2, base - 0.075)
+            panel.add_patch(
+                Ellipse(
+                    middle,
+                    2 * _CIRCLE,
+                    2 * _CIRCLE,
+                    facecolor="white",
+                    edgecolor=kind.edge,
+                    linewidth=0.6,
+                    zorder=3,
+                )
+            )
+            panel.text(
+                *middle,
+                str(int(token["step"]) + 1),
+                fontsize=5.2,
+                color=kind.edge,
+                ha="center",
+                va="center_baseline",
+                zorder=4,
+            )
+
+
+def _heading(panel: Axes, letter: str, item: Mapping[str, Any], top: float) -> None:
+    panel.text(_MARGIN, top + 0.1, f"({letter})  {item['rule']}", fontsize=8.5, va="center")
+    if item.get("missing"):
+        text = "no text of this run fits the rule"
+    else:
+        rho = real(item["spearman_content"])
+        facts = [f"content ρ = {short(rho, 3)}" if math.isfinite(rho) else "content ρ undefined"]
+        if item["eos_cascade"]:
+            start, resumes = real(item["cascade_start"]), real(item["content_resumes"])
+            facts.append(f"cascade of {item['eos_cascade']} from step {start + 1:.0f}")
+            if math.isfinite(resumes):
+                facts.append(f"content resumes at step {resumes + 1:.0f}")
+        text = f"{item['sample_id']}: " + ", ".join(facts)
+    panel.text(
+        WIDTH_TEXT - _MARGIN,
+        top + 0.1,
+        visible(text, limit=110, spaces=False),
+        fontsize=6.6,
+        color="#5f5f5f",
+        ha="right",
+        va="center",
+        parse_math=False,
+    )
+
+
+def _legend(panel: Axes, data: Mapping[str, Any]) -> None:
+    from matplotlib.patches import Rectangle
+
+    title = f"{order_label(data['order'])}, block 0, T = {real(data['temperature']):g}: circles count reveals"
+    panel.text(_MARGIN, 0.15, title, fontsize=7.5, va="center")
+    left = WIDTH_TEXT - 2.05
+    for kind in KINDS.values():
+        panel.add_patch(
+            Rectangle(
+                (left, 0.1),
+                0.13,
+                0.1,
+                facecolor=kind.fill,
+                edgecolor=kind.edge,
+                linestyle=kind.dashes,
+                linewidth=0.7,
+            )
+        )
+        panel.text(left + 0.18, 0.15, kind.name, fontsize=7.0, va="center")
+        left += 0.72
+
+
+def visible(text: str, limit: int = MAX_LETTERS, *, spaces: bool = True) -> str:
+    """Return ``text`` with blanks made visible, letters the font lacks replaced, and its middle cut."""
+    shown = text
+    if spaces:
+        for blank, sign in ((" ", "·"), ("\n", "↵"), ("\t", "→"), ("\r", "↵")):
+            shown = shown.replace(blank, sign)
+    known = _letters()
+    shown = "".join(letter if ord(letter) in known and letter.isprintable() else "□" for letter in shown)
+    return shown if len(shown) <= limit else f"{shown[: limit // 2]}…{shown[len(shown) - limit // 2 + 1 :]}"
+
+
+@lru_cache(maxsize=1)
+def _letters() -> frozenset[int]:
+    """Return the code points that the monospaced font has."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    return frozenset(get_font(findfont(FontProperties(family=FONT))).get_charmap())

@@ -1,0 +1,108 @@
+"""Paired comparisons between orders and temperatures, resampled by prompt. Numbers in, estimates out.
+
+Shape letters: C prompts, K columns (an order, or an order at a temperature), B resamples, S statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from orderlens.analysis.estimate import Clusters, Estimate, Resampling
+from orderlens.metrics.segments import FloatArray, divide
+
+Function = Callable[[FloatArray], FloatArray]
+
+
+class Paired:
+    """A table with one row per prompt and one column per thing compared; rows are resampled whole."""
+
+    def __init__(self, wide: pd.DataFrame, resampling: Resampling) -> None:
+        self.columns = [str(name) for name in wide.columns]
+        self._values = wide.to_numpy(np.float64)
+        self._clusters = Clusters(list(wide.index), resampling)
+
+    def place(self, column: str) -> int:
+        """Return the column's number."""
+        return self.columns.index(column)
+
+    def of_means(self, function: Function, why: str = "no value") -> list[Estimate]:
+        """Return statistics of the columns' means; ``function`` takes means [B, K] and returns [B, S]."""
+        known = np.isfinite(self._values)
+        filled = np.where(known, self._values, 0.0)
+
+        def statistic(counts_BC: FloatArray) -> FloatArray:
+            return function(divide(counts_BC @ filled, counts_BC @ known.astype(np.float64)))
+
+        return self._estimates(statistic, why)
+
+    def of_medians(self, function: Function, why: str = "no value") -> list[Estimate]:
+        """Return statistics of the columns' medians; ``function`` takes medians [B, K] and returns [B, S]."""
+        return self._estimates(lambda counts: function(weighted_medians(self._values, counts)), why)
+
+    def _estimates(self, statistic: Function, why: str) -> list[Estimate]:
+        n = len(self._values)
+        if not n:
+            return [Estimate.undefined(why)]
+        values = statistic(np.ones((1, n)))[0]
+        draws = self._clusters.draws(statistic)
+        out = []
+        for place, value in enumerate(values):
+            low, high = self._clusters.interval(draws[:, place]) if draws.ndim > 1 else (math.nan, math.nan)
+            defined = math.isfinite(value)
+            out.append(
+                Estimate(float(value) if defined else math.nan, low, high, n, why=None if defined else why)
+            )
+        return out
+
+
+def weighted_medians(values_CK: FloatArray, counts_BC: FloatArray) -> FloatArray:
+    """Return the median of every column under every resample [B, K]; undefined entries do not count."""
+    out = np.full((len(counts_BC), values_CK.shape[1]), np.nan)
+    for column in range(values_CK.shape[1]):
+        rows = np.flatnonzero(np.isfinite(values_CK[:, column]))
+        if not len(rows):
+            continue
+        rows = rows[np.argsort(values_CK[rows, column], kind="stable")]
+        ordered = values_CK[rows, column]
+        above = np.cumsum(counts_BC[:, rows], axis=1)
+        half = above[:, -1:] / 2
+        low = np.minimum((above < half).sum(axis=1), len(rows) - 1)
+        high = np.minimum((above <= half).sum(axis=1), len(rows) - 1)
+        out[:, column] = np.where(above[:, -1] > 0, (ordered[low] + ordered[high]) / 2, np.nan)
+    return out
+
+
+def stack(*parts: FloatArray) -> FloatArray:
+    """Return statistics [B] side by side [B, S]."""
+    return np.stack(parts, axis=1)
+
+
+def rank_rows(x_BK: FloatArray, y_BK: FloatArray) -> FloatArray:
+    """Return the Spearman correlation of each row of ``x`` with the same row of ``y`` [B]."""
+    from scipy.stats import rankdata
+
+    u, v = rankdata(x_BK, axis=1), rankdata(y_BK, axis=1)
+    u, v = u - u.mean(axis=1, keepdims=True), v - v.mean(axis=1, keepdims=True)
+    scale = np.sqrt((u * u).sum(axis=1) * (v * v).sum(axis=1))
+    rho = divide((u * v).sum(axis=1), scale)
+    bad = ~(np.isfinite(x_BK).all(axis=1) & np.isfinite(y_BK).all(axis=1))
+    return np.where(bad, np.nan, rho)
+
+
+def wide_of(frame: pd.DataFrame, column: str, keys: Sequence[str] = ("order",)) -> pd.DataFrame:
+    """Return ``column`` with one row per prompt; columns are named by ``keys`` joined with ``@``."""
+    from orderlens.analysis.frames import joined_keys
+
+    named = frame.assign(
+        prompt=joined_keys(frame, ("task", "sample_id")),
+        what=["@".join(_name(value) for value in row) for row in frame[list(keys)].itertuples(index=False)],
+    )
+    return named.pivot_table(index="prompt", columns="what", values=column, aggfunc="mean", sort=False)
+
+
+def _name(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,114 @@
+"""External perplexity as a stage of its own: scores are kept by text, so nothing is scored twice.
+
+``StoredScores`` stands in for the evaluator afterwards, which lets tables and figures be made again without
+any model. Knows nothing of orders or temperatures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from orderlens.errors import OrderLensError, RunError, one_line
+from orderlens.metrics.external import OFFLINE_EVALUATOR, CausalEvaluator, load_evaluator
+from orderlens.metrics.segments import FloatArray
+from orderlens.replicate.plan import is_bundled
+from orderlens.store.reader import Run, open_run
+from orderlens.store.writer import execute, open_writer
+
+Pair = tuple[str, str]
+UNIT = 256
+"""Texts per work unit."""
+
+
+def pair_key(pair: Pair) -> str:
+    """Return a digest of a prompt and its continuation."""
+    state = hashlib.blake2b(digest_size=16)
+    for text in pair:
+        data = text.encode("utf-8", "surrogatepass")
+        state.update(len(data).to_bytes(8, "little") + data)
+    return state.hexdigest()
+
+
+class StoredScores:
+    """An evaluator that only remembers: it answers for the texts that were scored before."""
+
+    def __init__(self, name: str, scores: Mapping[str, FloatArray]) -> None:
+        self.name = name
+        self._scores = scores
+
+    @classmethod
+    def of(cls, run: Run, name: str) -> StoredScores:
+        """Read the scores of one evaluator from the ``external`` tables of ``run``."""
+        if "external" not in run.tables:
+            return cls(name, {})
+        rows = run.table("external").to_arrow(["evaluator", "text_key", "logprobs"]).to_pylist()
+        mine = (row for row in rows if row["evaluator"] == name)
+        return cls(name, {row["text_key"]: np.array(row["logprobs"], np.float64) for row in mine})
+
+    def token_logprobs(self, pairs: Sequence[Pair]) -> list[FloatArray]:
+        """Return the stored log-probabilities of each continuation's tokens."""
+        keys = [pair_key(pair) for pair in pairs]
+        missing = sum(key not in self._scores for key in keys)
+        if missing:
+            raise RunError(f"{missing} of {len(keys)} texts were not scored by {self.name}; resume the run")
+        return [self._scores[key] for key in keys]
+
+
+def find_evaluator(spec: str, device: str | None) -> tuple[CausalEvaluator | None, str | None]:
+    """Return the evaluator, or None and the reason why there is none."""
+    if spec == OFFLINE_EVALUATOR and not is_bundled(spec):
+        return None, "its weights are not part of this installation"
+    try:
+        return load_evaluator(spec, device), None
+    except OrderLensError as error:
+        return None, one_line(error)
+
+
+def external_folder(runs: Path, evaluator: str) -> Path:
+    """Return the folder of an evaluator's scores."""
+    name = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in evaluator)
+    return runs / f"external-{name}"
+
+
+def score_texts(
+    run: Run, evaluator: CausalEvaluator, folder: Path, advance: Callable[[int], None] | None = None
+) -> StoredScores:
+    """Score every generated text of ``run`` that ``folder`` does not know yet."""
+    units = dict(_units(run))
+
+    def work(pairs: Sequence[Pair]) -> dict[str, pa.Table]:
+        rows = evaluator.token_logprobs(pairs)
+        if advance is not None:
+            advance(len(pairs))
+        columns = {
+            "evaluator": pa.repeat(evaluator.name, len(pairs)),
+            "text_key": pa.array([pair_key(pair) for pair in pairs]),
+            "logprobs": pa.array([row.tolist() for row in rows], pa.list_(pa.float64())),
+        }
+        return {"external": pa.table(columns)}
+
+    with open_writer(folder, {"kind": "external", "evaluator": evaluator.name}) as writer:
+        execute(writer, units, work)
+    return StoredScores.of(open_run(folder), evaluator.name)
+
+
+def count_texts(run: Run) -> int:
+    """Return how many different texts there are to score."""
+    return sum(len(pairs) for _, pairs in _units(run))
+
+
+def _units(run: Run) -> Iterator[tuple[str, list[Pair]]]:
+    """Yield fixed groups of distinct (prompt, text) pairs, keyed by their content."""
+    table = run.outputs().to_arrow(["temperature", "prompt_text", "text"])
+    rows = table.filter(table["temperature"].is_valid())
+    texts = zip(rows["prompt_text"].to_pylist(), rows["text"].to_pylist(), strict=True)
+    pairs = sorted({(prompt or "", text) for prompt, text in texts if text})
+    for start in range(0, len(pairs), UNIT):
+        group = pairs[start : start + UNIT]
+        digest = hashlib.blake2b("".join(pair_key(pair) for pair in group).encode(), digest_size=12)
+        yield digest.hexdigest(), group

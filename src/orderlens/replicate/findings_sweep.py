@@ -1,0 +1,285 @@
+"""The findings on sampling temperature: greedy is best, Var grows, max-prob is the most stable order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from orderlens.analysis.estimate import Estimate
+from orderlens.analysis.study import Study
+from orderlens.metrics.segments import FloatArray
+from orderlens.replicate.compare import Paired, stack, wide_of
+from orderlens.replicate.verdicts import Number, Verdict, above, few_prompts, judge
+
+ORDERS = ("forced-ar", "max-prob", "top-margin", "random")
+VARIANT = "max-prob:select=argmax"
+COLLAPSED_PPL, HIGH = 1000.0, 1.3
+_PAPER_VAR = {"max-prob": 1.50, "forced-ar": 26.3, "top-margin": 31.4, "random": 27.5}
+_PAPER_PPL = {"forced-ar": 7.56, "max-prob": 7.54, "top-margin": 7.47, "random": 11.64}
+NO_PPL = "external perplexity was not measured"
+
+
+_TWO_RULES = (
+    "By default max-prob compares drawn tokens, which favours likely draws and so cools the sampling by "
+    "itself; the argmax rule chooses the position first and then draws."
+)
+
+
+class Sweep:
+    """Medians of external perplexity and means of Var by order and temperature, resampled by prompt."""
+
+    def __init__(self, study: Study) -> None:
+        frame = study.generated
+        self.n = int(frame["sample_id"].nunique())
+        self.temperatures = sorted(float(value) for value in frame["temperature"].unique())
+        self.warm = [value for value in self.temperatures if value > 0]
+        self.measured = study.external is not None
+        keys, resampling = ("order", "temperature"), study.options.resampling
+        self.var = Paired(wide_of(frame, "var", keys), resampling)
+        self.distinct = Paired(wide_of(frame, "distinct_3", keys), resampling)
+        if study.external is not None:
+            scored = frame.assign(ppl=np.exp(study.external["nll"].reindex(frame.index)))
+            self.ppl = Paired(wide_of(scored, "ppl", keys), resampling)
+
+    def orders(self, table: Paired, temperature: float) -> list[str]:
+        """Return the orders that have values at T = 0 and at ``temperature``."""
+        wanted = (*ORDERS, VARIANT)
+        return [o for o in wanted if {cell(_greedy(o), 0.0), cell(o, temperature)} <= set(table.columns)]
+
+    def near_one(self) -> float:
+        """Return the temperature nearest to 1, where the paper compares orders."""
+        return min(self.warm, key=lambda value: abs(value - 1.0), default=float("nan"))
+
+    def median(self, order: str, temperature: float) -> Estimate:
+        """Return the median external perplexity."""
+        if not self.measured or cell(order, temperature) not in self.ppl.columns:
+            return Estimate.undefined(NO_PPL if not self.measured else "not generated")
+        at = self.ppl.place(cell(order, temperature))
+        return self.ppl.of_medians(lambda m: m[:, [at]])[0]
+
+    def mean_var(self, order: str, temperature: float) -> Estimate:
+        """Return the mean Var."""
+        if cell(order, temperature) not in self.var.columns:
+            return Estimate.undefined("not generated")
+        at = self.var.place(cell(order, temperature))
+        return self.var.of_means(lambda m: m[:, [at]])[0]
+
+
+def cell(order: str, temperature: float) -> str:
+    """Return the column of an order at a temperature."""
+    return f"{order}@{temperature:g}"
+
+
+def _greedy(order: str) -> str:
+    return "max-prob" if order == VARIANT else order  # at T = 0 both selection rules are the same
+
+
+def sweep_findings(study: Study) -> list[Verdict]:
+    """Return the verdicts that need a temperature sweep."""
+    sweep = Sweep(study)
+    return [
+        greedy_lowest(sweep),
+        var_grows(sweep),
+        max_prob_stable(sweep),
+        spread_grows(sweep),
+        high_temperature(sweep),
+    ]
+
+
+def greedy_lowest(sweep: Sweep) -> Verdict:
+    """Is T = 0 the lowest point of every order's perplexity curve?"""
+    checks, numbers = [], []
+    for order in ORDERS:
+        gap = _over_greedy(sweep, order)
+        checks.append(gap)
+        numbers.append(
+            Number(f"median external PPL at T = 0, {order}", sweep.median(order, 0.0), _PAPER_PPL[order], 2)
+        )
+        numbers.append(Number(f"lowest median at T > 0 minus that, {order}", gap, "above 0", 2))
+    distinct = [_distinct(sweep, value) for value in (0.0, sweep.near_one())] if sweep.warm else []
+    numbers += [Number(f"Distinct-3 of max-prob at T = {t:g}", c) for t, c in distinct]
+    return Verdict(
+        "greedy-lowest",
+        "For every order greedy decoding has the lowest external perplexity.",
+        "Appendix C, Q1",
+        judge(checks),
+        "for each order the lowest median at T > 0 exceeds the median at T = 0.",
+        tuple(numbers),
+        (
+            "Low perplexity is also what repetitive text gets: read it beside Distinct-3.",
+            *few_prompts(sweep.n),
+        ),
+    )
+
+
+def _distinct(sweep: Sweep, temperature: float) -> tuple[float, Estimate]:
+    name = cell("max-prob", temperature)
+    if name not in sweep.distinct.columns:
+        return temperature, Estimate.undefined("not generated")
+    at = sweep.distinct.place(name)
+    return temperature, sweep.distinct.of_means(lambda m: m[:, [at]])[0]
+
+
+def _over_greedy(sweep: Sweep, order: str) -> Estimate:
+    if not sweep.measured:
+        return Estimate.undefined(NO_PPL)
+    warm = [cell(order, value) for value in sweep.warm if cell(order, value) in sweep.ppl.columns]
+    if not warm or cell(order, 0.0) not in sweep.ppl.columns:
+        return Estimate.undefined("not generated at T = 0 and above")
+    cold, places = sweep.ppl.place(cell(order, 0.0)), [sweep.ppl.place(name) for name in warm]
+    return sweep.ppl.of_medians(lambda m: stack(np.nanmin(m[:, places], axis=1) - m[:, cold]))[0]
+
+
+def var_grows(sweep: Sweep) -> Verdict:
+    """Does Var rise with temperature for every order?"""
+    checks, numbers, steps = [], [], 0
+    top = sweep.near_one()
+    for order in ORDERS:
+        rise = _var_rise(sweep, order)
+        checks.append(rise)
+        values = [sweep.mean_var(order, value).value for value in sweep.temperatures]
+        steps += int(np.sum(np.diff(values) <= 0))
+        numbers.append(Number(f"smallest rise of Var from T = 0, {order}", rise, "above 0"))
+        numbers.append(
+            Number(
+                f"Var at T = {top:g}, {order}",
+                sweep.mean_var(order, top),
+                _PAPER_VAR[order] if top == 1 else None,
+            )
+        )
+    return Verdict(
+        "var-grows",
+        "Var(log q) grows with temperature for every order; greedy has the smallest.",
+        "Appendix C, Q1",
+        judge(checks),
+        "for each order Var at every T > 0 exceeds Var at T = 0.",
+        tuple(numbers),
+        (
+            f"Steps between neighbouring temperatures at which Var does not rise: {steps}.",
+            *few_prompts(sweep.n),
+        ),
+    )
+
+
+def _var_rise(sweep: Sweep, order: str) -> Estimate:
+    warm = [cell(order, value) for value in sweep.warm if cell(order, value) in sweep.var.columns]
+    if not warm or cell(order, 0.0) not in sweep.var.columns:
+        return Estimate.undefined("not generated at T = 0 and above")
+    cold, places = sweep.var.place(cell(order, 0.0)), [sweep.var.place(name) for name in warm]
+    return sweep.var.of_means(lambda m: stack(m[:, places].min(axis=1) - m[:, cold]))[0]
+
+
+def max_prob_stable(sweep: Sweep) -> Verdict:
+    """Does max-prob change least between greedy and T near 1, under either selection rule?"""
+    top = sweep.near_one()
+    decisive = [_lead(sweep, "max-prob", top, "ppl"), _lead(sweep, "max-prob", top, "var")]
+    numbers = [
+        Number(
+            f"rise of log median PPL to T = {top:g}: smallest other − max-prob",
+            decisive[0],
+            2.23 if top == 1 else None,
+        ),
+        Number(f"Var at T = {top:g}: smallest other − max-prob", decisive[1], 24.8 if top == 1 else None),
+        Number("the first with the argmax rule", _lead(sweep, VARIANT, top, "ppl")),
+        Number("the second with the argmax rule", _lead(sweep, VARIANT, top, "var")),
+    ]
+    paper = {"forced-ar": 96, "max-prob": 10.35, "top-margin": 224} if top == 1 else {}
+    name = f"median external PPL at T = {top:g}"
+    numbers += [
+        Number(f"{name}, {order}", sweep.median(order, top), paper.get(order), 1)
+        for order in (*ORDERS, VARIANT)
+    ]
+    return Verdict(
+        "max-prob-stable",
+        "Under sampling max-prob changes least: its perplexity rises most slowly and its Var stays lowest.",
+        "Appendix C, Q2",
+        judge(decisive),
+        "max-prob's rise of log perplexity and its Var lie below those of every other order.",
+        tuple(numbers),
+        (_TWO_RULES, *few_prompts(sweep.n)),
+    )
+
+
+def _lead(sweep: Sweep, order: str, top: float, kind: str) -> Estimate:
+    """Return how far ``order`` lies below the nearest of the other orders (the other rule left out)."""
+    if kind == "ppl" and not sweep.measured:
+        return Estimate.undefined(NO_PPL)
+    table = sweep.ppl if kind == "ppl" else sweep.var
+    known = sweep.orders(table, top)
+    others = [name for name in known if name not in ("max-prob", VARIANT)]
+    if order not in known or not others:
+        return Estimate.undefined("not generated at both temperatures")
+    hot = [table.place(cell(name, top)) for name in (order, *others)]
+    cold = [table.place(cell(_greedy(name), 0.0)) for name in (order, *others)]
+
+    def rise(m: FloatArray) -> FloatArray:
+        values = np.log(m[:, hot] / m[:, cold]) if kind == "ppl" else m[:, hot]
+        return stack(values[:, 1:].min(axis=1) - values[:, 0])
+
+    return (table.of_medians if kind == "ppl" else table.of_means)(rise)[0]
+
+
+def spread_grows(sweep: Sweep) -> Verdict:
+    """Does the difference between orders grow with temperature?"""
+    top = sweep.near_one()
+    paper = {0.0: 4.2, 0.3: 5.1, 0.7: 20.9, 1.0: 495}
+    shown = [value for value in sweep.temperatures if value <= 1.0]
+    numbers = [
+        Number(f"spread of median PPL at T = {t:g}", _spread(sweep, [t]), paper.get(t), 2) for t in shown
+    ]
+    growth = _spread(sweep, [0.0, top])
+    return Verdict(
+        "spread-grows",
+        "The spread of external perplexity across orders grows from greedy to moderate sampling.",
+        "Appendix C, Q2",
+        judge([growth]),
+        f"the log of the spread at T = {top:g} over the spread at T = 0 lies above 0.",
+        (
+            Number(f"log of spread at T = {top:g} ÷ spread at T = 0", growth, 4.77 if top == 1 else None, 2),
+            *numbers,
+        ),
+        few_prompts(sweep.n),
+    )
+
+
+def _spread(sweep: Sweep, temperatures: Sequence[float]) -> Estimate:
+    """Return the range across the four orders at one temperature, or the log ratio of two ranges."""
+    if not sweep.measured:
+        return Estimate.undefined(NO_PPL)
+    names = [[cell(order, value) for order in ORDERS] for value in temperatures]
+    if not all(name in sweep.ppl.columns for group in names for name in group):
+        return Estimate.undefined("not all four orders were generated")
+    places = [[sweep.ppl.place(name) for name in group] for group in names]
+
+    def statistic(m: FloatArray) -> FloatArray:
+        ranges = [np.ptp(m[:, group], axis=1) for group in places]
+        return stack(ranges[0] if len(ranges) == 1 else np.log(ranges[1] / ranges[0]))
+
+    return sweep.ppl.of_medians(statistic)[0]
+
+
+def high_temperature(sweep: Sweep) -> Verdict:
+    """Do all orders collapse at T ≥ 1.3?"""
+    hot = [value for value in sweep.warm if value >= HIGH]
+    checks, numbers = [], []
+    for value in hot:
+        cells = [sweep.median(order, value) for order in ORDERS]
+        lowest = min(cells, key=lambda item: item.value if item.is_defined else np.inf)
+        checks.append(above(lowest, COLLAPSED_PPL))
+        numbers.append(
+            Number(f"lowest median external PPL across orders at T = {value:g}", lowest, "above 1000", 0)
+        )
+    if not hot:
+        numbers.append(
+            Number("median external PPL at T ≥ 1.3", Estimate.undefined("no such temperature in this run"))
+        )
+    return Verdict(
+        "high-temperature",
+        "From T = 1.3 on every order collapses: median external perplexity exceeds 1,000.",
+        "Appendix C, high-temperature regime",
+        judge(checks),
+        "at every T ≥ 1.3 the lowest median across orders exceeds 1,000.",
+        tuple(numbers),
+        ("The threshold belongs to GPT-2 Large; another evaluator has another scale.", *few_prompts(sweep.n)),
+    )

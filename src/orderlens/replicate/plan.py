@@ -1,0 +1,200 @@
+"""What a replication computes: the presets, and the record that a resumed one must match.
+
+``full`` is the paper's protocol with our controls (8 random seeds, both selection rules of max-prob);
+``demo`` keeps every stage but shrinks them until two processor cores finish in minutes. Knows no model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from orderlens.errors import RunError, StorageError, UnknownNameError, UserInputError
+from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR
+from orderlens.registry import suggest
+
+PLAN_FILE = "plan.json"
+GENERATED = ("forced-ar", "max-prob", "top-margin", "random")
+SWEPT = (*GENERATED, "max-prob:select=argmax")
+"""At T > 0 max-prob has two readings: compare drawn tokens, or choose the position first and then draw."""
+ORACLES = ("oracle-max-q", "oracle-margin", "oracle-min-q")
+
+
+def scored_orders(random_seeds: int) -> tuple[str, ...]:
+    """Return the scored orders: the paper's six, the confidence-first rules, and several random seeds."""
+    drawn = tuple(f"random:{seed}" for seed in range(random_seeds))
+    return ("forced-ar", "reverse-ar", *drawn, "max-prob", "top-margin", *ORACLES)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that decides the numbers of a replication.
+
+    Attributes:
+        preset: demo, quick or full.
+        model: spec of the model under study.
+        data: file or built-in name.
+        n_sequences: texts wanted, chosen by hash of their id; 0 lets the demo size itself to the machine.
+        prefix_tokens: tokens of prompt.
+        target_tokens: tokens scored, and generated.
+        block_size: tokens per block.
+        score_orders: orders of the fixed-sequence stage.
+        generate_orders: orders of greedy generation.
+        sweep_orders: orders of the temperature sweep.
+        temperatures: of the sweep, all above 0; T = 0 is the greedy stage.
+        measured_sequences: texts on which noise floor and circulation are measured.
+        measured_orders: orders on which they are measured.
+        circulation_pairs: adjacent swaps per measured text and order.
+        evaluator: autoregressive evaluator of external perplexity.
+        seed: of the token draws at T > 0.
+        batch_size: texts per work unit.
+    """
+
+    preset: str
+    model: str
+    data: str
+    n_sequences: int
+    prefix_tokens: int = 32
+    target_tokens: int = 128
+    block_size: int = 32
+    score_orders: tuple[str, ...] = scored_orders(8)
+    generate_orders: tuple[str, ...] = GENERATED
+    sweep_orders: tuple[str, ...] = SWEPT
+    temperatures: tuple[float, ...] = (0.3, 0.5, 0.7, 1.0, 1.3, 1.5, 2.0)
+    measured_sequences: int = 16
+    measured_orders: tuple[str, ...] = ("forced-ar", "random:0")
+    circulation_pairs: int = 16
+    evaluator: str = OFFLINE_EVALUATOR
+    seed: int = 0
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("n_sequences", 0),
+            ("prefix_tokens", 0),
+            ("target_tokens", 1),
+            ("batch_size", 1),
+        ):
+            if getattr(self, name) < least:
+                raise UserInputError(f"{name}={getattr(self, name)} must be at least {least}")
+        wrong = [value for value in self.temperatures if not 0 < value < math.inf]
+        if wrong:
+            raise UserInputError(f"temperature {wrong[0]:g} of the sweep must be a finite number above 0")
+
+    def states_per_sequence(self) -> int:
+        """Return how many model states one text costs in all stages, about one per revealed token."""
+        decoded = len(self.generate_orders) + len(self.temperatures) * len(self.sweep_orders)
+        return self.target_tokens * (len(self.score_orders) + decoded)
+
+    def record(self) -> dict[str, Any]:
+        """Return the plan as plain JSON values."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {
+        "n_sequences": 0,
+        "target_tokens": 64,
+        "score_orders": scored_orders(4),
+        "temperatures": (0.5, 1.0),
+        "measured_sequences": 2,
+        "circulation_pairs": 8,
+        "batch_size": 4,
+    },
+    "quick": {"n_sequences": 100},
+    "full": {"n_sequences": 1000, "measured_sequences": 64},
+}
+DEMO_BUDGET_S = 150.0
+DEMO_RANGE = (4, 24)
+"""Seconds that the decoding stages of the demo may take, and the numbers of texts it chooses between."""
+
+
+def is_bundled(name: str) -> bool:
+    """Whether the weights of a bundled model came with this installation (and torch to run them)."""
+    weights = files("orderlens").joinpath(f"data/models/{name}/model.safetensors")
+    return weights.is_file() and find_spec("torch") is not None
+
+
+def demo_model() -> str:
+    """Return the model of the demo: the bundled one, or the exact control where it is missing."""
+    return "tiny" if is_bundled("tiny") else "hmm"
+
+
+def choose_evaluator(wanted: str, model: str) -> str:
+    """Return the evaluator that ``auto`` means: the paper's for hub models, the bundled one otherwise."""
+    if wanted != "auto":
+        return wanted
+    return DEFAULT_EVALUATOR if model.startswith("hf:") else OFFLINE_EVALUATOR
+
+
+def make_plan(preset: str, model: str, data: str, **changes: Any) -> Plan:
+    """Return the plan of a preset; ``changes`` override its fields, None keeps them."""
+    if preset not in PRESETS:
+        raise UnknownNameError(
+            f"unknown preset '{preset}'{suggest(preset, PRESETS)} (known: {', '.join(PRESETS)})"
+        )
+    given = {name: value for name, value in changes.items() if value is not None}
+    return Plan(**{"preset": preset, "model": model, "data": data, **PRESETS[preset], **given})
+
+
+def sized(plan: Plan, seconds_per_state: float) -> Plan:
+    """Return the plan with a number of texts that fits the demo's time on this machine."""
+    if plan.n_sequences:
+        return plan
+    cost = max(seconds_per_state, 1e-9) * plan.states_per_sequence()
+    low, high = DEMO_RANGE
+    return replace(plan, n_sequences=int(min(max(DEMO_BUDGET_S / cost, low), high)))
+
+
+def kept_plan(folder: Path, plan: Plan) -> Plan | None:
+    """Return the plan that ``folder`` was started with, None for a new folder.
+
+    Raises:
+        RunError: it was started with another one; the message names what differs.
+    """
+    path = folder / PLAN_FILE
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["plan"]
+        known = {field.name for field in fields(Plan)}
+        old = Plan(**{name: _tuples(value) for name, value in found.items() if name in known})
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is damaged ({error}); choose a new folder") from None
+    differing = [name for name in known if _differs(name, old, plan)]
+    if differing:
+        name = min(differing)
+        raise RunError(
+            f"{folder} holds a replication with another {name} ({getattr(old, name)}, asked for "
+            f"{getattr(plan, name)}); choose a new folder or the same options"
+        )
+    return replace(old, evaluator=plan.evaluator)
+
+
+def _differs(name: str, old: Plan, new: Plan) -> bool:
+    if name == "n_sequences" and not new.n_sequences:  # the demo keeps the size it once chose
+        return False
+    if name == "evaluator":  # external scores have folders of their own
+        return False
+    return bool(getattr(old, name) != getattr(new, name))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def save_plan(folder: Path, plan: Plan, extra: Mapping[str, Any]) -> None:
+    """Write the plan and what is known of the data beside it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"plan": plan.record(), **extra}, indent=2, ensure_ascii=False)
+        (folder / PLAN_FILE).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write to {folder}: {error.strerror or error}") from error

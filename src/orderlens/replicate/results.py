@@ -1,0 +1,103 @@
+"""Everything that comes from the stored traces: tables, figures, verdicts, the page. Needs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orderlens.analysis import Options, Study, Table, as_json, beside_paper, render
+from orderlens.analysis.tables import TABLES
+from orderlens.errors import StorageError
+from orderlens.figures.catalogue import Drawn, draw_figures
+from orderlens.figures.save import save_data
+from orderlens.metrics.external import CausalEvaluator
+from orderlens.replicate.findings_decoding import decoding_findings
+from orderlens.replicate.findings_fixed import fixed_findings
+from orderlens.replicate.findings_sweep import sweep_findings
+from orderlens.replicate.page import write_page
+from orderlens.replicate.plan import Plan
+from orderlens.replicate.verdicts import Verdict, render_text
+from orderlens.store.reader import open_run
+
+TABLES_OF = {
+    "score": ("fixed-sequence", "coherence", "theory"),
+    "generate": ("generation", "reveal-order"),
+    "sweep": ("temperature",),
+}
+"""Which tables each kind of traces fills."""
+_RUNS = {"score": ("score", "measure"), "generate": ("generate", "tokens"), "sweep": ("generate", "sweep")}
+_SUFFIXES = {"text": "txt", "csv": "csv", "latex": "tex"}
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What was made of the traces."""
+
+    folder: Path
+    tables: tuple[Table, ...]
+    verdicts: tuple[Verdict, ...]
+    figures: tuple[Drawn, ...]
+    page: Path
+
+
+def open_studies(runs: Path, evaluator: CausalEvaluator | None) -> dict[str, Study]:
+    """Return one study per kind of traces; ``sweep`` holds the greedy texts as well."""
+    found = {}
+    for kind, names in _RUNS.items():
+        places = [runs / name for name in names if (runs / name).is_dir()]
+        if (runs / kind).is_dir():
+            found[kind] = Study(open_run(places), Options(evaluator=evaluator))
+    return found
+
+
+def write_results(
+    folder: Path, plan: Plan, evaluator: CausalEvaluator | None, why_none: str | None, notes: Sequence[str]
+) -> Results:
+    """Make tables, verdicts, figures and the page from the runs in ``folder``."""
+    studies = open_studies(folder / "runs", evaluator)
+    tables = tuple(_explained(table, why_none) for table in build(studies))
+    verdicts = tuple(judge_all(studies))
+    drawn = tuple(draw_figures(studies, folder / "figures"))
+    try:
+        for table in tables:
+            save_table(folder / "tables", table)
+        save_data({"verdicts": [item.record() for item in verdicts]}, folder / "verdicts.json")
+        (folder / "verdicts.txt").write_text(render_text(verdicts), encoding="utf-8")
+        page = write_page(folder / "index.html", plan, tables, verdicts, drawn, notes)
+    except OSError as error:
+        raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
+    return Results(folder, tables, verdicts, drawn, page)
+
+
+def build(studies: dict[str, Study]) -> list[Table]:
+    """Return the tables of all studies, the same that ``orderlens analyze`` prints for those runs."""
+    return [
+        table
+        for kind, names in TABLES_OF.items()
+        if kind in studies
+        for name in names
+        for table in TABLES[name].build(studies[kind])
+    ]
+
+
+def judge_all(studies: dict[str, Study]) -> list[Verdict]:
+    """Return the verdicts in the paper's order."""
+    out = fixed_findings(studies["score"]) if "score" in studies else []
+    out += decoding_findings(studies["generate"]) if "generate" in studies else []
+    return out + (sweep_findings(studies["sweep"]) if "sweep" in studies else [])
+
+
+def _explained(table: Table, why_none: str | None) -> Table:
+    if why_none and table.name in ("generation", "temperature"):
+        return table.with_notes([f"External perplexity is missing: {why_none}."])
+    return table
+
+
+def save_table(folder: Path, table: Table) -> None:
+    """Write one table as text, CSV, LaTeX and JSON, with the paper's values beside ours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    full = beside_paper(table)
+    for form, suffix in _SUFFIXES.items():
+        (folder / f"{table.name}.{suffix}").write_text(render([full], form), encoding="utf-8")
+    save_data(as_json(full), folder / f"{table.name}.json")

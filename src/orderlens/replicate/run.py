@@ -1,0 +1,273 @@
+"""The stages of a replication: each is a run folder of its own, resumed where it stopped.
+
+Everything after the last forward pass comes from the stored traces. Layout of the folder: ``plan.json``,
+``runs/`` (score, measure, generate, sweep, tokens, external-…), ``tables/``, ``figures/``, ``verdicts.json``,
+``verdicts.txt``, ``index.html``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from orderlens import api
+from orderlens.datafiles import LoadedData, SplitRule, load_samples
+from orderlens.decode.score import score_batch
+from orderlens.measure import circulation_table, noise_table
+from orderlens.models.loading import load_model
+from orderlens.models.protocol import Model
+from orderlens.orders import parse_orders
+from orderlens.replicate.external import (
+    StoredScores,
+    count_texts,
+    external_folder,
+    find_evaluator,
+    score_texts,
+)
+from orderlens.replicate.plan import Plan, kept_plan, save_plan, sized
+from orderlens.replicate.results import Results, write_results
+from orderlens.samples import EncodedSample, Sample, encode_samples
+from orderlens.store.reader import open_run
+from orderlens.store.writer import execute, open_writer
+
+Show = Callable[[str], AbstractContextManager[api.ProgressSink | None]]
+"""Opens a progress bar with a label; replicate() advances it by tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a replication left behind.
+
+    Attributes:
+        plan: what was computed.
+        results: tables, verdicts and figures.
+        seconds: wall time by stage (only what this call computed).
+        notes: what a reader should know: fewer texts than wanted, no evaluator, and the like.
+    """
+
+    plan: Plan
+    results: Results
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """What all stages share."""
+
+    plan: Plan
+    model: Model
+    data: LoadedData
+    runs: Path
+    show: Show
+
+    @property
+    def samples(self) -> list[Sample]:
+        return self.data.samples
+
+    def options(self) -> dict[str, Any]:
+        """Arguments that ``score`` and ``generate`` share."""
+        return {
+            "block_size": self.plan.block_size,
+            "batch_size": self.plan.batch_size,
+            "data_record": self.data.record(),
+        }
+
+
+def replicate(
+    plan: Plan,
+    out: str | Path,
+    *,
+    model: Model | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    show: Show | None = None,
+) -> Outcome:
+    """Run every stage that is not committed yet, then make tables, verdicts, figures and the page.
+
+    Args:
+        plan: what to compute; a folder that was started with another plan is refused.
+        out: the folder.
+        model: a loaded model instead of ``plan.model``.
+        device: where to put the model and the evaluator.
+        dtype: precision of the model's weights.
+        show: opens a progress bar per stage.
+    """
+    folder = Path(out)
+    kept = kept_plan(folder, plan)
+    loaded = load_model(plan.model, device=device, dtype=dtype) if model is None else model
+    loaded = api.prepare_model(loaded, plan.block_size)
+    chosen = kept or sized(plan, seconds_per_state(loaded, plan) if not plan.n_sequences else 0.0)
+    rule = SplitRule(chosen.prefix_tokens, chosen.target_tokens)
+    data = load_samples(chosen.data, loaded.tokenizer, rule, limit=chosen.n_sequences, choose_by_hash=True)
+    save_plan(
+        folder, chosen, {"data": data.record(), "model": {"name": loaded.name, "digest": loaded.digest}}
+    )
+    bench = _Bench(chosen, loaded, data, folder / "runs", show or _no_bar)
+    seconds = {}
+    for name, stage in _STAGES.items():
+        start = time.perf_counter()
+        stage(bench)
+        seconds[name] = time.perf_counter() - start
+    start = time.perf_counter()
+    scores, why = _external(bench, device)
+    seconds["external"] = time.perf_counter() - start
+    notes = tuple(_notes(chosen, data, why))
+    start = time.perf_counter()
+    results = write_results(folder, chosen, scores, why, notes)
+    seconds["results"] = time.perf_counter() - start
+    return Outcome(chosen, results, seconds, notes)
+
+
+def _no_bar(_label: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def seconds_per_state(model: Model, plan: Plan) -> float:
+    """Time one block of scoring on this machine, after a warm-up."""
+    width = model.block_size
+    ids = [
+        token for token in range(model.vocab_size) if token not in model.eos_ids and token != model.mask_id
+    ]
+    tokens = np.resize(np.array(ids, np.int64), plan.prefix_tokens + width)
+    sample = EncodedSample("probe", tokens[: plan.prefix_tokens], tokens[plan.prefix_tokens :])
+    probes = [sample, EncodedSample("probe again", sample.prompt, sample.target)]
+    orders = parse_orders("forced-ar")
+    score_batch(model, probes[:1], orders)
+    start = time.perf_counter()
+    score_batch(model, probes, orders)
+    return (time.perf_counter() - start) / (2 * width)
+
+
+def _score(bench: _Bench) -> None:
+    with bench.show("scoring fixed targets") as bar:
+        api.score(
+            bench.model,
+            bench.samples,
+            bench.plan.score_orders,
+            out=bench.runs / "score",
+            progress=bar,
+            **bench.options(),
+        )
+
+
+def _generate(bench: _Bench) -> None:
+    _decode(bench, "generate", "generating at T = 0", bench.plan.generate_orders, (0.0,))
+
+
+def _sweep(bench: _Bench) -> None:
+    if bench.plan.temperatures:
+        _decode(
+            bench,
+            "sweep",
+            "sweeping temperatures",
+            bench.plan.sweep_orders,
+            bench.plan.temperatures,
+        )
+
+
+def _decode(
+    bench: _Bench, name: str, label: str, orders: Sequence[str], temperatures: Sequence[float]
+) -> None:
+    with bench.show(label) as bar:
+        api.generate(
+            bench.model,
+            bench.samples,
+            orders,
+            max_new_tokens=bench.plan.target_tokens,
+            temperature=temperatures,
+            seed=bench.plan.seed,
+            stop_at_eos=False,
+            out=bench.runs / name,
+            progress=bar,
+            **bench.options(),
+        )
+
+
+def _measure(bench: _Bench) -> None:
+    """Noise floor and circulation on a few texts; their traces are not stored twice."""
+    plan = bench.plan
+    orders = parse_orders(plan.measured_orders)
+    samples = encode_samples(bench.model, bench.samples[: plan.measured_sequences], need_target=True)
+    spec = api.base_spec("measure", bench.model, orders, samples, bench.data.record()) | {
+        "circulation_pairs": plan.circulation_pairs,
+        "batch_size": plan.batch_size,
+    }
+
+    def work(unit: api.Unit) -> dict[str, pa.Table]:
+        columns = score_batch(bench.model, unit.samples, orders)
+        tables = {
+            "circulation": circulation_table(
+                bench.model, unit.samples, orders, columns, plan.circulation_pairs
+            ),
+            "noise": noise_table(bench.model, unit.samples, orders, columns),
+        }
+        if bar is not None:
+            bar(sum(len(sample.target) for sample in unit.samples))
+        return tables
+
+    with bench.show("measuring the noise floor") as bar:
+        size = min(plan.batch_size, 8)
+        api.run_units(
+            api.cut_units(samples, size),
+            work,
+            spec,
+            bench.runs / "measure",
+            bar,
+            lambda unit: sum(len(sample.target) for sample in unit.samples),
+        )
+
+
+def _tokens(bench: _Bench) -> None:
+    """Store the text of every generated token id, so that pictures of tokens need no tokenizer."""
+    rows = open_run(bench.runs / "generate").outputs().to_arrow(["token_ids"])["token_ids"]
+    ids = sorted({token for row in rows.to_pylist() for token in row or ()})
+    decode = bench.model.tokenizer.decode
+
+    def work(unit: list[int]) -> dict[str, pa.Table]:
+        pieces = pa.array([decode([token]) for token in unit])
+        return {"tokens": pa.table({"token_id": pa.array(unit, pa.int32()), "piece": pieces})}
+
+    spec = {"kind": "tokens", "model": {"name": bench.model.name, "digest": bench.model.digest}}
+    with open_writer(bench.runs / "tokens", spec) as writer:
+        execute(writer, {"tokens": ids}, work)
+
+
+def _external(bench: _Bench, device: str | None) -> tuple[StoredScores | None, str | None]:
+    evaluator, why = find_evaluator(bench.plan.evaluator, device)
+    if evaluator is None:
+        return None, why
+    places = [bench.runs / name for name in ("generate", "sweep") if (bench.runs / name).is_dir()]
+    run = open_run(places)
+    with bench.show("scoring the texts from outside") as bar:
+        if bar is not None:
+            bar.set_total(count_texts(run))
+        return score_texts(run, evaluator, external_folder(bench.runs, evaluator.name), bar), None
+
+
+_STAGES: dict[str, Callable[[_Bench], None]] = {
+    "score": _score,
+    "measure": _measure,
+    "generate": _generate,
+    "sweep": _sweep,
+    "tokens": _tokens,
+}
+
+
+def _notes(plan: Plan, data: LoadedData, why_no_evaluator: str | None) -> list[str]:
+    notes = []
+    if len(data.samples) < plan.n_sequences:
+        notes.append(
+            f"{len(data.samples)} of {plan.n_sequences} wanted texts: only so many have "
+            f"{plan.prefix_tokens} + {plan.target_tokens} tokens ({data.n_too_short} were too short)."
+        )
+    if why_no_evaluator:
+        notes.append(f"No external perplexity with {plan.evaluator}: {why_no_evaluator}.")
+    return notes
