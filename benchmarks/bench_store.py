@@ -106,6 +106,7 @@ def write_run(folder: Path, kind: str, rows: int) -> dict[str, float]:
     written = time.process_time() - start - spent
     real = load_snapshot(LocalFolder(folder)).rows()["reveals"]
     before = sum(part.size for part in load_snapshot(LocalFolder(folder)).parts())
+    small = measured("sql_mean_var", folder)
     start = time.process_time()
     done = compact_run(LocalFolder(folder))
     return {
@@ -116,6 +117,9 @@ def write_run(folder: Path, kind: str, rows: int) -> dict[str, float]:
         / real,
         "write_cpu_s": written,
         "compact_cpu_s": time.process_time() - start,
+        "small_parts": done.parts_before,
+        "small_parts_sql_mean_var_cpu_s": small["cpu_s"],
+        "small_parts_sql_mean_var_peak_mb": small["peak_mb"],
         "parts": done.parts_after,
     }
 

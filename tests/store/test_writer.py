@@ -218,6 +218,7 @@ def test_other_tables_are_kept_as_they_are(tmp_path, worker) -> None:
     run = open_run(tmp_path)
     assert run.table("circulation").to_arrow(["gamma", "i"]).to_pylist() == [{"gamma": 0.25, "i": 3}]
     assert run.table("my_numbers").to_arrow().to_pydict() == {"x": [1, 2]}
+    pytest.importorskip("duckdb")
     assert run.sql("SELECT sum(x) AS s FROM my_numbers").to_arrow().to_pylist() == [{"s": 3}]
 
 
