@@ -162,7 +162,7 @@ def draw_critical(data: Mapping[str, Any]) -> Figure:
     axes.fill_between(data["k"], data["sigma0"], 0.9, color="#e6ecf7", linewidth=0)
     axes.set(xscale="log", xlabel="equal competitors, k", ylabel="critical noise σ₀", ylim=(0.9, 2.3))
     axes.set(xlim=(0.8, 2.5 * max(data["k"])))
-    inside = {"fontsize": 7.5, "transform": axes.transAxes}
+    inside: Any = {"fontsize": 7.5, "transform": axes.transAxes}
     axes.text(0.38, 0.1, "uniform profile is best", color="#35527d", **inside)
     axes.text(0.04, 0.82, "uniform profile can lose", color=_RED, **inside)
     for place in (0, -1):

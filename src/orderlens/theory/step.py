@@ -32,6 +32,12 @@ _TINY_Q = -37.0
 _NEAR_HALF = 0.35
 """|y + ln 2| below which logit(q) is formed from the difference, so that it keeps its digits at q ≈ ½."""
 
+_SHARP_BELOW = 0.1
+"""Noise below which an ulp of logit(q) at q ≈ ½ matters: the relative error it makes grows as 1/σ²."""
+
+_FAR_AHEAD, _NEAR_CERTAIN = 24.0, 1e-140
+"""For z/√2 above the first, or odds against below the second, r underflows or 1/(1 − q)² overflows."""
+
 _LARGEST = 1e150
 """Cap on |x|, far beyond any asymptotic regime, that keeps products such as r·(z + r) from becoming inf·0."""
 
@@ -80,13 +86,18 @@ def mills_excess(z: ArrayLike) -> Values:
     )
 
 
-def logit_of_log(y: Array) -> tuple[Array, Array]:
-    """Return logit(q) and the odds (1 − q)/q against the target, for y = log q < 0."""
+def logit_of_log(y: Array, *, sharp: bool = True) -> tuple[Array, Array]:
+    """Return logit(q) and the odds (1 − q)/q against the target, for y = log q < 0.
+
+    Without ``sharp``, logit(q) has an absolute error of an ulp or two near q = ½ instead of a relative one.
+    """
     odds = np.expm1(-y)
     logit = -np.log(odds)
     tiny = np.flatnonzero(y < _TINY_Q)
     if tiny.size:
         logit[tiny] = y[tiny]
+    if not sharp:
+        return logit, odds
     above_half = y + LN2_HIGH
     near = np.flatnonzero(np.abs(above_half) < _NEAR_HALF)
     if near.size:
@@ -122,72 +133,89 @@ def _log_failure(y: Array, sigma: Array | float) -> Array:
 
 
 def _d1(y: Array, sigma: Array | float) -> Array:
-    return _on_both_sides(y, sigma, _d1_behind, _d1_ahead)
+    return _by_region(y, sigma, _d1_behind, _d1_ahead, _d1_delicate)
 
 
 def _d2(y: Array, sigma: Array | float) -> Array:
-    return _on_both_sides(y, sigma, _d2_behind, _d2_ahead)
+    return _by_region(y, sigma, _d2_behind, _d2_ahead, _d2_delicate)
 
 
-class _Side(NamedTuple):
-    """The elements on one side of z = 0: y = log q, logit q, odds against, a = |z|/√2 and σ, all [M]."""
+class _Rows(NamedTuple):
+    """Some elements: the odds against, a = |z|/√2, σ (or one for all) and −log(1 − q) if wanted, all [M]."""
 
-    y: Array
-    logit: Array
     odds: Array
     a: Array
     sigma: Array | float
+    surprise: Array | None = None
 
 
-def _on_both_sides(
-    y: Array, sigma: Array | float, behind: Callable[[_Side], Array], ahead: Callable[[_Side], Array]
-) -> Array:
-    """Evaluate ``behind`` where q < ½ and ``ahead`` elsewhere; taking rows apart is faster than masking."""
-    logit, odds = logit_of_log(y)
+def _by_region(y: Array, sigma: Array | float, *formulas: Callable[[_Rows], Array]) -> Array:
+    """Evaluate one formula where q < ½, one where q ≥ ½, and one where the latter would leave float range.
+
+    Taking the rows apart is faster than computing every formula everywhere and masking.
+    """
+    logit, odds = logit_of_log(y, sharp=bool(np.min(sigma) < _SHARP_BELOW))
     a = np.minimum(np.abs(logit) / (2.0 * sigma), _LARGEST)
     loses = logit < 0
+    delicate = ~loses & ((a > _FAR_AHEAD) | (odds < _NEAR_CERTAIN))
     out = np.empty_like(y)
-    for rows, formula in ((np.flatnonzero(loses), behind), (np.flatnonzero(~loses), ahead)):
+    for formula, chosen in zip(formulas, (loses, ~(loses | delicate), delicate), strict=True):
+        rows = np.flatnonzero(chosen)
         if rows.size:
             noise = sigma if isinstance(sigma, float) else sigma[rows]
-            out[rows] = formula(_Side(y[rows], logit[rows], odds[rows], a[rows], noise))
+            surprise = logit[rows] - y[rows] if chosen is delicate else None
+            out[rows] = formula(_Rows(odds[rows], a[rows], noise, surprise))
     return out
 
 
-def _d1_behind(side: _Side) -> Array:
-    ratio = 1.0 / (SQRT_PI * scaled_tail(side.a))
-    return np.asarray(ratio * (1.0 + 1.0 / side.odds) / side.sigma)
+def _d1_behind(at: _Rows) -> Array:
+    return np.asarray((1.0 + 1.0 / at.odds) / (SQRT_PI * at.sigma * scaled_tail(at.a)))
 
 
-def _d2_behind(side: _Side) -> Array:
-    ratio = 1.0 / (SQRT_PI * scaled_tail(side.a))
-    bracket = excess_over_sqrt2(side.a, ratio) - side.sigma / (1.0 + side.odds)
-    scale = (1.0 + 1.0 / side.odds) / side.sigma
+def _d1_ahead(at: _Rows) -> Array:
+    bell, denominator = _bell_parts(at.a)
+    return np.asarray(bell / denominator * ((1.0 + 1.0 / at.odds) / at.sigma))
+
+
+def _d1_delicate(at: _Rows) -> Array:
+    assert at.surprise is not None
+    root = _quick_exp(0.5 * (at.surprise - at.a * at.a))
+    return np.asarray(root / (_bell_parts(np.minimum(at.a, _FAR_AHEAD))[1] * at.sigma) * root)
+
+
+def _d2_behind(at: _Rows) -> Array:
+    ratio = 1.0 / (SQRT_PI * scaled_tail(at.a))
+    bracket = excess_over_sqrt2(at.a, ratio) - at.sigma / (1.0 + at.odds)
+    scale = (1.0 + 1.0 / at.odds) / at.sigma
     return np.asarray(-ratio * bracket * scale * scale)
 
 
-def _ahead_parts(side: _Side, power: int) -> tuple[Array, Array, Array]:
-    """Return bell = e^{−a²}, √π·2Φ(z) and the root of bell/(1 − q)^power, all for z ≥ 0.
-
-    The exponents are added before use, because r alone underflows where r/(1 − q)² does not; the root is
-    multiplied in twice, so that what stands in between cannot be lost to underflow either.
-    """
-    square = side.a * side.a
-    bell = np.exp(-square)
-    root = np.exp(0.5 * (power * (side.logit - side.y) - square))
-    return bell, SQRT_PI * (2.0 - bell * scaled_tail(side.a)), root
+def _d2_ahead(at: _Rows) -> Array:
+    bell, denominator = _bell_parts(at.a)
+    ratio = bell / denominator
+    bracket = (at.a + ratio) - at.sigma / (1.0 + at.odds)
+    scale = (1.0 + 1.0 / at.odds) / at.sigma
+    return np.asarray(-(ratio * scale) * bracket * scale)
 
 
-def _d1_ahead(side: _Side) -> Array:
-    _, denominator, root = _ahead_parts(side, 1)
-    return np.asarray(root / (denominator * side.sigma) * root)
-
-
-def _d2_ahead(side: _Side) -> Array:
-    bell, denominator, root = _ahead_parts(side, 2)
-    bracket = (side.a + bell / denominator) - side.sigma / (1.0 + side.odds)
-    root = root / side.sigma
+def _d2_delicate(at: _Rows) -> Array:
+    assert at.surprise is not None
+    bell, denominator = _bell_parts(np.minimum(at.a, _FAR_AHEAD))
+    bracket = (at.a + bell / denominator) - at.sigma / (1.0 + at.odds)
+    # Exponents are added before use, and the root multiplied in twice: nothing in between can be lost.
+    root = _quick_exp(at.surprise - 0.5 * at.a * at.a) / at.sigma
     return np.asarray(-root / denominator * bracket * root)
+
+
+def _bell_parts(a: Array) -> tuple[Array, Array]:
+    """Return e^{−a²} and √π·2Φ(z); their ratio is r/√2 for z ≥ 0."""
+    bell = np.exp(-a * a)
+    return bell, SQRT_PI * (2.0 - bell * scaled_tail(a))
+
+
+def _quick_exp(x: Array) -> Array:
+    """Return e^x, as 0 below e^{−700}: processors take ten times longer over results that underflow."""
+    return np.asarray(np.exp(np.maximum(x, -700.0)) * (x > -700.0))
 
 
 def inverse_mills_kernel(z: Array) -> Array:
