@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,6 @@ import pandas as pd
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Table
-from orderlens.analysis.tables_fixed import coherence
-from orderlens.analysis.tables_theory import theory
 from orderlens.figures.fixed_sequence import PAPER_ORDERS
 from orderlens.metrics.segments import FloatArray, divide
 from orderlens.replicate.compare import Paired, rank_rows, stack, wide_of
@@ -43,14 +42,18 @@ _ONLY_A_FIT = (
 )
 
 
-def fixed_findings(study: Study) -> list[Verdict]:
-    """Return the verdicts that need scored targets."""
-    return [chain_rule(study), variance_axis(study), bottlenecks(study), uniform_spreading(study)]
+def fixed_findings(study: Study, tables: Mapping[str, Table]) -> list[Verdict]:
+    """Return the verdicts that need scored targets; ``tables`` are those made of the same study, by name."""
+    return [
+        chain_rule(tables),
+        variance_axis(study),
+        bottlenecks(study),
+        uniform_spreading(study, tables),
+    ]
 
 
-def chain_rule(study: Study) -> Verdict:
+def chain_rule(tables: Mapping[str, Table]) -> Verdict:
     """Does log P/n depend on the order by more than rounding?"""
-    tables = {table.name: table for table in coherence(study)}
     cells = _cells(tables["coherence"])
     floor = max(
         (c.value for (name, _), c in cells.items() if name == "noise_floor" and c.is_defined),
@@ -200,11 +203,10 @@ def bottlenecks(study: Study) -> Verdict:
     )
 
 
-def uniform_spreading(study: Study) -> Verdict:
+def uniform_spreading(study: Study, tables: Mapping[str, Table]) -> Verdict:
     """Is the noise that fits the argmax hits small enough for the theorem's concavity?"""
     from orderlens.theory import critical_sigma
 
-    tables = {table.name: table for table in theory(study)}
     row = next(row for row in tables["theory-fit"].rows if row["orders"] == "deployable")
     sigma, k, one = (_estimate(row[name]) for name in ("sigma", "k", "sigma_one"))
     n = int(study.scored["sample_id"].nunique())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
@@ -40,7 +41,7 @@ class Plan:
         preset: demo, quick or full.
         model: spec of the model under study.
         data: file or built-in name.
-        n_sequences: texts wanted, chosen by hash of their id; 0 lets the demo size itself to the machine.
+        n_sequences: texts wanted, chosen by hash of their id; 0 lets the demo fit its size to the machine.
         prefix_tokens: tokens of prompt.
         target_tokens: tokens scored, and generated.
         block_size: tokens per block.
@@ -87,10 +88,10 @@ class Plan:
         if wrong:
             raise UserInputError(f"temperature {wrong[0]:g} of the sweep must be a finite number above 0")
 
-    def states_per_sequence(self) -> int:
-        """Return how many model states one text costs in all stages, about one per revealed token."""
+    def states(self) -> int:
+        """Return how many model states the stages cost, about one per revealed token."""
         decoded = len(self.generate_orders) + len(self.temperatures) * len(self.sweep_orders)
-        return self.target_tokens * (len(self.score_orders) + decoded)
+        return self.n_sequences * self.target_tokens * (len(self.score_orders) + decoded)
 
     def record(self) -> dict[str, Any]:
         """Return the plan as plain JSON values."""
@@ -111,9 +112,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"n_sequences": 100},
     "full": {"n_sequences": 1000, "measured_sequences": 64},
 }
-DEMO_BUDGET_S = 150.0
-DEMO_RANGE = (4, 24)
-"""Seconds that the decoding stages of the demo may take, and the numbers of texts it chooses between."""
+DEMO_BUDGET_S = 160.0
+DEMO_SIZES = ((24, 128), (24, 64), (16, 64), (12, 64), (10, 64), (8, 64), (8, 32), (6, 32))
+"""Seconds that the demo may decode, and the sizes (texts, target tokens) it chooses from, largest first."""
 
 
 def is_bundled(name: str) -> bool:
@@ -145,12 +146,12 @@ def make_plan(preset: str, model: str, data: str, **changes: Any) -> Plan:
 
 
 def sized(plan: Plan, seconds_per_state: float) -> Plan:
-    """Return the plan with a number of texts that fits the demo's time on this machine."""
+    """Return the plan with the largest of the demo's sizes that fits its time on this machine."""
     if plan.n_sequences:
         return plan
-    cost = max(seconds_per_state, 1e-9) * plan.states_per_sequence()
-    low, high = DEMO_RANGE
-    return replace(plan, n_sequences=int(min(max(DEMO_BUDGET_S / cost, low), high)))
+    sizes = [replace(plan, n_sequences=n, target_tokens=length) for n, length in DEMO_SIZES]
+    fitting = [size for size in sizes if size.states() * seconds_per_state <= DEMO_BUDGET_S]
+    return fitting[0] if fitting else sizes[-1]
 
 
 def kept_plan(folder: Path, plan: Plan) -> Plan | None:
@@ -161,6 +162,7 @@ def kept_plan(folder: Path, plan: Plan) -> Plan | None:
     """
     path = folder / PLAN_FILE
     if not path.is_file():
+        _refuse_foreign(folder)
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["plan"]
@@ -178,8 +180,18 @@ def kept_plan(folder: Path, plan: Plan) -> Plan | None:
     return replace(old, evaluator=plan.evaluator)
 
 
+def _refuse_foreign(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file; choose a new folder")
+    names = sorted(item.name for item in folder.iterdir() if item.name[0] != ".") if folder.exists() else []
+    if names:
+        raise RunError(
+            f"{folder} is not empty and holds no replication ({names[0]}, …); choose a new or an empty folder"
+        )
+
+
 def _differs(name: str, old: Plan, new: Plan) -> bool:
-    if name == "n_sequences" and not new.n_sequences:  # the demo keeps the size it once chose
+    if name in ("n_sequences", "target_tokens") and not new.n_sequences:  # the size once chosen is kept
         return False
     if name == "evaluator":  # external scores have folders of their own
         return False
@@ -195,6 +207,8 @@ def save_plan(folder: Path, plan: Plan, extra: Mapping[str, Any]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"plan": plan.record(), **extra}, indent=2, ensure_ascii=False)
-        (folder / PLAN_FILE).write_text(text + "\n", encoding="utf-8")
+        fresh = folder / f".{PLAN_FILE}.{os.getpid()}"
+        fresh.write_text(text + "\n", encoding="utf-8")
+        fresh.replace(folder / PLAN_FILE)
     except OSError as error:
         raise StorageError(f"cannot write to {folder}: {error.strerror or error}") from error

@@ -57,7 +57,7 @@ def write_results(
     """Make tables, verdicts, figures and the page from the runs in ``folder``."""
     studies = open_studies(folder / "runs", evaluator)
     tables = tuple(_explained(table, why_none) for table in build(studies))
-    verdicts = tuple(judge_all(studies))
+    verdicts = tuple(judge_all(studies, tables))
     drawn = tuple(draw_figures(studies, folder / "figures"))
     try:
         for table in tables:
@@ -81,9 +81,10 @@ def build(studies: dict[str, Study]) -> list[Table]:
     ]
 
 
-def judge_all(studies: dict[str, Study]) -> list[Verdict]:
+def judge_all(studies: dict[str, Study], tables: Sequence[Table]) -> list[Verdict]:
     """Return the verdicts in the paper's order."""
-    out = fixed_findings(studies["score"]) if "score" in studies else []
+    named = {table.name: table for table in tables}
+    out = fixed_findings(studies["score"], named) if "score" in studies else []
     out += decoding_findings(studies["generate"]) if "generate" in studies else []
     return out + (sweep_findings(studies["sweep"]) if "sweep" in studies else [])
 

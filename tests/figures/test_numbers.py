@@ -1,0 +1,60 @@
+"""Cells become plain numbers and come back from JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pandas as pd
+import pytest
+
+from orderlens.analysis.estimate import Estimate, Resampling
+from orderlens.figures import numbers
+from orderlens.figures.save import plain
+
+
+def test_an_undefined_cell_survives_json_as_nan():
+    stored = json.loads(json.dumps(plain(numbers.interval(Estimate.undefined("why")))))
+    assert stored["value"] is None
+    assert not numbers.is_drawable(stored)
+    assert numbers.arms(stored) == (0.0, 0.0)
+
+
+def test_arms_reach_from_the_value_to_the_ends():
+    assert numbers.arms(numbers.interval(Estimate(2.0, 1.5, 4.0))) == (0.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(0.621, 2, ".62"), (-0.05, 2, "−.05"), (-0.001, 2, ".00"), (1.0, 2, "1.00"), (12.345, 1, "12.3")],
+)
+def test_short_numbers(value, digits, text):
+    assert numbers.short(value, digits) == text
+
+
+def test_undefined_numbers_are_a_dash():
+    assert numbers.short(math.nan) == numbers.short(None) == "–"
+
+
+def test_per_sequence_averages_seeds_and_joins_runs():
+    frame = pd.DataFrame(
+        {
+            "task": [None, None, None],
+            "sample_id": ["a", "a", "a"],
+            "order": ["random", "random", "forced-ar"],
+            "mean": [-1.0, -3.0, -1.5],
+        }
+    )
+    wide = numbers.per_sequence(frame, "mean")
+    assert wide.shape == (1, 2)
+    assert wide["random"].iloc[0] == -2.0
+
+
+def test_paired_mean_counts_only_sequences_with_both():
+    cell = numbers.paired_mean(pd.Series([1.0, math.nan, 3.0], index=list("abc")), Resampling(20))
+    assert (cell.value, cell.n) == (2.0, 2)
+
+
+def test_legends_follow_the_fixed_styles_and_keep_variants_beside_their_order():
+    found = numbers.in_legend_order(["random", "max-prob:select=argmax", "zz", "max-prob", "forced-ar"])
+    assert found == ["forced-ar", "max-prob", "max-prob:select=argmax", "random", "zz"]
