@@ -70,9 +70,11 @@ def encode(name: str, table: pa.Table, metadata: Mapping[str, Any]) -> tuple[byt
     """Return the Parquet bytes of a sorted table of ``name``, and a digest of their layout."""
     slim, filled = _slim(name, table)
     note = {"schema_version": SCHEMA_VERSION, "table": name, "filled": filled, **metadata}
-    slim = slim.replace_schema_metadata({METADATA_KEY: json.dumps(note, sort_keys=True).encode()})
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, slim.schema, **_options(slim.schema)) as writer:
+    # The types of reveals need no Arrow schema beside Parquet's own; it would cost 2 kB per part.
+    arrow_schema = name != "reveals"
+    with pq.ParquetWriter(sink, slim.schema, store_schema=arrow_schema, **_options(slim.schema)) as writer:
+        writer.add_key_value_metadata({METADATA_KEY: json.dumps(note, sort_keys=True).encode()})
         for start, stop in _groups(table if name == "reveals" else None, slim.num_rows):
             writer.write_table(slim.slice(start, stop - start), row_group_size=stop - start)
     return sink.getvalue().to_pybytes(), _layout(slim.schema, filled)
@@ -156,6 +158,11 @@ def _same_bits(left: pa.ChunkedArray, right: pa.ChunkedArray) -> NDArray[np.bool
     return np.asarray(left.to_numpy().view(bits) == right.to_numpy().view(bits))
 
 
+def stored_schema(file: pq.ParquetFile) -> pa.Schema:
+    """Return the columns that a part really holds, with the file's metadata."""
+    return file.schema_arrow.with_metadata(file.metadata.metadata)
+
+
 def part_note(schema: pa.Schema) -> dict[str, Any]:
     """Return what ``encode`` noted in a part's metadata; empty for a file that is not ours."""
     raw = (schema.metadata or {}).get(METADATA_KEY)
@@ -222,7 +229,7 @@ def read_groups(
     name: str, file: pq.ParquetFile, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
 ) -> Iterator[pa.Table]:
     """Yield the row groups of a part as restored tables, a few at a time."""
-    schema = file.schema_arrow
+    schema = stored_schema(file)
     wanted = list(columns) if columns is not None else full_schema(name, schema).names
     stored = [item for item in needed(wanted, part_note(schema).get("filled", [])) if item in schema.names]
     chosen = list(range(file.num_row_groups)) if groups is None else list(groups)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 from uuid import uuid4
@@ -21,7 +20,6 @@ from orderlens.store.process import is_dead, process_tag
 
 TEMPORARY = ".tmp-"
 """Prefix of the file name of a write in progress."""
-_MEMORY_LOCK = threading.Lock()
 
 
 class Folder(Protocol):
@@ -212,114 +210,10 @@ def _sync_folder(folder: Path, durable: bool) -> None:
         os.close(handle)
 
 
-class RemoteFolder:
-    """A folder on an fsspec file system, where one PUT is atomic and a rename is not."""
-
-    def __init__(self, filesystem: Any, root: str) -> None:
-        self._files = filesystem
-        self._root = str(filesystem._strip_protocol(root)).rstrip("/")
-        self.label = str(filesystem.unstrip_protocol(self._root))
-        self.exclusive = _has_exclusive_create(filesystem)
-        # In-memory files are checked and written in two steps, which threads could interleave.
-        self._creation: AbstractContextManager[Any] = (
-            _MEMORY_LOCK if "memory" in _protocols(filesystem) else nullcontext()
-        )
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}" if name else self._root
-
-    def read(self, name: str) -> bytes:
-        """Return the object's bytes."""
-        with storage_errors(f"read {name}", self.label):
-            return bytes(self._files.cat_file(self._path(name)))
-
-    def read_many(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of several objects, fetched side by side where the file system can."""
-        if not names:
-            return {}
-        with storage_errors("read records", self.label):
-            found = self._files.cat([self._path(name) for name in names], on_error="omit")
-        return {name: bytes(found[self._path(name)]) for name in names if self._path(name) in found}
-
-    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Write or replace an object with a single request."""
-        with storage_errors(f"write {name}", self.label):
-            self._make_parent(name)
-            self._files.pipe_file(self._path(name), data)
-
-    def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
-        """Write a new object with a conditional request where the service knows it."""
-        with storage_errors(f"write {name}", self.label), self._creation:
-            self._make_parent(name)
-            if self.exists(name):
-                return False
-            try:
-                self._files.pipe_file(self._path(name), data, mode="create")
-            except FileExistsError:
-                return False
-            except OSError:
-                if not self.exists(name):
-                    raise
-                # Another writer was first (S3 answers 412), unless a retry met our own earlier request.
-                return self.read(name) == data
-            return True
-
-    def _make_parent(self, name: str) -> None:
-        self._files.makedirs(self._files._parent(self._path(name)), exist_ok=True)
-
-    def exists(self, name: str) -> bool:
-        """Say whether there is such an object, past any listing cache."""
-        self._files.invalidate_cache()
-        return bool(self._files.isfile(self._path(name)))
-
-    def sizes(self, under: str = "") -> dict[str, int]:
-        """Return name → bytes of all objects under a prefix."""
-        self._files.invalidate_cache()
-        try:
-            found = self._files.find(self._path(under), detail=True)
-        except FileNotFoundError:
-            return {}
-        start = len(self._root) + 1
-        return {path[start:]: int(entry["size"]) for path, entry in sorted(found.items())}
-
-    def remove(self, name: str) -> None:
-        """Delete an object if there is one."""
-        with storage_errors(f"remove {name}", self.label), suppress(FileNotFoundError):
-            self._files.rm_file(self._path(name))
-
-    def move(self, source: str, target: str) -> None:
-        """Copy, then delete."""
-        self.put(target, self.read(source))
-        self.remove(source)
-
-    def open(self, name: str) -> IO[bytes]:
-        """Open an object for random-access reading."""
-        handle: IO[bytes] = self._files.open(self._path(name), "rb")
-        return handle
-
-    def location(self, name: str) -> str:
-        """Return the object's address."""
-        return str(self._files.unstrip_protocol(self._path(name)))
-
-    def filesystem(self) -> Any:
-        """Return the fsspec file system."""
-        return self._files
-
-
 def is_abandoned(name: str) -> bool:
     """Say whether a file is a write in progress whose process is gone."""
     base = name.rsplit("/", 1)[-1]
     return base.startswith(TEMPORARY) and is_dead(base.removeprefix(TEMPORARY).rpartition("-")[0])
-
-
-def _has_exclusive_create(filesystem: Any) -> bool:
-    """Name the file systems whose exclusive creation is tested; on others the last writer may win."""
-    return bool(_protocols(filesystem) & {"s3", "s3a", "memory"})
-
-
-def _protocols(filesystem: Any) -> set[str]:
-    names = filesystem.protocol
-    return {names} if isinstance(names, str) else set(names)
 
 
 def open_folder(path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
@@ -334,13 +228,15 @@ def open_folder(path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
     try:
         import fsspec
         from fsspec.implementations.arrow import ArrowFSWrapper
+
+        from orderlens.store.remote import RemoteFolder, protocols
     except ImportError as error:
         raise MissingPackageError(f"{path} needs fsspec (pip install fsspec)") from error
     if filesystem is None:
         filesystem, path = fsspec.core.url_to_fs(str(path))
     elif not isinstance(filesystem, fsspec.AbstractFileSystem):
         filesystem = ArrowFSWrapper(filesystem)
-    if _protocols(filesystem) & {"file", "local"}:
+    if protocols(filesystem) & {"file", "local"}:
         return _local(filesystem._strip_protocol(str(path)))
     return RemoteFolder(filesystem, str(path))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from orderlens.errors import CorruptRunError, OrderLensError, UserInputError, one_line
+from orderlens.errors import CorruptRunError, MissingPackageError, OrderLensError, UserInputError, one_line
 from orderlens.store.codec import full_schema, part_note
 from orderlens.store.frame import Frame, import_duckdb
 from orderlens.store.rules import RULES
@@ -53,9 +53,19 @@ FROM marked GROUP BY ALL
 """  # noqa: S608  constants only
 
 
+def _recent_duckdb() -> Any:
+    """Return the duckdb module if it reads byte-stream-split integers (older ones do not)."""
+    duckdb = import_duckdb()
+    if int(duckdb.__version__.split(".")[0]) < 2:
+        raise MissingPackageError(
+            f"SQL over runs needs duckdb 2.0 or newer, found {duckdb.__version__} (pip install -U duckdb)"
+        )
+    return duckdb
+
+
 def connect(sources: Mapping[str, Source]) -> Any:
     """Return a DuckDB connection with one view per table over all runs, and ``samples``."""
-    connection = import_duckdb().connect()
+    connection = _recent_duckdb().connect()
     for name in sorted({*SCHEMAS, *(table for source in sources.values() for table in source.tables())}):
         pieces = [
             piece for run, source in sources.items() for piece in _pieces(connection, name, run, source)

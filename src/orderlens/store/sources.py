@@ -18,6 +18,7 @@ from orderlens.store.codec import (
     open_part,
     read_groups,
     sort_rows,
+    stored_schema,
     trace_starts,
 )
 from orderlens.store.folder import Folder
@@ -95,7 +96,7 @@ class FolderSource:
         found = {}
         for layout in sorted(examples):
             with self._opened(examples[layout]) as file:
-                found[layout] = file.schema_arrow
+                found[layout] = stored_schema(file)
         return found
 
     def scan(self, name: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
@@ -154,7 +155,7 @@ def _present(name: str, file: pq.ParquetFile, columns: Sequence[str] | None) -> 
     """Return the wanted columns that this part can give (older minor versions may lack some)."""
     if columns is None:
         return None
-    known = full_schema(name, file.schema_arrow).names
+    known = full_schema(name, stored_schema(file)).names
     return [column for column in columns if column in known]
 
 

@@ -18,7 +18,7 @@ from orderlens.errors import CorruptRunError, RunError, one_line
 from orderlens.store.bundles import read_checked
 from orderlens.store.checks import CHECKED_COLUMNS, reveal_problems
 from orderlens.store.claims import claimed_stem, live_claims, maintenance
-from orderlens.store.codec import open_part, part_note, read_groups, trace_starts
+from orderlens.store.codec import open_part, part_note, read_groups, stored_schema, trace_starts
 from orderlens.store.folder import TEMPORARY, Folder
 from orderlens.store.records import (
     COMPLETE,
@@ -181,7 +181,7 @@ def _check_part(folder: Folder, part: Part, seen: dict[tuple[object, ...], str])
                 yield from (("values", text) for text in reveal_problems(table))
                 yield from _duplicates(table, part, seen)
     except CorruptRunError as error:
-        yield "missing" if "missing" in str(error) else "damaged", one_line(error)
+        yield "damaged" if folder.exists(part.path) else "missing", one_line(error)
     except (pa.ArrowException, OSError) as error:
         yield "damaged", f"it cannot be read: {one_line(error)}"
 
@@ -221,7 +221,7 @@ def _is_uncommitted(folder: Folder, name: str, run: str) -> bool:
         return False
     try:
         data = folder.read(name)
-        note = part_note(open_part(pa.BufferReader(data)).schema_arrow)
+        note = part_note(stored_schema(open_part(pa.BufferReader(data))))
     except (FileNotFoundError, pa.ArrowException, OSError):
         return False
     return note.get("run") == run and name.endswith(f"-{hashlib.sha256(data).hexdigest()[:16]}.parquet")

@@ -1,0 +1,117 @@
+"""A folder on an fsspec file system: object stores, where one PUT is atomic and a rename is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import IO, Any
+
+from orderlens.store.folder import storage_errors
+
+_MEMORY_LOCK = threading.Lock()
+
+
+class RemoteFolder:
+    """A folder on an fsspec file system, where one PUT is atomic and a rename is not."""
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        self._files = filesystem
+        self._root = str(filesystem._strip_protocol(root)).rstrip("/")
+        self.label = str(filesystem.unstrip_protocol(self._root))
+        self.exclusive = _has_exclusive_create(filesystem)
+        # In-memory files are checked and written in two steps, which threads could interleave.
+        self._creation: AbstractContextManager[Any] = (
+            _MEMORY_LOCK if "memory" in protocols(filesystem) else nullcontext()
+        )
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def read(self, name: str) -> bytes:
+        """Return the object's bytes."""
+        with storage_errors(f"read {name}", self.label):
+            return bytes(self._files.cat_file(self._path(name)))
+
+    def read_many(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Return the bytes of several objects, fetched side by side where the file system can."""
+        if not names:
+            return {}
+        with storage_errors("read records", self.label):
+            found = self._files.cat([self._path(name) for name in names], on_error="omit")
+        return {name: bytes(found[self._path(name)]) for name in names if self._path(name) in found}
+
+    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Write or replace an object with a single request."""
+        with storage_errors(f"write {name}", self.label):
+            self._make_parent(name)
+            self._files.pipe_file(self._path(name), data)
+
+    def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
+        """Write a new object with a conditional request where the service knows it."""
+        with storage_errors(f"write {name}", self.label), self._creation:
+            self._make_parent(name)
+            if self.exists(name):
+                return False
+            try:
+                self._files.pipe_file(self._path(name), data, mode="create")
+            except FileExistsError:
+                return False
+            except OSError:
+                if not self.exists(name):
+                    raise
+                # Another writer was first (S3 answers 412), unless a retry met our own earlier request.
+                return self.read(name) == data
+            return True
+
+    def _make_parent(self, name: str) -> None:
+        self._files.makedirs(self._files._parent(self._path(name)), exist_ok=True)
+
+    def exists(self, name: str) -> bool:
+        """Say whether there is such an object, past any listing cache."""
+        self._files.invalidate_cache()
+        return bool(self._files.isfile(self._path(name)))
+
+    def sizes(self, under: str = "") -> dict[str, int]:
+        """Return name → bytes of all objects under a prefix."""
+        self._files.invalidate_cache()
+        try:
+            found = self._files.find(self._path(under), detail=True)
+        except FileNotFoundError:
+            return {}
+        start = len(self._root) + 1
+        return {path[start:]: int(entry["size"]) for path, entry in sorted(found.items())}
+
+    def remove(self, name: str) -> None:
+        """Delete an object if there is one."""
+        with storage_errors(f"remove {name}", self.label), suppress(FileNotFoundError):
+            self._files.rm_file(self._path(name))
+
+    def move(self, source: str, target: str) -> None:
+        """Copy, then delete."""
+        self.put(target, self.read(source))
+        self.remove(source)
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open an object for random-access reading."""
+        handle: IO[bytes] = self._files.open(self._path(name), "rb")
+        return handle
+
+    def location(self, name: str) -> str:
+        """Return the object's address."""
+        return str(self._files.unstrip_protocol(self._path(name)))
+
+    def filesystem(self) -> Any:
+        """Return the fsspec file system."""
+        return self._files
+
+
+def _has_exclusive_create(filesystem: Any) -> bool:
+    """Name the file systems whose exclusive creation is tested; on others the last writer may win."""
+    return bool(protocols(filesystem) & {"s3", "s3a", "memory"})
+
+
+def protocols(filesystem: Any) -> set[str]:
+    """Return the names under which a file system is known."""
+    names = filesystem.protocol
+    return {names} if isinstance(names, str) else set(names)
