@@ -179,17 +179,19 @@ class RunWriter:
             RunError: some of the keys are not committed.
         """
         wanted = set(keys)
-        earlier = read_completion(self.folder)
-        if earlier is not None and wanted <= set(earlier):
-            return
-        snapshot = trusted(self.folder, self._snapshot())
-        _refuse_missing(self.folder, wanted, snapshot)
-        if save_catalog(self.folder, snapshot, snapshot.bundles):
-            write_completion(self.folder, wanted | set(earlier or ()))
-            if self.folder.exclusive:
-                sweep(self.folder)
-        else:  # another worker finished at the same time: look again
-            self.finish(wanted)
+        while not self._finished(wanted):
+            snapshot = trusted(self.folder, self._snapshot())
+            _refuse_missing(self.folder, wanted, snapshot)
+            if save_catalog(
+                self.folder, snapshot, snapshot.bundles
+            ):  # else another worker was first: look again
+                write_completion(self.folder, wanted | set(read_completion(self.folder) or ()))
+        if self.folder.exclusive:  # also when the run was complete: a finisher may have been killed here
+            sweep(self.folder)
+
+    def _finished(self, wanted: set[str]) -> bool:
+        completion = read_completion(self.folder)
+        return completion is not None and wanted <= set(completion)
 
     def close(self) -> None:
         """Give back all claims and stop renewing them."""
