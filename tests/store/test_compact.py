@@ -60,6 +60,22 @@ def test_rows_survive_and_parts_are_partitioned_by_task_and_order(by_order) -> N
     assert (report.units, report.leftovers) == (8, [])
 
 
+def test_units_with_all_orders_are_split_where_the_orders_are_large(finished, monkeypatch) -> None:
+    before = {name: rows(finished, name) for name in ("reveals", "outputs")}
+    trace = open_run(finished).trace("s0003-1", "random").to_arrow()
+    monkeypatch.setattr("orderlens.store.compact.PARTITION_ROWS", 200)
+    compact_run(LocalFolder(finished))
+    folders = sorted(path.parent.relative_to(finished).as_posix() for path in finished.rglob("*.parquet"))
+    assert folders == ["parts/outputs", "parts/reveals/order=max-prob", "parts/reveals/order=random"]
+    assert {name: rows(finished, name) for name in before} == before
+    assert open_run(finished).trace("s0003-1", "random").to_arrow().equals(trace)
+    assert verify_run(LocalFolder(finished)).ok
+    next((finished / "parts" / "reveals" / "order=random").iterdir()).unlink()
+    assert len(verify_run(LocalFolder(finished)).redo) == 6  # the other order's rows go with them
+    repair_run(LocalFolder(finished))
+    assert list(finished.glob("parts/**/*.parquet")) == []
+
+
 def test_compacting_again_changes_nothing_and_resuming_computes_nothing(by_order, worker, content) -> None:
     compact_run(LocalFolder(by_order))
     before, files = content(by_order), sorted(path for path in by_order.rglob("*.parquet"))

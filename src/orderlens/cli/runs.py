@@ -161,7 +161,7 @@ def export(
 
 def compact(
     run: RunPath,
-    target_rows: Annotated[int, typer.Option(min=1, help="Reveals per part.")] = 1 << 20,
+    target_rows: Annotated[int, typer.Option(min=1, help="Reveals that are merged at once.")] = 1 << 21,
     json: JsonFlag = False,
 ) -> None:
     """Merge the many small parts of a complete run into few large ones."""

@@ -38,13 +38,16 @@ def sort_rows(table: pa.Table, name: str) -> pa.Table:
     return table.take(pc.sort_indices(table, sort_keys=present)) if present else table
 
 
-def trace_starts(table: pa.Table) -> NDArray[np.int64]:
-    """Return the row at which each trace begins, for rows in which every trace is contiguous."""
+def trace_starts(table: pa.Table, columns: Sequence[str] = (*TRACE_KEY, "run")) -> NDArray[np.int64]:
+    """Return the rows at which each trace (or each run of equal ``columns``) begins.
+
+    The rows of a trace must be contiguous. Columns that the table lacks are ignored.
+    """
     if not table.num_rows:
         return np.empty(0, np.int64)
     changed = np.zeros(table.num_rows, bool)
     changed[0] = True
-    for name in (*TRACE_KEY, "run"):
+    for name in columns:
         if name in table.column_names:
             changed[1:] |= _changes(table[name])
     return np.flatnonzero(changed)

@@ -2,7 +2,7 @@
 
 New parts and their records are written beside the old ones; one new catalog switches readers over; only then
 are the old files removed. A crash at any point leaves either the old or the new state, plus files that nobody
-reads and the next compaction removes. Parts whose units have one task and order go to
+reads and the next compaction removes. Tasks and orders with enough rows get parts of their own, under
 ``parts/<table>/task=…/order=…/``.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow as pa
 from orderlens.errors import CorruptRunError, RunError
 from orderlens.store.bundles import describe, make_part, read_checked
 from orderlens.store.claims import maintenance
-from orderlens.store.codec import open_part, read_groups, sort_rows
+from orderlens.store.codec import open_part, read_groups, sort_rows, trace_starts
 from orderlens.store.folder import Folder
 from orderlens.store.records import (
     Bundle,
@@ -33,7 +34,10 @@ from orderlens.store.records import (
 from orderlens.store.specfile import read_spec, writable
 from orderlens.store.sweep import sweep
 
-TARGET_ROWS = 1 << 20
+TARGET_ROWS = 1 << 21
+"""Reveals per merged bundle: as many as are sorted in memory at once (about 1 GB)."""
+PARTITION_ROWS = 1 << 17
+"""Rows per task and order from which a part of their own helps more than it costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +91,10 @@ def _merge_all(folder: Folder, snapshot: Snapshot, digest: str, target_rows: int
 
 def _groups(bundles: Iterable[Bundle], target_rows: int) -> Iterator[list[Bundle]]:
     """Yield the bundles that become one: same task and order, neighbouring samples, about the target size."""
-    homes: dict[tuple[str, ...], list[Bundle]] = {}
+    homes: dict[tuple[tuple[str | None, ...], tuple[str, ...]], list[Bundle]] = {}
     for bundle in bundles:
         homes.setdefault(_home(bundle), []).append(bundle)
-    for home in sorted(homes):
+    for home in sorted(homes, key=str):
         group: list[Bundle] = []
         rows = 0
         for bundle in sorted(homes[home], key=lambda item: (item.first or "", min(item.units))):
@@ -103,14 +107,13 @@ def _groups(bundles: Iterable[Bundle], target_rows: int) -> Iterator[list[Bundle
         yield group
 
 
-def _home(bundle: Bundle) -> tuple[str, ...]:
-    """Return the hive folders of a bundle's parts: its task and order where each is one."""
-    tasks = [f"task={quote(task, safe='')}" for task in bundle.tasks if task is not None]
-    orders = [f"order={quote(order, safe='')}" for order in bundle.orders]
-    return (*(tasks if len(bundle.tasks) == 1 else ()), *(orders if len(orders) == 1 else ()))
+def _home(bundle: Bundle) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
+    """Return what bundles must share to be merged: they may have several tasks or orders, but the same."""
+    return bundle.tasks, bundle.orders
 
 
 def _merge(folder: Folder, group: Sequence[Bundle], digest: str) -> Bundle:
+    """Write the rows of some bundles as parts of one."""
     units = {key: rows for bundle in group for key, rows in bundle.units.items()}
     environments = [item for bundle in group for item in bundle.environments]
     note = {"run": digest, "units": sorted(units)}
@@ -120,14 +123,28 @@ def _merge(folder: Folder, group: Sequence[Bundle], digest: str) -> Bundle:
         table = _read_all(
             folder, name, [part for bundle in group for part in bundle.parts if part.table == name]
         )
-        prefix = "/".join(["parts", name, *_home(group[0]), merged_stem(units)])
-        part, data = make_part(name, prefix, table, note)
-        folder.put(part.path, data)
-        parts.append(part)
         tables.append(
             table.select([item for item in ("sample_id", "order", "task") if item in table.column_names])
         )
+        for home, piece in _partitions(table):
+            prefix = "/".join(["parts", name, *home, merged_stem(units)])
+            part, data = make_part(name, prefix, piece, note)
+            folder.put(part.path, data)
+            parts.append(part)
     return describe(tables, units, parts, environments)
+
+
+def _partitions(table: pa.Table) -> Iterator[tuple[list[str], pa.Table]]:
+    """Yield (hive folders, rows): one part per task and order where these are large, else one part."""
+    columns = [name for name in ("task", "order") if name in table.column_names]
+    starts = trace_starts(table, columns).tolist()
+    if len(starts) > 1 and table.num_rows < len(starts) * PARTITION_ROWS:
+        yield [], table
+        return
+    for start, stop in pairwise([*starts, table.num_rows]):
+        values = {name: table[name][start].as_py() for name in columns}
+        home = [f"{name}={quote(value, safe='')}" for name, value in values.items() if value is not None]
+        yield home, table.slice(start, stop - start)
 
 
 def _read_all(folder: Folder, name: str, parts: Sequence[Part]) -> pa.Table:

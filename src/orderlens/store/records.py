@@ -75,6 +75,10 @@ class Part:
         """Return the JSON form."""
         return {name: getattr(self, name) for name in self.__slots__}
 
+    def may_hold(self, order: str) -> bool:
+        """Say whether rows of ``order`` can be in here: always, unless the part belongs to another order."""
+        return "/order=" not in self.path or f"/order={quote(order, safe='')}/" in self.path
+
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
@@ -136,9 +140,9 @@ class Bundle:
             environments=tuple(value["environments"]),
         )
 
-    def may_hold(self, sample_id: str, order: str | None) -> bool:
+    def may_hold(self, sample_id: str, order: str) -> bool:
         """Say whether a trace of ``sample_id`` under ``order`` can be in here."""
-        if order is not None and order not in self.orders:
+        if order not in self.orders:
             return False
         if self.samples is not None:
             return sample_id in self.samples

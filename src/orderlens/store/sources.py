@@ -48,7 +48,7 @@ class Source(Protocol):
     def traces(self, columns: Sequence[str] | None, *, dictionaries: bool = False) -> Iterator[pa.Table]:
         """Yield reveals in chunks of whole traces sorted by step (key strings as dictionaries on request)."""
 
-    def find(self, sample_id: str, order: str | None) -> Iterator[pa.Table]:
+    def find(self, sample_id: str, order: str) -> Iterator[pa.Table]:
         """Yield the reveals of one sample."""
 
     def is_complete(self) -> bool:
@@ -111,10 +111,11 @@ class FolderSource:
             with self._opened(part, dictionaries=dictionaries) as file:
                 yield from read_groups("reveals", file, _present("reveals", file, columns))
 
-    def find(self, sample_id: str, order: str | None) -> Iterator[pa.Table]:
+    def find(self, sample_id: str, order: str) -> Iterator[pa.Table]:
         """Yield the rows of one sample from the row groups that may hold it."""
         hopeful = [bundle for bundle in self.snapshot.bundles if bundle.may_hold(sample_id, order)]
-        for part in [part for bundle in hopeful for part in bundle.parts if part.table == "reveals"]:
+        parts = [part for bundle in hopeful for part in bundle.parts if part.table == "reveals"]
+        for part in [part for part in parts if part.may_hold(order)]:
             with self._opened(part) as file:
                 for table in read_groups("reveals", file, groups=groups_with_sample(file, sample_id)):
                     yield of_sample(table, sample_id, order)
@@ -208,12 +209,11 @@ class MemorySource:
                 yield chosen.slice(start, cut - start)
                 start = cut
 
-    def find(self, sample_id: str, order: str | None) -> Iterator[pa.Table]:
+    def find(self, sample_id: str, order: str) -> Iterator[pa.Table]:
         """Yield the rows of one sample."""
         yield of_sample(self.table("reveals"), sample_id, order)
 
 
-def of_sample(table: pa.Table, sample_id: str, order: str | None) -> pa.Table:
-    """Return the rows of one sample, under one order or all."""
-    mask = pc.equal(table["sample_id"], sample_id)
-    return table.filter(mask if order is None else pc.and_(mask, pc.equal(table["order"], order)))
+def of_sample(table: pa.Table, sample_id: str, order: str) -> pa.Table:
+    """Return the rows of one sample under one order."""
+    return table.filter(pc.and_(pc.equal(table["sample_id"], sample_id), pc.equal(table["order"], order)))
