@@ -12,44 +12,16 @@ from llada2_bench.setting import Bench, dense_bytes, expert_values
 from orderlens.decode import head_torch
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
-from orderlens.models.llada2.fused_head import can_fuse, position_stats_fused
 from orderlens.models.llada2.kernels import available
 from orderlens.models.llada2.session import LLaDA2Session
 from orderlens.models.protocol import StateBatch
 from orderlens.orders.catalogue import parse_orders
 from orderlens.samples import EncodedSample
-from orderlens.stats import PositionStats
 
 SCORED_ORDERS = ("forced-ar", "reverse-ar", "random", "oracle-max-q", "oracle-margin", "oracle-min-q")
 GENERATED_ORDERS = ("forced-ar", "random", "max-prob", "top-margin")
 GOALS = {1: "≥ 100 tok/s", 32: "≥ 2000 tok/s", 128: "≥ 4000 tok/s"}
 PROMPT, NEW = 32, 128
-
-
-def plug_in_head() -> None:
-    """Use the fused head in the decoder, in case the decoder does not pick it by itself."""
-    original = head_torch._stats
-    if getattr(original, "fused", False):
-        return
-
-    def stats(rows: Any, eos_ids: Iterable[int], targets_R: Any) -> Any:
-        if not can_fuse(rows.hidden_RD, rows.unembed_VD):
-            return original(rows, eos_ids, targets_R)
-        targets = None if targets_R is None else torch.as_tensor(targets_R, device=rows.hidden_RD.device)
-        token, columns = position_stats_fused(
-            rows.hidden_RD,
-            rows.unembed_VD,
-            excluded=rows.excluded,
-            valid_vocab=rows.valid_vocab,
-            eos_ids=sorted(eos_ids),
-            targets_R=targets,
-        )
-        values = columns.cpu().numpy().astype(np.float64)
-        found = PositionStats(token.cpu().numpy(), values[:, 1], values[:, 2], values[:, 3], values[:, 4])
-        return found, values[:, 5] if targets is not None else None
-
-    stats.fused = True  # type: ignore[attr-defined]
-    head_torch._stats = stats
 
 
 def prefilled(bench: Bench, batch: int, length: int) -> LLaDA2Session:
@@ -104,7 +76,6 @@ def step_floor(bench: Bench, touched: float, batch: int, start: int) -> float:
 
 def measure_steps(bench: Bench, batches: Iterable[int]) -> None:
     """One decoding step (forward, head, numbers on the host), and the extra forward per block."""
-    plug_in_head()
     for batch in batches:
         session, states = prefilled(bench, batch, 64), half_open(bench, batch, 64)
         touched = touched_experts(bench, session, states)
@@ -145,7 +116,6 @@ def random_samples(bench: Bench, count: int, target: int) -> list[EncodedSample]
 
 def measure_generation(bench: Bench, batches: Iterable[int], new_tokens: int = NEW) -> None:
     """Whole generations by the decoder, the second of two runs (the first compiles and records)."""
-    plug_in_head()
     settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_eos=False)
     orders = parse_orders(["max-prob"])
     for batch in batches:
@@ -170,7 +140,6 @@ def _generate(bench: Bench, samples: Any, orders: Any, settings: Any) -> Callabl
 
 def measure_generation_table(bench: Bench, prompts: int) -> None:
     """The paper's generation table: prompts × 4 orders × 128 tokens, extrapolated to 1,000 prompts."""
-    plug_in_head()
     settings = GenerationSettings(max_new_tokens=NEW, stop_at_eos=False)
     run = _generate(bench, random_samples(bench, prompts, 0), parse_orders(GENERATED_ORDERS), settings)
     bench.wall(run)
@@ -186,7 +155,6 @@ def measure_generation_table(bench: Bench, prompts: int) -> None:
 
 def measure_scoring(bench: Bench, sequences: int) -> None:
     """The paper's fixed-sequence table: sequences × 6 orders × 128 tokens, extrapolated to 1,000."""
-    plug_in_head()
     samples, orders = random_samples(bench, sequences, NEW), parse_orders(SCORED_ORDERS)
     bench.wall(lambda: score_batch(bench.model, samples[: max(1, sequences // 8)], orders))
     seconds = bench.wall(lambda: score_batch(bench.model, samples, orders))
@@ -202,7 +170,6 @@ def measure_scoring(bench: Bench, sequences: int) -> None:
 
 def measure_long(bench: Bench, lengths: Iterable[int], batches: Iterable[int]) -> None:
     """Step time and prefill as the context grows."""
-    plug_in_head()
     for batch in batches:
         for length in lengths:
             fill = bench.wall(lambda batch=batch, length=length: prefilled(bench, batch, length))
@@ -222,7 +189,6 @@ def measure_long(bench: Bench, lengths: Iterable[int], batches: Iterable[int]) -
 
 def measure_memory(bench: Bench, batches: Iterable[int], length: int = 160) -> None:
     """Peak memory of a generation step at several batch sizes, and the suggested batch."""
-    plug_in_head()
     for batch in batches:
         torch.cuda.reset_peak_memory_stats()
         session = prefilled(bench, batch, length)
@@ -240,7 +206,6 @@ def profile_steps(bench: Bench, batches: Iterable[int]) -> None:
     """Where the time of one step goes, kernel by kernel (plain launches, no graph)."""
     from torch.profiler import ProfilerActivity, profile
 
-    plug_in_head()
     for batch in batches:
         session, states = prefilled(bench, batch, 64), half_open(bench, batch, 64)
         graphs, bench.model.engine._graphs = bench.model.engine._graphs, None

@@ -101,6 +101,8 @@ class Study:
         frame = self.run.table("verdicts").to_pandas()
         if "run" not in frame.columns:
             frame["run"] = ""
+        if "generation" in frame.columns:
+            frame = _newest(frame, per_grader=self.options.grader is not None)
         keep = np.zeros(len(frame), np.bool_)
         for _, rows in cells(frame.reset_index(drop=True), ("task",)):
             chosen = self._choose_grader(rows["grader"])
@@ -223,6 +225,13 @@ def _var_about(frame: pd.DataFrame, prefix: str) -> pd.Series:
     ]
     reference = sums[0] / sums[1].where(sums[1] > 0)
     return var + (mean - reference) ** 2
+
+
+def _newest(verdicts: pd.DataFrame, *, per_grader: bool) -> pd.DataFrame:
+    """Keep each response's verdict of the latest grading (a run may have been graded again)."""
+    in_order = verdicts.fillna({"generation": 0}).sort_values("generation", kind="stable")
+    keys = ["run", *KEYS, *(["grader"] if per_grader else [])]
+    return in_order.drop_duplicates(keys, keep="last").sort_index().reset_index(drop=True)
 
 
 def _labels(frame: pd.DataFrame) -> list[str]:

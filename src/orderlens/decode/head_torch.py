@@ -9,7 +9,8 @@ Shape letters: R rows, V vocabulary, D width, G groups of the vocabulary when dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ EXCLUDED_LOGIT = -1e30
 def take_rows(rows: HiddenRows, index_R: IntArray) -> HiddenRows:
     """Return the rows at ``index_R``."""
     index = torch.as_tensor(index_R, device=rows.hidden_RD.device)
-    return HiddenRows(rows.hidden_RD[index], rows.unembed_VD, rows.excluded, rows.valid_vocab)
+    return replace(rows, hidden_RD=rows.hidden_RD[index])
 
 
 def position_stats(rows: HiddenRows, eos_ids: Iterable[int]) -> PositionStats:
@@ -48,21 +49,41 @@ def target_stats(rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray) 
 def _stats(
     rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray | None
 ) -> tuple[PositionStats, FloatArray | None]:
-    eos = torch.tensor(sorted(eos_ids), dtype=torch.long, device=rows.hidden_RD.device)
     targets = None if targets_R is None else torch.as_tensor(targets_R, device=rows.hidden_RD.device)
-    tokens: list[Tensor] = []
-    numbers: list[Tensor] = []
-    for low, logits_RV in _logit_chunks(rows):
-        wanted = None if targets is None else targets[low : low + len(logits_RV)]
-        token, values = _reduce(logits_RV, eos, wanted)
-        tokens.append(token)
-        numbers.append(values)
-    token_R = _numpy(torch.cat(tokens)).astype(np.int64) if tokens else np.empty(0, np.int64)
-    columns = 6 if targets is not None else 5
-    values_RC = _numpy(torch.cat(numbers)).astype(np.float64) if numbers else np.empty((0, columns))
+    tokens, values = (rows.reduce or _reduce_in_chunks)(
+        rows.hidden_RD,
+        rows.unembed_VD,
+        excluded=rows.excluded,
+        valid_vocab=rows.valid_vocab,
+        eos_ids=sorted(eos_ids),
+        targets_R=targets,
+    )
+    token_R, values_RC = _numpy(tokens).astype(np.int64), _numpy(values).astype(np.float64)
     require_finite_rows(~np.isfinite(values_RC[:, 0]))
     stats = PositionStats(token_R, values_RC[:, 1], values_RC[:, 2], values_RC[:, 3], values_RC[:, 4])
     return stats, values_RC[:, 5] if targets is not None else None
+
+
+def _reduce_in_chunks(
+    hidden_RD: Tensor,
+    unembed_VD: Tensor,
+    *,
+    excluded: Sequence[int],
+    valid_vocab: int,
+    eos_ids: Sequence[int],
+    targets_R: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The plain reduction, on any device: see ``HiddenRows.reduce`` for what it returns."""
+    eos = torch.tensor(eos_ids, dtype=torch.long, device=hidden_RD.device)
+    tokens = [torch.empty(0, dtype=torch.long, device=hidden_RD.device)]
+    numbers = [torch.empty(0, 5 if targets_R is None else 6, device=hidden_RD.device)]
+    rows = HiddenRows(hidden_RD, unembed_VD, tuple(excluded), valid_vocab)
+    for low, logits_RV in _logit_chunks(rows):
+        wanted = None if targets_R is None else targets_R[low : low + len(logits_RV)]
+        token, values = _reduce(logits_RV, eos, wanted)
+        tokens.append(token)
+        numbers.append(values)
+    return torch.cat(tokens), torch.cat(numbers)
 
 
 def _reduce(logits_RV: Tensor, eos: Tensor, targets_R: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ Shape letters: N states, W window width, R wanted rows, V vocabulary, L sequence
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -72,12 +72,16 @@ class HiddenRows:
         unembed_VD: torch tensor.
         excluded: token ids that can never be revealed (mask id, padded vocabulary rows).
         valid_vocab: rows of ``unembed_VD`` at or past this index are padding and are never computed.
+        reduce: the model's own fused reduction for this device, or None for the plain chunked one. Called as
+            ``reduce(hidden_RD, unembed_VD, excluded=…, valid_vocab=…, eos_ids=…, targets_R=…)``; returns the
+            top tokens [R] and the columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6].
     """
 
     hidden_RD: Any
     unembed_VD: Any
     excluded: tuple[int, ...]
     valid_vocab: int
+    reduce: Callable[..., tuple[Any, Any]] | None = None
 
 
 Rows: TypeAlias = LogProbRows | HiddenRows

@@ -50,6 +50,7 @@ class LLaDA2Model:
 
     attention: Literal["block-causal"] = "block-causal"
     anchor: Literal["zero"] = "zero"
+    precision: Literal["float32"] = "float32"
 
     def __init__(
         self,
