@@ -27,6 +27,13 @@ def run_json(capsys, *arguments: str):
     return json.loads(out)
 
 
+def test_alone_it_prints_its_help(capsys) -> None:
+    code, out, _ = run(capsys)
+    assert code == 0
+    assert "uniform-spreading" in out
+    assert "sigma0" in out
+
+
 def test_sigma0_prints_twelve_digits(capsys) -> None:
     code, out, _ = run(capsys, "sigma0")
     assert code == 0

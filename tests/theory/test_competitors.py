@@ -114,6 +114,11 @@ def test_masses_equal_and_split() -> None:
         assert theory.log_success_masses(q, uneven, sigma) == pytest.approx(want, rel=1e-6)
 
 
+def test_massless_competitors_do_not_matter() -> None:
+    with_zeros = theory.success_masses(0.3, [0.0, 0.5, 0.2, 0.0], 0.9)
+    assert with_zeros == theory.success_masses(0.3, [0.5, 0.2], 0.9)
+
+
 def test_masses_against_simulation() -> None:
     rng = np.random.default_rng(4)
     q, sigma, n = 0.2, 0.8, 200_000
@@ -152,8 +157,16 @@ def test_bad_k(k: float) -> None:
 def test_bad_masses() -> None:
     with pytest.raises(theory.CompetitorError, match=r"sum to 1 − q = 0\.7; got 0\.65"):
         theory.success_masses(0.3, [0.6, 0.05], 1.0)
-    with pytest.raises(theory.CompetitorError, match=r"positive and finite; got -0\.1"):
+    with pytest.raises(theory.CompetitorError, match=r"between 0 and 1; got -0\.1"):
         theory.success_masses(0.3, [0.8, -0.1], 1.0)
+    with pytest.raises(theory.CompetitorError, match="got nan"):
+        theory.success_masses(0.3, [0.7, np.nan], 1.0)
+    with pytest.raises(theory.CompetitorError, match=r"sum to 1 − q = 0\.7; got 0\.0"):
+        theory.success_masses(0.3, [0.0, 0.0], 1.0)
+    with pytest.raises(theory.TheoryError, match="do not fit"):
+        theory.success_masses([0.3, 0.3], [[0.7], [0.7], [0.7]], 1.0)
+    with pytest.raises(theory.CompetitorError, match=r"whole number of competitors; got 2\.5"):
+        theory.zipf_masses(0.3, 2.5)
     with pytest.raises(theory.CompetitorError, match="at least one competitor"):
         theory.success_masses(0.3, [], 1.0)
     with pytest.raises(theory.ProbabilityError):

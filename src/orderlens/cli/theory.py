@@ -28,14 +28,20 @@ def register(app: typer.Typer) -> None:
     """Add the verb and its parts."""
     group = typer.Typer(
         help="The uniform-spreading theory: critical noise, curves, the paper's claims, your traces.",
-        no_args_is_help=True,
+        invoke_without_command=True,
     )
+    group.callback()(_help)
     group.command("sigma0")(sigma0)
     group.command("curve")(curve)
     group.command("check")(check)
     group.command("profile")(profile)
     group.command("fit")(fit)
     app.add_typer(group, name="theory")
+
+
+def _help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def sigma0(

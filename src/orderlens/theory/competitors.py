@@ -73,8 +73,8 @@ def success_masses(q: ArrayLike, masses: ArrayLike, sigma: float) -> Values:
 
     Args:
         q: probability of the target, any shape.
-        masses: masses of the competitors on the last axis, positive, summing to 1 − q; leading axes broadcast
-            with ``q``. Equal masses are grouped, so long flat tails cost nothing.
+        masses: masses of the competitors on the last axis, not negative, summing to 1 − q; leading axes
+            broadcast with ``q``. Equal masses are grouped, so long flat tails cost nothing.
         sigma: noise scale, one number.
     """
     return np.exp(log_success_masses(q, masses, sigma))
@@ -86,7 +86,7 @@ def log_success_masses(q: ArrayLike, masses: ArrayLike, sigma: float) -> Values:
     rows = _inputs.real_array(masses, "masses", CompetitorError)
     if rows.ndim == 0 or rows.shape[-1] == 0:
         raise CompetitorError(f"masses need at least one competitor on the last axis; got shape {rows.shape}")
-    shape = np.broadcast_shapes(checked.shape, rows.shape[:-1])
+    shape = _inputs.common_shape(checked, rows[..., 0])
     targets = np.broadcast_to(checked, shape).reshape(-1)
     table = np.broadcast_to(rows, (*shape, rows.shape[-1])).reshape(-1, rows.shape[-1])
     values = [_log_success_row(float(p), row, noise) for p, row in zip(targets, table, strict=True)]
@@ -96,17 +96,20 @@ def log_success_masses(q: ArrayLike, masses: ArrayLike, sigma: float) -> Values:
 def zipf_masses(q: float, k: int, exponent: float = 1.0) -> Array:
     """Return k competitor masses [k] proportional to rank^−exponent that sum to 1 − q."""
     count = int(_inputs.competitors(k))
+    if count != k:
+        raise CompetitorError(f"a Zipf law needs a whole number of competitors; got {k!r}")
     weights = np.arange(1, count + 1, dtype=np.float64) ** -float(_inputs.finite(exponent, "exponent"))
     return np.asarray((1.0 - float(_inputs.probabilities(q))) * weights / weights.sum())
 
 
 def _log_success_row(q: float, masses: Array, sigma: float) -> float:
-    if not (np.all(masses > 0) and np.all(np.isfinite(masses))):
-        raise CompetitorError(f"competitor masses must be positive and finite; got {float(np.min(masses))!r}")
+    if not np.all((masses >= 0) & (masses < 1)):
+        wrong = masses[~((masses >= 0) & (masses < 1))]
+        raise CompetitorError(f"competitor masses must lie between 0 and 1; got {float(wrong[0])!r}")
     total, rest = float(masses.sum()), 1.0 - q
     if abs(total - rest) > _SUM_TOLERANCE * rest + 1e-15:
         raise CompetitorError(f"competitor masses must sum to 1 − q = {rest!r}; got {total!r}")
-    distinct, counts = np.unique(masses, return_counts=True)
+    distinct, counts = np.unique(masses[masses > 0], return_counts=True)
     leads = (np.log(q) - np.log(distinct)) / sigma
     return mixed_log_win(leads, counts.astype(np.float64))
 

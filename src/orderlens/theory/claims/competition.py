@@ -70,7 +70,7 @@ def same_mechanism() -> Claim:
 
 def zipf() -> Claim:
     """The sign of g'' with Zipf competitor masses over the whole vocabulary."""
-    log_weights, counts = _grouped_zipf(_S - 1, 0.02)
+    log_weights, counts = _grouped_zipf(_S - 1, 0.05)
     logits = np.linspace(-9.0, 7.0, 33)
     worst = {
         sigma: min(mixed_bend((x - log_weights) / sigma, counts) / (sigma * float(expit(x))) for x in logits)
