@@ -41,6 +41,9 @@ minimal: $(MINIMAL)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_decode.py
+	$(BIN)/python benchmarks/bench_theory.py
+	$(BIN)/python benchmarks/bench_store.py
+	$(BIN)/python benchmarks/bench_analysis.py
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/docs

@@ -91,10 +91,6 @@ def main() -> None:
             parse_orders("oracle-max-q,oracle-margin,oracle-min-q"),
             lambda orders: score_batch(model, samples, orders),
         ),
-        "score, six orders": (
-            parse_orders("forced-ar,reverse-ar,random,oracle-max-q,oracle-margin,oracle-min-q"),
-            lambda orders: score_batch(model, samples, orders),
-        ),
         "generate, four orders": (
             parse_orders("forced-ar,max-prob,top-margin,random"),
             lambda orders: generate_batch(
