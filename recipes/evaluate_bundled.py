@@ -6,6 +6,9 @@
 Texts of at least 32 + 128 tokens; bits per byte of the 128 after the prompt. Order-agnostic models are scored
 under forced, reverse and several random orders. The counting baselines are trained on the natural-text
 windows that `train_bundled.py prepare` wrote to WORK, and also see the 32 tokens of the prompt.
+
+With `--run RUN` (of `orderlens score --model tiny`) the texts are that run's, its orders are listed too, and
+`against_forced` gives each order's mean paired difference from forced-ar with its standard error.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from train_bundled import SHARES, c4_windows
+from train_bundled import SHARES, c4_windows, tokenizer
 
 from orderlens.models.bundled import load_folder
+from orderlens.store.reader import Run, open_run
 from orderlens.training.ngram import KneserNey
 from orderlens.training.validate import mean_log_prob
 
@@ -53,6 +57,26 @@ def model_rows(
     return found
 
 
+def run_windows(run: Run) -> tuple[torch.Tensor, float, list[str]]:
+    """Return the windows that a run scored, the mean number of bytes of a target, and the sample ids."""
+    rows = {row["sample_id"]: row for row in run.outputs().to_arrow().to_pylist()}
+    tokens = [[*row["prompt_ids"], *row["token_ids"]] for row in rows.values()]
+    size = sum(tokenizer().byte_count(ids[PREFIX:]) for ids in tokens) / len(tokens)
+    return torch.tensor(tokens), size, list(rows)
+
+
+def run_rows(run: Run, ids: list[str], target_bytes: float) -> list[dict[str, Any]]:
+    frame = run.samples().to_pandas().pivot_table(index="sample_id", columns="order", values="mean")
+    values = {str(order): frame[order].loc[ids].to_numpy() for order in frame.columns}
+    found = []
+    for order in sorted(values, key=lambda name: -values[name].mean()):
+        line = row(f"{run.spec['model']['name']} {order}", values[order], target_bytes)
+        gap = values[order] - values["forced-ar"]
+        error = float(gap.std(ddof=1)) / math.sqrt(len(gap))
+        found.append(line | {"against_forced": [round(float(gap.mean()), 4), round(error, 4)]})
+    return found
+
+
 def natural_tokens(work: Path, most: int) -> np.ndarray:
     files = [
         path for source in SHARES if source not in ("arith", "choice")
@@ -72,8 +96,9 @@ def baseline_rows(work: Path, windows: torch.Tensor, target_bytes: float, most: 
 
 
 def main(
-    c4: Annotated[Path, typer.Option(help="Held-out documents.")],
     model: Annotated[list[Path], typer.Option(help="Model folder; repeatable.")],
+    c4: Annotated[Path | None, typer.Option(help="Held-out documents.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Score run whose texts and orders to use.")] = None,
     work: Annotated[Path | None, typer.Option(help="Folder of `prepare`, for the baselines.")] = None,
     limit: Annotated[int, typer.Option(help="Documents to use.")] = 900,
     seeds: Annotated[int, typer.Option(help="Random orders.")] = 4,
@@ -81,7 +106,16 @@ def main(
     device: Annotated[str, typer.Option()] = "cpu",
 ) -> None:
     """Print one JSON row per model and order."""
-    windows, target_bytes = c4_windows(c4, PREFIX, TARGET, limit)
+    lines: list[dict[str, Any]] = []
+    if run is not None:
+        windows, target_bytes, ids = run_windows(open_run(run))
+        lines = run_rows(open_run(run), ids, target_bytes)
+    elif c4 is not None:
+        windows, target_bytes = c4_windows(c4, PREFIX, TARGET, limit)
+    else:
+        raise SystemExit("give --c4 or --run")
+    for line in lines:
+        print(json.dumps(line))
     for folder in model:
         for line in model_rows(folder, windows, target_bytes, seeds, device):
             print(json.dumps(line), flush=True)

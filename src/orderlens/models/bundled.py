@@ -11,6 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from orderlens.errors import ModelLoadError, UnknownNameError
 from orderlens.models.bpe import BpeTokenizer
 from orderlens.models.quantised import file_digest, load_weights, save_weights
@@ -47,10 +49,11 @@ def is_model_folder(folder: Path) -> bool:
 def load_folder(folder: Path) -> LoadedModel:
     """Load a checkpoint folder."""
     config = read_config(folder)
-    network = Transformer(config)
+    with torch.random.fork_rng(devices=[]):  # the first weights are drawn at random, and then replaced
+        network = Transformer(config)
     state = load_weights(folder / WEIGHTS)
     _check_shapes(folder, network, {name: tuple(tensor.shape) for name, tensor in state.items()})
-    network.load_state_dict(state)
+    network.load_state_dict(state, assign=True)
     tokenizer = BpeTokenizer.from_file(folder / TOKENIZER)
     if tokenizer.vocab_size > config.vocab_size:
         raise ModelLoadError(

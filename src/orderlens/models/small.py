@@ -13,6 +13,8 @@ from orderlens.models.bundled import load_folder as read_folder
 from orderlens.models.loading import LoadOptions
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+UNUSED_TOKENS = ("<|pad|>", "<|reserved|>")
+"""Tokens of our tokenizers that occur in no training window (ids 2 and 3): never content if revealed."""
 
 
 def load_folder(folder: Path, name: str, options: LoadOptions) -> TransformerModel:
@@ -55,4 +57,6 @@ def _as_model(loaded: LoadedModel, name: str, options: LoadOptions) -> Transform
     digest = (
         loaded.digest if dtype == torch.float32 else f"{loaded.digest}-{str(dtype).removeprefix('torch.')}"
     )
-    return TransformerModel(network, loaded.tokenizer, name=name, digest=digest)
+    ids = (loaded.tokenizer.token_id(token) for token in UNUSED_TOKENS)
+    special_ids = frozenset(item for item in ids if item is not None)
+    return TransformerModel(network, loaded.tokenizer, name=name, digest=digest, special_ids=special_ids)
