@@ -15,19 +15,9 @@ import pyarrow as pa
 from orderlens.models.protocol import Model
 from orderlens.orders.protocol import Order
 from orderlens.samples import EncodedSample
+from orderlens.store.schema import LOG_PROB_COLUMNS
 
 Columns = Mapping[str, np.ndarray[Any, Any]]
-
-STAT_COLUMNS = (
-    "logq",
-    "max_logprob",
-    "second_logprob",
-    "entropy",
-    "target_logprob",
-    "competitor_logprob",
-    "tempered_logq",
-)
-"""Float columns; stored in the model's own precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +50,7 @@ def reveal_table(columns: Columns, labels: TraceLabels, model: Model, float_type
         "temperature": _constant(labels.temperature, n_rows, pa.float64()),
         "sample_seed": _constant(labels.sample_seed, n_rows, pa.int64()),
         **{name: pa.array(columns[name], pa.int32()) for name in ("block", "step", "position", "token_id")},
-        **{name: _floats(columns.get(name), n_rows, float_type) for name in STAT_COLUMNS},
+        **{name: _floats(columns.get(name), n_rows, float_type) for name in LOG_PROB_COLUMNS},
         "is_eos": pa.array(np.isin(token, sorted(model.eos_ids))),
         "is_special": pa.array(np.isin(token, sorted(model.special_ids))),
         "is_overflow": pa.array(columns["is_overflow"]),
