@@ -175,6 +175,12 @@ def test_long_arrays_equal_single_values() -> None:
     np.testing.assert_array_equal(whole, per_element)
 
 
+def test_an_element_does_not_depend_on_its_neighbours() -> None:
+    y, sigma = np.full(9, -0.7), np.array([0.01, 0.05, 0.09, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0])
+    for function in (theory.log_success, theory.d1, theory.d2):
+        np.testing.assert_array_equal(function(y, sigma), [function(-0.7, float(s)) for s in sigma])
+
+
 def test_inputs_are_not_changed() -> None:
     y = np.array([-0.3, -3.0, -300.0])
     before = y.copy()

@@ -26,8 +26,7 @@ class Comparison:
 
     Attributes:
         more_uneven: ``"first"`` or ``"second"`` when that profile majorises the other, ``"equal"`` when they
-        are
-            the same up to order, ``"neither"`` when they are not comparable.
+            are the same up to order, ``"neither"`` when they are not comparable.
         first_below: largest amount by which partial sums of the first lie below the second's, in nats.
         second_below: the same with the roles exchanged.
     """

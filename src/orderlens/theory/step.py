@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from orderlens.theory import _inputs
 from orderlens.theory._inputs import Array, Values
@@ -33,7 +33,7 @@ _NEAR_HALF = 0.35
 """|y + ln 2| below which logit(q) is formed from the difference, so that it keeps its digits at q ≈ ½."""
 
 _SHARP_BELOW = 0.1
-"""Noise below which an ulp of logit(q) at q ≈ ½ matters: the relative error it makes grows as 1/σ²."""
+"""Noise below which an ulp of logit(q) at q ≈ ½ matters: the relative error it makes grows as 1/σ."""
 
 _FAR_AHEAD, _NEAR_CERTAIN = 24.0, 1e-140
 """For z/√2 above the first, or odds against below the second, r underflows or 1/(1 − q)² overflows."""
@@ -86,20 +86,20 @@ def mills_excess(z: ArrayLike) -> Values:
     )
 
 
-def logit_of_log(y: Array, *, sharp: bool = True) -> tuple[Array, Array]:
+def logit_of_log(y: Array, sharp: NDArray[np.bool_] | bool = True) -> tuple[Array, Array]:
     """Return logit(q) and the odds (1 − q)/q against the target, for y = log q < 0.
 
-    Without ``sharp``, logit(q) has an absolute error of an ulp or two near q = ½ instead of a relative one.
+    Elements that are not ``sharp`` have an absolute error of an ulp or two near q = ½ instead of a relative.
     """
     odds = np.expm1(-y)
     logit = -np.log(odds)
     tiny = np.flatnonzero(y < _TINY_Q)
     if tiny.size:
         logit[tiny] = y[tiny]
-    if not sharp:
+    if not np.any(sharp):
         return logit, odds
     above_half = y + LN2_HIGH
-    near = np.flatnonzero(np.abs(above_half) < _NEAR_HALF)
+    near = np.flatnonzero((np.abs(above_half) < _NEAR_HALF) & sharp)
     if near.size:
         # (1 − q)/q = 2e^{−d} − 1 with d = y + ln 2, so logit(q) = −log(1 + 2(e^{−d} − 1)).
         logit[near] = -np.log1p(2.0 * np.expm1(-(above_half[near] + LN2_LOW)))
@@ -154,7 +154,7 @@ def _by_region(y: Array, sigma: Array | float, *formulas: Callable[[_Rows], Arra
 
     Taking the rows apart is faster than computing every formula everywhere and masking.
     """
-    logit, odds = logit_of_log(y, sharp=bool(np.min(sigma) < _SHARP_BELOW))
+    logit, odds = logit_of_log(y, sigma < _SHARP_BELOW)
     a = np.minimum(np.abs(logit) / (2.0 * sigma), _LARGEST)
     loses = logit < 0
     delicate = ~loses & ((a > _FAR_AHEAD) | (odds < _NEAR_CERTAIN))
