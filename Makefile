@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MINIMAL := .venv-minimal
 PIP := -m pip install -q --disable-pip-version-check -c constraints.txt
-EXTRAS := torch,hf,polars,eval,dev
+EXTRAS := torch,hf,polars,eval,docs,dev
 export OMP_NUM_THREADS ?= 2
 
 .PHONY: demo test lint types unit minimal bench docs clean
@@ -47,6 +47,7 @@ bench: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/docs
+	$(BIN)/mkdocs build -q --strict
 
 clean:
 	rm -rf $(VENV) $(MINIMAL) demo-out .mypy_cache .ruff_cache .pytest_cache
