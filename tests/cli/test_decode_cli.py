@@ -164,3 +164,11 @@ def test_version_and_bare_call(capsys):
     code, text, _ = run(capsys)
     assert code == 0
     assert "score" in text
+
+
+@pytest.mark.parametrize("group", ["runs", "theory"])
+def test_a_group_without_a_command_prints_its_help(capsys, group):
+    code, text, err = run(capsys, group)
+    assert code == 0
+    assert "Commands" in text
+    assert not err

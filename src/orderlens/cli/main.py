@@ -76,6 +76,9 @@ def main(arguments: Sequence[str]) -> int:
     except typer.Exit as stop:
         return int(stop.exit_code)
     except _USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help is the answer
+            typer.echo(str(getattr(error, "message", error)))
+            return 0
         return _fail(_usage_message(error), 2, debug)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted; what was already committed is kept", 130, debug)
