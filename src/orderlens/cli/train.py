@@ -31,7 +31,7 @@ def train(
         list[Path], typer.Option("--data", "-d", help=".jsonl or .txt, plain, .gz or .xz; repeatable.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
-    steps: Annotated[int | None, typer.Option("--steps", help="Number of steps [default: 300].")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Number of steps [default: 200].")] = None,
     max_minutes: Annotated[
         float | None, typer.Option("--max-minutes", help="Train for so long instead; ends fully decayed.")
     ] = None,
@@ -58,7 +58,7 @@ def train(
     from orderlens.training.from_text import TextTraining, train_from_text
 
     if steps is None and max_minutes is None:
-        steps = 300
+        steps = 200
     options = TextTraining(
         steps=steps, max_minutes=max_minutes, attention=attention.value, layers=layers, width=width,
         heads=heads, block_size=block_size, window=window, batch_size=batch_size, vocab_size=vocab_size,
