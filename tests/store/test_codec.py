@@ -17,6 +17,7 @@ from orderlens.store.codec import (
     part_note,
     read_groups,
     sort_rows,
+    sort_traces,
     trace_starts,
 )
 from orderlens.store.rules import RULES
@@ -173,6 +174,14 @@ def test_trace_starts_agree_with_a_plain_loop(worker) -> None:
     coded = table.set_column(0, "sample_id", table["sample_id"].dictionary_encode())
     assert trace_starts(coded).tolist() == slow
     assert trace_starts(table.slice(0, 0)).tolist() == []
+
+
+def test_sorting_whole_traces_equals_sorting_rows(worker) -> None:
+    units = [sort_rows(conform("reveals", worker.reveals(unit)), "reveals") for unit in (4, 1, 3, 0)]
+    table = pa.concat_tables(units)
+    assert sort_traces(table).equals(sort_rows(table, "reveals"))
+    assert sort_traces(units[0]).equals(units[0])
+    assert sort_traces(table.slice(0, 0)).num_rows == 0
 
 
 def test_a_foreign_file_has_no_note() -> None:

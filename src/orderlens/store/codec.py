@@ -34,8 +34,28 @@ ZSTD_LEVEL = 12  # a few µs per row; generating a row takes far longer
 def sort_rows(table: pa.Table, name: str) -> pa.Table:
     """Return the rows sorted by trace and step (tables without steps: by their key); stable."""
     keys = ["run", *TRACE_KEY, *(["step"] if name == "reveals" else [])]
-    present = [(key, "ascending") for key in keys if key in table.column_names]
+    present = _ascending(key for key in keys if key in table.column_names)
     return table.take(pc.sort_indices(table, sort_keys=present)) if present else table
+
+
+def sort_traces(table: pa.Table) -> pa.Table:
+    """Return reveals sorted by trace, when each trace is already whole, contiguous and sorted by step.
+
+    Gives the same rows as ``sort_rows`` but compares one row per trace instead of all.
+    """
+    starts = trace_starts(table)
+    ranked = np.asarray(
+        pc.sort_indices(table.select(TRACE_KEY).take(starts), sort_keys=_ascending(TRACE_KEY))
+    )
+    if np.array_equal(ranked, np.arange(len(starts))):
+        return table
+    lengths = np.diff(starts, append=table.num_rows)[ranked]
+    ends = np.cumsum(lengths)
+    return table.take(np.repeat(starts[ranked] - ends + lengths, lengths) + np.arange(table.num_rows))
+
+
+def _ascending(names: Iterable[str]) -> list[tuple[str, str]]:
+    return [(name, "ascending") for name in names]
 
 
 def trace_starts(table: pa.Table, columns: Sequence[str] = (*TRACE_KEY, "run")) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from orderlens.errors import CorruptRunError, RunError
 from orderlens.store.bundles import describe, make_part, read_checked
 from orderlens.store.claims import maintenance
-from orderlens.store.codec import open_part, read_groups, sort_rows, trace_starts
+from orderlens.store.codec import open_part, read_groups, sort_rows, sort_traces, trace_starts
 from orderlens.store.folder import Folder
 from orderlens.store.records import (
     Bundle,
@@ -161,4 +161,4 @@ def _read_all(folder: Folder, name: str, parts: Sequence[Part]) -> pa.Table:
         raise CorruptRunError(
             f"{folder.label}: the parts of '{name}' hold {table.num_rows} rows, not as recorded"
         )
-    return sort_rows(table, name)
+    return sort_traces(table) if name == "reveals" else sort_rows(table, name)
