@@ -2,31 +2,73 @@
 
     PYTHONPATH=src python recipes/accuracy_by_level.py RUN
 
-Intervals are Wilson's, 95 %, over items.
+Intervals are Wilson's, 95 %, over items. For `choice` two more counts tell reasoning from letters: `n_named`,
+responses whose worked solution ends on the right option's text, and `n_letter_fits`, responses whose letter
+is that of the option they named. `letters` counts the letters given.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
+from typing import Any
 
 from scipy.stats import binomtest
 
 from orderlens.evaluation.summary import latest_verdicts
-from orderlens.store.reader import open_run
+from orderlens.store.reader import Run, open_run
+from orderlens.tasks.bundled import LETTERS, items
+
+Rows = list[dict[str, Any]]
+
+
+def named_option(text: str, options: list[str]) -> str | None:
+    """Return the letter of the option that the solution, without its "Answer:" line, names last."""
+    solution = text.split("\nAnswer:", maxsplit=1)[0]
+    ends = {
+        letter: max(match.end() for match in found)
+        for letter, option in zip(LETTERS, options, strict=False)
+        if (found := list(re.finditer(rf"(?<![\w-]){re.escape(option)}(?![\w-])", solution)))
+    }
+    return max(ends, key=lambda letter: ends[letter]) if ends else None
+
+
+def rows_of(run: Run) -> Rows:
+    """Return the verdicts, those of `choice` with the letter of the option that was named."""
+    texts = {(row["sample_id"], row["order"]): row["text"] for row in run.outputs().to_arrow().to_pylist()}
+    rows: Rows = latest_verdicts(run.table("verdicts").to_arrow()).to_pylist()
+    chosen = [row for row in rows if row["task"] == "choice"]
+    documents = {item["id"]: item for item in items("choice", "test", len({r["sample_id"] for r in chosen}))}
+    for row in chosen:
+        if (document := documents.get(row["sample_id"])) is not None:
+            named = named_option(texts[row["sample_id"], row["order"]], document["options"])
+            row |= {"named": named, "gold": document["answer"]}
+    return rows
+
+
+def summary(rows: Rows) -> dict[str, Any]:
+    right = sum(bool(row["correct"]) for row in rows)
+    interval = binomtest(right, len(rows)).proportion_ci(method="wilson")
+    found: dict[str, Any] = {"n": len(rows), "n_correct": right}
+    found |= {"low": round(interval.low, 3), "high": round(interval.high, 3)}
+    if all("gold" in row for row in rows):
+        found["n_named"] = sum(row["named"] == row["gold"] for row in rows)
+        found["n_letter_fits"] = sum(
+            row["named"] is not None and row["named"] == row["extracted"] for row in rows
+        )
+        found["letters"] = dict(sorted(Counter(str(row["extracted"]) for row in rows).items()))
+    return found
 
 
 def main() -> None:
-    cells: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
-    for row in latest_verdicts(open_run(sys.argv[1]).table("verdicts").to_arrow()).to_pylist():
-        level = row["sample_id"].split("-")[1]  # ids read TASK-LEVEL-DIGEST
-        for which in (level, "all"):
-            cells[row["task"], which, row["order"]].append(bool(row["correct"]))
-    for (task, level, order), correct in sorted(cells.items()):
-        interval = binomtest(sum(correct), len(correct)).proportion_ci(method="wilson")
-        cell = {"task": task, "level": level, "order": order, "n": len(correct), "n_correct": sum(correct)}
-        print(json.dumps(cell | {"low": round(interval.low, 3), "high": round(interval.high, 3)}))
+    cells: dict[tuple[str, str, str], Rows] = defaultdict(list)
+    for row in rows_of(open_run(sys.argv[1])):
+        for level in (row["sample_id"].split("-")[1], "all"):  # ids read TASK-LEVEL-DIGEST
+            cells[row["task"], level, row["order"]].append(row)
+    for (task, level, order), rows in sorted(cells.items()):
+        print(json.dumps({"task": task, "level": level, "order": order, **summary(rows)}))
 
 
 if __name__ == "__main__":
