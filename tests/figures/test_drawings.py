@@ -1,6 +1,6 @@
-"""Drawings against small golden pictures, with a tolerance for other font renderers; and the loop that saves them.
+"""Drawings against small golden pictures, with a tolerance for other font renderers; the saving loop.
 
-To renew the pictures after a deliberate change: ORDERLENS_RENEW_GOLDEN=1 pytest tests/figures/test_drawings.py
+To renew the pictures after a deliberate change, run this file with ORDERLENS_RENEW_GOLDEN=1.
 """
 
 from __future__ import annotations

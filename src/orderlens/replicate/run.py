@@ -40,6 +40,9 @@ from orderlens.store.writer import execute, open_writer
 Show = Callable[[str], AbstractContextManager[api.ProgressSink | None]]
 """Opens a progress bar with a label; replicate() advances it by tokens."""
 
+PROBES = 4
+"""Texts that the timing probe scores together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -100,16 +103,43 @@ def replicate(
         dtype: precision of the model's weights.
         show: opens a progress bar per stage.
     """
+    traces = decode_all(plan, out, model=model, device=device, dtype=dtype, show=show)
+    start = time.perf_counter()
+    results = write_results(Path(out), traces.plan, traces.scores, traces.why_no_scores, traces.notes)
+    seconds = {**traces.seconds, "results": time.perf_counter() - start}
+    return Outcome(traces.plan, results, seconds, traces.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What the stages with forward passes left: the plan as it was run, and the external scores."""
+
+    plan: Plan
+    scores: StoredScores | None
+    why_no_scores: str | None
+    notes: tuple[str, ...]
+    seconds: dict[str, float]
+
+
+def decode_all(
+    plan: Plan,
+    out: str | Path,
+    *,
+    model: Model | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    show: Show | None = None,
+) -> Traces:
+    """Run the stages that need a model; see ``replicate`` for the arguments."""
     folder = Path(out)
     kept = kept_plan(folder, plan)
     loaded = load_model(plan.model, device=device, dtype=dtype) if model is None else model
     loaded = api.prepare_model(loaded, plan.block_size)
-    chosen = kept or sized(plan, seconds_per_state(loaded, plan) if not plan.n_sequences else 0.0)
+    chosen = kept or sized(plan, 0.0 if plan.n_sequences else seconds_per_state(loaded, plan))
     rule = SplitRule(chosen.prefix_tokens, chosen.target_tokens)
     data = load_samples(chosen.data, loaded.tokenizer, rule, limit=chosen.n_sequences, choose_by_hash=True)
-    save_plan(
-        folder, chosen, {"data": data.record(), "model": {"name": loaded.name, "digest": loaded.digest}}
-    )
+    about = {"name": loaded.name, "digest": loaded.digest}
+    save_plan(folder, chosen, {"data": data.record(), "model": about})
     bench = _Bench(chosen, loaded, data, folder / "runs", show or _no_bar)
     seconds = {}
     for name, stage in _STAGES.items():
@@ -119,11 +149,7 @@ def replicate(
     start = time.perf_counter()
     scores, why = _external(bench, device)
     seconds["external"] = time.perf_counter() - start
-    notes = tuple(_notes(chosen, data, why))
-    start = time.perf_counter()
-    results = write_results(folder, chosen, scores, why, notes)
-    seconds["results"] = time.perf_counter() - start
-    return Outcome(chosen, results, seconds, notes)
+    return Traces(chosen, scores, why, tuple(_notes(chosen, data, why)), seconds)
 
 
 def _no_bar(_label: str) -> AbstractContextManager[None]:
@@ -131,19 +157,16 @@ def _no_bar(_label: str) -> AbstractContextManager[None]:
 
 
 def seconds_per_state(model: Model, plan: Plan) -> float:
-    """Time one block of scoring on this machine, after a warm-up."""
-    width = model.block_size
-    ids = [
-        token for token in range(model.vocab_size) if token not in model.eos_ids and token != model.mask_id
-    ]
+    """Time one block of scoring under an order that looks at every step, after a warm-up."""
+    width, free = model.block_size, {model.mask_id, *model.eos_ids}
+    ids = [token for token in range(model.vocab_size) if token not in free]
     tokens = np.resize(np.array(ids, np.int64), plan.prefix_tokens + width)
-    sample = EncodedSample("probe", tokens[: plan.prefix_tokens], tokens[plan.prefix_tokens :])
-    probes = [sample, EncodedSample("probe again", sample.prompt, sample.target)]
-    orders = parse_orders("forced-ar")
-    score_batch(model, probes[:1], orders)
+    prompt, target = tokens[: plan.prefix_tokens], tokens[plan.prefix_tokens :]
+    probes = [EncodedSample(f"probe {place}", prompt, target) for place in range(PROBES)]
+    score_batch(model, probes[:1], parse_orders("forced-ar"))
     start = time.perf_counter()
-    score_batch(model, probes, orders)
-    return (time.perf_counter() - start) / (2 * width)
+    score_batch(model, probes, parse_orders("max-prob"))
+    return (time.perf_counter() - start) / (PROBES * width)
 
 
 def _score(bench: _Bench) -> None:

@@ -1,0 +1,120 @@
+"""The verbs replicate, demo and figures from the outside: output, JSON, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from orderlens.cli.main import main
+
+SMALL = ("--limit", "6", "--temperatures", "1", "--evaluator", "none-such")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A data file of short texts, so that a quick run takes seconds."""
+    path = tmp_path_factory.mktemp("data") / "texts.jsonl"
+    rows = [{"id": f"t{i}", "text": f"the {i}th boat came home in the rain, " * 6} for i in range(8)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def printed(texts, tmp_path_factory):
+    """What a replication prints with --json."""
+    out = tmp_path_factory.mktemp("out") / "rep"
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        command = ["replicate", "--model", "hmm", "--data", str(texts), "--out", str(out), *SMALL, "--json"]
+        assert main(command) == 0
+    return json.loads(text.getvalue())
+
+
+@pytest.fixture(scope="module")
+def finished(printed):
+    """Its folder."""
+    return Path(printed["folder"])
+
+
+def test_json_holds_plan_tables_and_verdicts(printed):
+    assert printed["plan"]["n_sequences"] == 6
+    words = {item["name"]: item["verdict"] for item in printed["verdicts"]}
+    assert words["chain-rule"] == "not supported by this run"  # the control is one exact joint
+    assert {table["table"] for table in printed["tables"]} >= {"fixed-sequence", "generation", "temperature"}
+    assert any("unknown evaluator 'none-such'" in note for note in printed["notes"])
+
+
+def test_the_same_command_prints_tables_verdicts_and_where_things_are(finished, texts, capsys):
+    assert main(["replicate", "--model", "hmm", "--data", str(texts), "--out", str(finished), *SMALL]) == 0
+    text = capsys.readouterr().out
+    assert "Fixed sequences" in text
+    assert "findings of the paper" in text
+    assert "verdict: not supported by this run" in text
+    assert str(finished / "index.html") in text
+    assert "unknown evaluator 'none-such'" in text
+
+
+def test_figures_are_redrawn_from_the_stored_runs(finished, tmp_path, capsys):
+    out = tmp_path / "again"
+    assert (
+        main(["figures", str(finished), "--out", str(out), "--figure", "lorenz,unmask", "--format", "png"])
+        == 0
+    )
+    assert sorted(path.name for path in out.iterdir()) == [
+        "lorenz.json",
+        "lorenz.png",
+        "unmask.json",
+        "unmask.png",
+    ]
+    first = json.loads((finished / "figures" / "unmask.json").read_text())
+    assert json.loads((out / "unmask.json").read_text()) == first
+    assert "lorenz" in capsys.readouterr().out
+
+
+def test_figures_that_a_run_cannot_fill_say_why(finished, tmp_path, capsys):
+    run = str(finished / "runs" / "score")
+    assert main(["figures", run, "--out", str(tmp_path), "--figure", "unmask", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)[0]["why"]
+    assert "none of the figures" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["replicate", "--preset", "fast", "--out", "{out}"], "unknown preset 'fast'"),
+        (
+            ["replicate", "--model", "hmm", "--data", "passages", "--temperatures", "x", "--out", "{out}"],
+            "'x'",
+        ),
+        (["replicate", "--model", "hmm", "--data", "nowhere.jsonl", "--out", "{out}"], "nowhere.jsonl"),
+        (["replicate", "--model", "hmmm", "--data", "passages", "--out", "{out}"], "hmmm"),
+        (["replicate", "--model", "hmm", "--data", "passages", "--limit", "-3", "--out", "{out}"], "-3"),
+        (["figures", "{out}"], "no run at"),
+        (["figures", "{finished}", "--figure", "lorentz"], "did you mean 'lorenz'"),
+        (["figures", "{finished}", "--format", "gif", "--out", "{out}"], "'gif'"),
+        (["replicate", "--model", "hmm", "--data", "passages", "--out", "{finished}"], "another data"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(arguments, message, finished, tmp_path, capsys):
+    filled = [item.format(out=tmp_path / "new", finished=finished) for item in arguments]
+    assert main(filled) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_the_demo_starts_without_arguments(tmp_path, capsys, monkeypatch):
+    """The demo of the bundled model takes minutes; here its folder is refused after the plan was made."""
+    from orderlens.replicate import plan
+
+    monkeypatch.setattr(plan, "is_bundled", lambda name: False)
+    (tmp_path / "letter.txt").write_text("")
+    assert main(["demo", "--out", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert "using hmm" in captured.out
+    assert "not empty and holds no replication" in captured.err

@@ -1,0 +1,88 @@
+"""Paired statistics against numpy, one resample at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from orderlens.analysis.estimate import Resampling
+from orderlens.replicate.compare import Paired, rank_rows, stack, weighted_medians, wide_of
+
+
+@given(
+    st.lists(st.lists(st.floats(-5, 5), min_size=3, max_size=3), min_size=1, max_size=8),
+    st.integers(0, 2**31),
+)
+@settings(max_examples=40, deadline=None)
+def test_weighted_medians_are_medians_of_the_repeated_rows(rows, seed):
+    values = np.array(rows)
+    counts = np.random.default_rng(seed).integers(0, 4, (5, len(rows))).astype(float)
+    found = weighted_medians(values, counts)
+    for row, weights in zip(found, counts.astype(int), strict=True):
+        repeated = np.repeat(values, weights, axis=0)
+        expected = np.median(repeated, axis=0) if len(repeated) else np.full(3, np.nan)
+        np.testing.assert_allclose(row, expected)
+
+
+def test_undefined_entries_do_not_count_in_a_median():
+    values = np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, np.nan]])
+    found = weighted_medians(values, np.ones((1, 3)))
+    assert found[0, 0] == 2.0
+    assert math.isnan(found[0, 1])
+
+
+def test_the_interval_of_a_paired_difference_ignores_what_prompts_share():
+    rng = np.random.default_rng(0)
+    shared = rng.normal(0, 10, 60)
+    wide = pd.DataFrame({"a": shared + 1 + rng.normal(0, 0.1, 60), "b": shared})
+    table = Paired(wide, Resampling(200))
+    found = table.of_means(lambda m: stack(m[:, 0] - m[:, 1]))[0]
+    assert found.value == pytest.approx(float((wide["a"] - wide["b"]).mean()))
+    assert 0.9 < found.low < found.value < found.high < 1.1
+    assert found.n == 60
+
+
+def test_means_skip_undefined_entries_of_their_own_column():
+    wide = pd.DataFrame({"a": [1.0, np.nan, 3.0], "b": [1.0, 1.0, 4.0]})
+    cells = Paired(wide, Resampling(20)).of_means(lambda m: m)
+    assert [cell.value for cell in cells] == [2.0, 2.0]
+
+
+def test_without_prompts_there_is_only_a_reason():
+    cell = Paired(pd.DataFrame({"a": []}), Resampling(20)).of_means(lambda m: m, "nothing here")[0]
+    assert not cell.is_defined
+    assert cell.why == "nothing here"
+
+
+def test_rank_rows_are_scipys_spearman():
+    rng = np.random.default_rng(1)
+    x, y = rng.integers(0, 4, (2, 6, 8)).astype(float)
+    expected = [stats.spearmanr(a, b)[0] for a, b in zip(x, y, strict=True)]
+    np.testing.assert_allclose(rank_rows(x, y), expected)
+
+
+def test_rank_rows_of_a_constant_or_an_undefined_row_are_undefined():
+    x = np.array([[1.0, 1.0, 1.0], [1.0, np.nan, 2.0]])
+    assert np.isnan(rank_rows(x, np.array([[1.0, 2.0, 3.0]] * 2))).all()
+
+
+def test_wide_tables_join_runs_and_name_columns():
+    frame = pd.DataFrame(
+        {
+            "run": ["generate", "sweep"],
+            "task": [None, None],
+            "sample_id": ["a", "a"],
+            "order": ["random", "random"],
+            "temperature": [0.0, 0.5],
+            "var": [1.0, 2.0],
+        }
+    )
+    wide = wide_of(frame, "var", ("order", "temperature"))
+    assert wide.shape == (1, 2)
+    assert list(wide.columns) == ["random@0", "random@0.5"]

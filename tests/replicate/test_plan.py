@@ -1,0 +1,126 @@
+"""Presets, sizes and what a resumed replication must match."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from orderlens.errors import RunError, UnknownNameError, UserInputError
+from orderlens.orders import parse_orders
+from orderlens.replicate import plan as plans
+from orderlens.replicate.plan import (
+    DEMO_BUDGET_S,
+    DEMO_SIZES,
+    PRESETS,
+    kept_plan,
+    make_plan,
+    save_plan,
+    sized,
+)
+
+
+def test_full_is_the_papers_protocol():
+    plan = make_plan("full", "tiny", "c4")
+    assert (plan.n_sequences, plan.prefix_tokens, plan.target_tokens, plan.block_size) == (1000, 32, 128, 32)
+    assert plan.temperatures == (0.3, 0.5, 0.7, 1.0, 1.3, 1.5, 2.0)
+    assert plan.generate_orders == ("forced-ar", "max-prob", "top-margin", "random")
+    assert "max-prob:select=argmax" in plan.sweep_orders
+    assert sum(order.startswith("random:") for order in plan.score_orders) == 8
+    assert {"oracle-max-q", "oracle-margin", "oracle-min-q"} <= set(plan.score_orders)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_order_of_every_preset_exists(preset):
+    plan = make_plan(preset, "tiny", "c4")
+    for orders in (plan.score_orders, plan.generate_orders, plan.sweep_orders, plan.measured_orders):
+        assert len(parse_orders(orders)) == len(orders)
+
+
+def test_quick_takes_a_hundred_and_changes_win_unless_none():
+    assert make_plan("quick", "tiny", "c4").n_sequences == 100
+    assert make_plan("quick", "tiny", "c4", n_sequences=7, seed=None).n_sequences == 7
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(1e-6, DEMO_SIZES[0]), (0.012, (8, 64)), (10.0, DEMO_SIZES[-1])]
+)
+def test_the_demo_takes_the_largest_size_that_fits(seconds, expected):
+    plan = sized(make_plan("demo", "tiny", "passages"), seconds)
+    assert (plan.n_sequences, plan.target_tokens) == expected
+    if expected != DEMO_SIZES[-1]:
+        assert plan.states() * seconds <= DEMO_BUDGET_S
+
+
+def test_a_chosen_size_is_not_changed():
+    plan = make_plan("demo", "tiny", "passages", n_sequences=5)
+    assert sized(plan, 100.0) == plan
+
+
+def test_states_count_every_revealed_token():
+    plan = make_plan("full", "tiny", "c4", n_sequences=10)
+    assert plan.states() == 10 * 128 * (15 + 4 + 7 * 5)
+
+
+@pytest.mark.parametrize("change", [{"target_tokens": 0}, {"batch_size": 0}, {"temperatures": (0.0, 1.0)}])
+def test_impossible_plans_are_refused(change):
+    with pytest.raises(UserInputError):
+        make_plan("quick", "tiny", "c4", **change)
+
+
+def test_an_unknown_preset_is_named():
+    with pytest.raises(UnknownNameError, match=r"unknown preset 'fast' \(known: demo, quick, full"):
+        make_plan("fast", "tiny", "c4")
+
+
+def test_a_plan_comes_back_as_it_was_saved(tmp_path):
+    plan = make_plan("quick", "tiny", "c4")
+    save_plan(tmp_path, plan, {"data": {"source": "c4"}})
+    assert kept_plan(tmp_path, plan) == plan
+    assert json.loads((tmp_path / "plan.json").read_text())["data"] == {"source": "c4"}
+
+
+def test_a_new_folder_has_no_plan(tmp_path):
+    assert kept_plan(tmp_path / "new", make_plan("quick", "tiny", "c4")) is None
+
+
+def test_another_plan_is_refused_by_the_name_of_what_differs(tmp_path):
+    plan = make_plan("quick", "tiny", "c4")
+    save_plan(tmp_path, plan, {})
+    with pytest.raises(RunError, match=r"another seed \(0, asked for 3\)"):
+        kept_plan(tmp_path, replace(plan, seed=3))
+
+
+def test_the_demo_keeps_the_size_it_chose_and_may_change_its_evaluator(tmp_path):
+    asked = make_plan("demo", "tiny", "passages")
+    save_plan(tmp_path, sized(asked, 0.012), {})
+    kept = kept_plan(tmp_path, replace(asked, evaluator="other"))
+    assert (kept.n_sequences, kept.target_tokens, kept.evaluator) == (8, 64, "other")
+
+
+def test_a_damaged_plan_is_named(tmp_path):
+    (tmp_path / "plan.json").write_text("{")
+    with pytest.raises(RunError, match="damaged"):
+        kept_plan(tmp_path, make_plan("quick", "tiny", "c4"))
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(RunError, match="not empty and holds no replication"):
+        kept_plan(tmp_path, make_plan("quick", "tiny", "c4"))
+    with pytest.raises(RunError, match="is a file"):
+        kept_plan(tmp_path / "thesis.tex", make_plan("quick", "tiny", "c4"))
+
+
+def test_the_demo_uses_the_control_where_the_bundled_model_is_missing(monkeypatch):
+    monkeypatch.setattr(plans, "is_bundled", lambda name: False)
+    assert plans.demo_model() == "hmm"
+    monkeypatch.setattr(plans, "is_bundled", lambda name: True)
+    assert plans.demo_model() == "tiny"
+
+
+def test_hub_models_get_the_papers_evaluator():
+    assert plans.choose_evaluator("auto", "hf:org/name") == "hf:openai-community/gpt2-large"
+    assert plans.choose_evaluator("auto", "tiny") == "tiny-ar"
+    assert plans.choose_evaluator("mine", "tiny") == "mine"

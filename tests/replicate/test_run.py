@@ -1,0 +1,177 @@
+"""A replication end to end on the control: everything is written, resumed, and never computed twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orderlens import api
+from orderlens.analysis import Options, Study, as_json
+from orderlens.analysis.tables import TABLES
+from orderlens.errors import RunError
+from orderlens.figures.catalogue import figure_names
+from orderlens.figures.save import plain
+from orderlens.models.loading import load_model
+from orderlens.replicate import replicate
+from orderlens.replicate.open_runs import stored_scores
+from orderlens.replicate.results import TABLES_OF, build, judge_all, open_studies
+from orderlens.replicate.run import decode_all, seconds_per_state
+from orderlens.store.reader import open_run
+
+HERE = Path(__file__).parent
+
+
+def small_plan(**changes):
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("replicate_conftest", HERE / "conftest.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.small_plan(**changes)
+
+
+def rows_of(folder, name):
+    return open_run(folder / "runs" / name).reveals().to_arrow()
+
+
+def test_every_stage_left_what_it_should(replication):
+    folder = replication.results.folder
+    runs = {path.name for path in (folder / "runs").iterdir()}
+    assert {"score", "measure", "generate", "sweep", "tokens"} <= runs
+    assert all(open_run(folder / "runs" / name).is_complete for name in runs)
+    assert rows_of(folder, "score").num_rows == 8 * 7 * 32
+    assert rows_of(folder, "generate").num_rows == 8 * 4 * 32
+    assert rows_of(folder, "sweep").num_rows == 8 * 5 * 2 * 32
+    assert sorted(open_run(folder / "runs" / "measure").tables) == ["circulation", "noise"]
+
+
+def test_eos_does_not_stop_a_text(replication):
+    outputs = open_run(replication.results.folder / "runs" / "generate").outputs().to_arrow().to_pylist()
+    assert {len(row["token_ids"]) for row in outputs} == {32}
+
+
+def test_tables_come_in_all_formats_with_the_papers_values(replication):
+    folder = replication.results.folder / "tables"
+    names = {table.name for table in replication.results.tables}
+    assert {"fixed-sequence", "coherence", "generation", "reveal-order", "temperature", "theory"} <= names
+    for name in names:
+        assert {path.suffix for path in folder.glob(f"{name}.*")} == {".txt", ".csv", ".tex", ".json"}
+    table = json.loads((folder / "generation.json").read_text())
+    row = next(row for row in table["rows"] if row["metric"] == "var")
+    assert row["forced-ar"]["paper"] == 0.392
+
+
+@pytest.mark.parametrize("kind", TABLES_OF)
+def test_tables_are_those_of_analyze_on_the_same_runs(replication, kind):
+    runs = replication.results.folder / "runs"
+    places = {"score": ("score", "measure"), "generate": ("generate",), "sweep": ("generate", "sweep")}[kind]
+    scores = stored_scores(open_run(runs))
+    study = Study(open_run([runs / name for name in places]), Options(evaluator=scores))
+    mine = {table.name: table for table in replication.results.tables}
+    for name in TABLES_OF[kind]:
+        for table in TABLES[name].build(study):
+            ours, theirs = (plain(as_json(item)["rows"]) for item in (mine[table.name], table))
+            assert ours == theirs
+
+
+def test_figures_and_verdicts_are_there(replication):
+    results = replication.results
+    assert [item.name for item in results.figures] == figure_names()
+    for item in results.figures:
+        assert item.why is None
+        assert [path.suffix for path in item.paths] == [".svg", ".png", ".pdf", ".json"]
+    stored = json.loads((results.folder / "verdicts.json").read_text())["verdicts"]
+    assert [item["name"] for item in stored] == [item.name for item in results.verdicts]
+    assert {item["verdict"] for item in stored} <= {"supported", "not supported by this run", "undetermined"}
+    assert "verdict: " in (results.folder / "verdicts.txt").read_text()
+
+
+def test_the_broken_control_is_found_out(replication):
+    words = {item.name: item.word for item in replication.results.verdicts}
+    assert words["chain-rule"] == "supported"
+
+
+def test_the_data_are_recorded(replication):
+    record = json.loads((replication.results.folder / "plan.json").read_text())
+    assert record["data"]["source"] == "passages"
+    assert record["data"]["by_hash"] is True
+    assert record["data"]["prefix_tokens"] == 32
+    spec = open_run(replication.results.folder / "runs" / "score").spec
+    assert spec["data"]["digest"]
+    assert record["model"]["digest"] == load_model("hmm:incoherence=0.5").digest
+
+
+def test_a_second_call_computes_nothing(replication, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a committed stage was computed again")
+
+    monkeypatch.setattr(api, "score_batch", refuse)
+    monkeypatch.setattr(api, "generate_batch", refuse)
+    monkeypatch.setattr("orderlens.replicate.run.score_batch", refuse)
+    again = decode_all(replication.plan, replication.results.folder)
+    assert again.plan == replication.plan
+    assert again.notes == replication.notes
+
+
+def test_another_plan_is_refused(replication):
+    with pytest.raises(RunError, match="another seed"):
+        replicate(small_plan(seed=1), replication.results.folder)
+
+
+def test_fewer_texts_than_wanted_and_no_sweep(tmp_path):
+    texts = [
+        {"id": str(i), "text": "a quiet morning in the harbour " * (4 if i < 3 else 1)} for i in range(6)
+    ]
+    data = tmp_path / "few.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in texts))
+    plan = small_plan(data=str(data), temperatures=(), n_sequences=6, score_orders=("forced-ar", "random:0"))
+    traces = decode_all(plan, tmp_path / "out")
+    assert "3 of 6 wanted texts" in traces.notes[0]
+    assert not (tmp_path / "out" / "runs" / "sweep").exists()
+    studies = open_studies(tmp_path / "out" / "runs", None)
+    tables = build(studies)
+    assert "temperature" not in {table.name for table in tables}
+    verdicts = judge_all(studies, tables)
+    assert {item.word for item in verdicts} == {"undetermined"}
+    assert any("below 6 every verdict" in remark for item in verdicts for remark in item.remarks)
+
+
+def test_the_probe_times_a_state():
+    seconds = seconds_per_state(load_model("hmm"), small_plan())
+    assert 0 < seconds < 0.1
+
+
+WORKER = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+spec = spec_from_file_location("c", sys.argv[1])
+module = module_from_spec(spec)
+spec.loader.exec_module(module)
+from orderlens.replicate.run import decode_all
+decode_all(module.small_plan(batch_size=1), sys.argv[2])
+"""
+
+
+def test_a_killed_replication_resumes_to_the_same_rows(tmp_path):
+    """Kill −9 while stages are being written, then finish and compare with an undisturbed run."""
+    out = tmp_path / "killed"
+    command = [sys.executable, "-c", WORKER, str(HERE / "conftest.py"), str(out)]
+    for stage in ("score", "generate", "sweep"):
+        worker = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        deadline = time.monotonic() + 60
+        while not list((out / "runs" / stage).glob("units/*")) and worker.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+    decode_all(small_plan(batch_size=1), out)
+    decode_all(small_plan(batch_size=1), tmp_path / "whole")
+    for name in ("score", "generate", "sweep"):
+        assert rows_of(out, name).equals(rows_of(tmp_path / "whole", name))
