@@ -87,16 +87,23 @@ def _reduce_in_chunks(
 
 
 def _reduce(logits_RV: Tensor, eos: Tensor, targets_R: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return top token [R] and columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6]."""
-    lse_R = torch.logsumexp(logits_RV, dim=1)
+    """Return top token [R] and columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6].
+
+    Everything is measured from the largest logit, so that log-probabilities near 0 keep their digits and one
+    exponential per entry serves the normaliser and the entropy.
+    """
     top_R, token_R = _first_maximum(logits_RV)
-    log_p_RV = logits_RV - lse_R[:, None]
-    entropy_R = -(torch.exp(log_p_RV) * log_p_RV).sum(dim=1)
-    eos_R = torch.logsumexp(logits_RV[:, eos], dim=1) if len(eos) else torch.full_like(lse_R, -torch.inf)
-    extra = [] if targets_R is None else [logits_RV.gather(1, targets_R[:, None])[:, 0] - lse_R]
-    second_R = logits_RV.scatter(1, token_R[:, None], EXCLUDED_LOGIT).amax(dim=1)
-    columns = [lse_R, top_R - lse_R, second_R - lse_R, entropy_R.clamp_min(0), eos_R - lse_R, *extra]
-    return token_R, torch.stack(columns, dim=1)
+    below_RV = logits_RV - top_R[:, None]
+    weight_RV = torch.exp(below_RV)
+    mass_R = weight_RV.sum(dim=1)
+    log_mass_R = mass_R.log()
+    entropy_R = log_mass_R - (weight_RV * below_RV).sum(dim=1) / mass_R
+    none_R = torch.full_like(top_R, -torch.inf)
+    eos_R = torch.logsumexp(below_RV[:, eos], dim=1) if len(eos) else none_R
+    target = [] if targets_R is None else [below_RV.gather(1, targets_R[:, None])[:, 0] - log_mass_R]
+    second_R = below_RV.scatter(1, token_R[:, None], EXCLUDED_LOGIT).amax(dim=1)
+    columns = [top_R + log_mass_R, -log_mass_R, second_R - log_mass_R, entropy_R.clamp_min(0)]
+    return token_R, torch.stack([*columns, eos_R - log_mass_R, *target], dim=1)
 
 
 def _first_maximum(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
