@@ -25,6 +25,10 @@ STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
 """Windows per forward: enough to fill the device, small enough to stay in cache (CPU) or memory (GPU)."""
 
 
+RARE_STARTS = 8
+"""Fewer states than this with one prefix length are batched with others, under a mask."""
+
+
 class TransformerModel:
     """The Model protocol around a :class:`Transformer`."""
 
@@ -178,10 +182,9 @@ class TransformerSession:
         hidden_RC = self._network.embedding.weight.new_empty(
             (len(states.row_state_R), self._network.config.width)
         )
-        by_start = np.argsort(states.starts_N, kind="stable")
         rows_of = np.argsort(states.row_state_R, kind="stable")
         first_row_N = np.searchsorted(states.row_state_R[rows_of], np.arange(len(states.slots_N) + 1))
-        for members in self._batches(by_start, states.tokens_NW.shape[1]):
+        for members in self._batches_by_start(states.starts_N, states.tokens_NW.shape[1]):
             rows = np.concatenate([rows_of[first_row_N[n] : first_row_N[n + 1]] for n in members])
             if len(rows):
                 local = np.searchsorted(members[np.argsort(members)], states.row_state_R[rows])
@@ -205,6 +208,17 @@ class TransformerSession:
         size = max(1, budget // width)
         for low in range(0, len(members), size):
             yield members[low : low + size]
+
+    def _batches_by_start(self, starts_N: IntArray, width: int) -> Iterator[IntArray]:
+        """Batch states of one prefix length together, so that they need no mask; mix only the rare ones."""
+        order = np.argsort(starts_N, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(starts_N[order])) + 1)
+        rare = [group for group in groups if len(group) < RARE_STARTS]
+        for group in groups:
+            if len(group) >= RARE_STARTS:
+                yield from self._batches(group, width)
+        if rare:
+            yield from self._batches(np.concatenate(rare), width)
 
     def _reserve(self, length: int) -> None:
         """Grow the cache, doubling, so that ``length`` positions fit."""
