@@ -41,7 +41,7 @@ def test_the_interval_of_a_paired_difference_ignores_what_prompts_share():
     rng = np.random.default_rng(0)
     shared = rng.normal(0, 10, 60)
     wide = pd.DataFrame({"a": shared + 1 + rng.normal(0, 0.1, 60), "b": shared})
-    table = Paired(wide, Resampling(200))
+    table = Paired.of(wide, Resampling(200))
     found = table.of_means(lambda m: stack(m[:, 0] - m[:, 1]))[0]
     assert found.value == pytest.approx(float((wide["a"] - wide["b"]).mean()))
     assert 0.9 < found.low < found.value < found.high < 1.1
@@ -50,12 +50,12 @@ def test_the_interval_of_a_paired_difference_ignores_what_prompts_share():
 
 def test_means_skip_undefined_entries_of_their_own_column():
     wide = pd.DataFrame({"a": [1.0, np.nan, 3.0], "b": [1.0, 1.0, 4.0]})
-    cells = Paired(wide, Resampling(20)).of_means(lambda m: m)
+    cells = Paired.of(wide, Resampling(20)).of_means(lambda m: m)
     assert [cell.value for cell in cells] == [2.0, 2.0]
 
 
 def test_without_prompts_there_is_only_a_reason():
-    cell = Paired(pd.DataFrame({"a": []}), Resampling(20)).of_means(lambda m: m, "nothing here")[0]
+    cell = Paired.of(pd.DataFrame({"a": []}), Resampling(20)).of_means(lambda m: m, "nothing here")[0]
     assert not cell.is_defined
     assert cell.why == "nothing here"
 
@@ -86,3 +86,12 @@ def test_wide_tables_join_runs_and_name_columns():
     wide = wide_of(frame, "var", ("order", "temperature"))
     assert wide.shape == (1, 2)
     assert list(wide.columns) == ["random@0", "random@0.5"]
+
+
+def test_picked_columns_keep_prompts_and_sequence():
+    table = Paired.of(pd.DataFrame({"a": [1.0, 2.0], "b": [5.0, 7.0]}, index=["x", "y"]), Resampling(20))
+    picked = table.pick("b", "a")
+    assert picked.columns == ("b", "a")
+    assert [cell.value for cell in picked.of_means(lambda m: m)] == [6.0, 1.5]
+    assert table.has("a", "b")
+    assert not table.has("a", "c")

@@ -83,6 +83,17 @@ def test_each_outcome_has_its_word(page):
         assert word in text
 
 
+def test_the_markdown_file_links_the_pictures_and_holds_every_verdict(replication):
+    text = (replication.results.folder / "results.md").read_text(encoding="utf-8")
+    for item in replication.results.figures:
+        assert f"](figures/{item.name}.png)" in text
+        assert (replication.results.folder / "figures" / f"{item.name}.png").is_file()
+    for verdict in replication.results.verdicts:
+        assert f"| {verdict.claim} | {verdict.word} |" in text
+    for table in replication.results.tables:
+        assert f"### {table.title}" in text
+
+
 def test_the_real_page_shows_every_figure_table_and_verdict(replication):
     reader = read(replication.results.page)
     assert reader.tags.count("img") == len(replication.results.figures)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from orderlens.analysis.study import Study
 
 REFERENCE = "forced-ar"
+MIN_PAIRS = 4
+"""Swaps below which a group is not drawn (the table still shows it)."""
 _LINE = "#1a273f"
 _QUARTERS = {"0.25": "¼", "0.5": "½", "0.75": "¾"}
 
@@ -93,7 +95,9 @@ def draw(data: Mapping[str, Any]) -> Figure:
             _draw_groups(panels[1], data, "distance", "distance of the pair")
             _draw_groups(panels[2], data, "mask ratio", "masked share")
             panels[1].set_ylabel("|Γ| (nats)")
-            panels[2].sharey(panels[1])
+            top = max(panel.get_ylim()[1] for panel in panels[1:])
+            for panel in panels[1:]:
+                panel.set_ylim(0, top)
             panels[1].legend(loc="best")
             panel_letters(panels)
         footnote(figure, _note(data, floor))
@@ -122,14 +126,14 @@ def _draw_gaps(panel: Axes, data: Mapping[str, Any], floor: float) -> None:
 
 
 def _draw_groups(panel: Axes, data: Mapping[str, Any], kind: str, label: str) -> None:
-    found = [item for item in data["circulation"] if item["group"].startswith(f"{kind} ")]
+    mine = [item for item in data["circulation"] if item["group"].startswith(f"{kind} ")]
+    found = [item for item in mine if item["n"] >= MIN_PAIRS]
     names = [_bin_label(item["group"].removeprefix(f"{kind} "), whole=kind == "distance") for item in found]
     places = range(len(found))
     panel.plot(places, _values(found, "rms"), "s--", color=_LINE, markersize=3.8, label="RMS")
     panel.plot(places, _values(found, "median_abs"), "o-", color="#ac530f", markersize=4.2, label="median")
     panel.set_xticks(places, names)
-    panel.set_xlim(-0.4, len(found) - 0.6)
-    panel.set_ylim(bottom=0)
+    panel.set_xlim(-0.4, max(len(found) - 0.6, 0.4))
     panel.set_xlabel(label)
 
 

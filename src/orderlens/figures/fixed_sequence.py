@@ -61,7 +61,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
         orders = [item["order"] for item in data["points"]]
         hollow = [item["kind"] == "target-aware" for item in data["points"]]
         for panel, name, title in zip(
-            panels[1:], COLUMNS[2:], ("Gini of −log q, block 0", "argmax accuracy"), strict=True
+            panels[1:], COLUMNS[2:], ("Gini, block 0", "argmax accuracy"), strict=True
         ):
             rows(panel, orders, [item[name] for item in data["points"]], hollow)
             panel.set_xlabel(title)

@@ -70,6 +70,9 @@ def draw(data: Mapping[str, Any]) -> Figure:
             if _draw_panel(panel, data, name) and scale == "log":
                 panel.set_yscale("log")
             panel.set_ylabel(label)
+            if name == "eos_fraction":
+                top = max(panel.get_ylim()[1], 0.05)
+                panel.set_ylim(-0.04 * top, top)
             _band(panel, data, label_it=name == "external_ppl")
         for panel in panels[2:]:
             panel.set_xlabel("temperature")
@@ -142,8 +145,11 @@ def _note(data: Mapping[str, Any]) -> str:
     )
     if data["evaluator"] is None:
         here = "whether this run has one is not known"
+    band = f"Grey: T ≥ {data['high_temperature']:g}, the paper's high-temperature regime; {here}."
+    hottest = max(point["temperature"] for item in data["series"] for point in item["points"])
+    if hottest < data["high_temperature"]:
+        band = f"The paper's high-temperature regime (T ≥ {data['high_temperature']:g}) lies beyond this run."
     return (
         f"Stars: T = 0 (moved apart). Bars: 95 % intervals over {data['n_prompts']} prompts. "
-        f"Evaluator: {evaluator}.\n"
-        f"Grey: T ≥ {data['high_temperature']:g}, the paper's high-temperature regime; {here}."
+        f"Evaluator: {evaluator}.\n{band}"
     )

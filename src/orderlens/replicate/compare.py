@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -17,22 +18,33 @@ from orderlens.metrics.segments import FloatArray, divide
 Function = Callable[[FloatArray], FloatArray]
 
 
+@dataclass(frozen=True, slots=True)
 class Paired:
     """A table with one row per prompt and one column per thing compared; rows are resampled whole."""
 
-    def __init__(self, wide: pd.DataFrame, resampling: Resampling) -> None:
-        self.columns = [str(name) for name in wide.columns]
-        self._values = wide.to_numpy(np.float64)
-        self._clusters = Clusters(list(wide.index), resampling)
+    columns: tuple[str, ...]
+    values_CK: FloatArray
+    clusters: Clusters
 
-    def place(self, column: str) -> int:
-        """Return the column's number."""
-        return self.columns.index(column)
+    @classmethod
+    def of(cls, wide: pd.DataFrame, resampling: Resampling) -> Paired:
+        """Take a frame whose index names the prompts."""
+        names = tuple(str(name) for name in wide.columns)
+        return cls(names, wide.to_numpy(np.float64), Clusters(list(wide.index), resampling))
+
+    def pick(self, *names: str) -> Paired:
+        """Return the table with these columns only, in this sequence."""
+        places = [self.columns.index(name) for name in names]
+        return replace(self, columns=names, values_CK=self.values_CK[:, places])
+
+    def has(self, *names: str) -> bool:
+        """Whether all these columns are there."""
+        return set(names) <= set(self.columns)
 
     def of_means(self, function: Function, why: str = "no value") -> list[Estimate]:
         """Return statistics of the columns' means; ``function`` takes means [B, K] and returns [B, S]."""
-        known = np.isfinite(self._values)
-        filled = np.where(known, self._values, 0.0)
+        known = np.isfinite(self.values_CK)
+        filled = np.where(known, self.values_CK, 0.0)
 
         def statistic(counts_BC: FloatArray) -> FloatArray:
             return function(divide(counts_BC @ filled, counts_BC @ known.astype(np.float64)))
@@ -41,17 +53,17 @@ class Paired:
 
     def of_medians(self, function: Function, why: str = "no value") -> list[Estimate]:
         """Return statistics of the columns' medians; ``function`` takes medians [B, K] and returns [B, S]."""
-        return self._estimates(lambda counts: function(weighted_medians(self._values, counts)), why)
+        return self._estimates(lambda counts: function(weighted_medians(self.values_CK, counts)), why)
 
     def _estimates(self, statistic: Function, why: str) -> list[Estimate]:
-        n = len(self._values)
+        n = len(self.values_CK)
         if not n:
             return [Estimate.undefined(why)]
         values = statistic(np.ones((1, n)))[0]
-        draws = self._clusters.draws(statistic)
+        draws = self.clusters.draws(statistic)
         out = []
         for place, value in enumerate(values):
-            low, high = self._clusters.interval(draws[:, place]) if draws.ndim > 1 else (math.nan, math.nan)
+            low, high = self.clusters.interval(draws[:, place]) if draws.ndim > 1 else (math.nan, math.nan)
             defined = math.isfinite(value)
             out.append(
                 Estimate(float(value) if defined else math.nan, low, high, n, why=None if defined else why)

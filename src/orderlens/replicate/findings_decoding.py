@@ -28,14 +28,13 @@ def decoding_findings(study: Study) -> list[Verdict]:
 
 
 def _paired(study: Study, frame: pd.DataFrame, column: str) -> Paired:
-    return Paired(wide_of(frame, column), study.options.resampling)
+    return Paired.of(wide_of(frame, column), study.options.resampling)
 
 
 def _mean(paired: Paired, order: str) -> Estimate:
-    if order not in paired.columns:
+    if not paired.has(order):
         return Estimate.undefined(f"order {order} was not run, or is undefined for every text")
-    at = paired.place(order)
-    return paired.of_means(lambda m: m[:, [at]])[0]
+    return paired.pick(order).of_means(lambda m: m)[0]
 
 
 def near_left_to_right(study: Study) -> Verdict:
@@ -100,10 +99,9 @@ def _presealed(part: pd.DataFrame) -> Estimate:
 
 
 def _difference(paired: Paired, a: str, b: str) -> Estimate:
-    if a not in paired.columns or b not in paired.columns:
+    if not paired.has(a, b):
         return Estimate.undefined(f"{a} and {b} were not both run")
-    at = [paired.place(name) for name in (a, b)]
-    return paired.of_means(lambda m: stack(m[:, at[0]] - m[:, at[1]]))[0]
+    return paired.pick(a, b).of_means(lambda m: stack(m[:, 0] - m[:, 1]))[0]
 
 
 def random_tier(study: Study) -> Verdict:
@@ -138,13 +136,13 @@ def _negated(frame: pd.DataFrame, column: str) -> pd.DataFrame:
 
 def _over_worst(paired: Paired, kind: str, *, ratio: bool = False) -> Estimate:
     """Return random's value minus the structured orders' highest (of logs when ``ratio``)."""
-    known = [order for order in STRUCTURED if order in paired.columns]
-    if "random" not in paired.columns or not known:
+    known = [order for order in STRUCTURED if paired.has(order)]
+    if not paired.has("random") or not known:
         return Estimate.undefined("random or every structured order is missing")
-    at, others = paired.place("random"), [paired.place(order) for order in known]
+    used = paired.pick("random", *known)
 
     def statistic(m: FloatArray) -> FloatArray:
         values = np.log(m) if ratio else m
-        return stack(values[:, at] - values[:, others].max(axis=1))
+        return stack(values[:, 0] - values[:, 1:].max(axis=1))
 
-    return (paired.of_medians if kind == "median" else paired.of_means)(statistic)[0]
+    return (used.of_medians if kind == "median" else used.of_means)(statistic)[0]

@@ -6,14 +6,13 @@ import itertools
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Table
 from orderlens.figures.fixed_sequence import PAPER_ORDERS
-from orderlens.metrics.segments import FloatArray, divide
+from orderlens.metrics.segments import divide
 from orderlens.replicate.compare import Paired, rank_rows, stack, wide_of
 from orderlens.replicate.verdicts import (
     OPEN,
@@ -100,7 +99,7 @@ def _planes(study: Study) -> tuple[Paired, list[str]]:
     parts = {name: wide_of(study.scored, name) for name in ("mean", "var", "gini_block0")}
     orders = list(parts["mean"].columns)
     wide = pd.concat([part[orders].add_prefix(f"{name}:") for name, part in parts.items()], axis=1)
-    return Paired(wide.dropna(), study.options.resampling), orders
+    return Paired.of(wide.dropna(), study.options.resampling), orders
 
 
 def variance_axis(study: Study) -> Verdict:
@@ -141,18 +140,20 @@ def _lacking() -> Estimate:
 def _spearman(plane: Paired, orders: list[str]) -> Estimate:
     if len(orders) < 3:
         return Estimate.undefined("fewer than three orders")
-    mean, var = ([plane.place(f"{name}:{order}") for order in orders] for name in ("mean", "var"))
-    return plane.of_means(lambda m: stack(rank_rows(m[:, var], m[:, mean])))[0]
+    return _rank_of_means(plane, orders, "var", "mean")
+
+
+def _rank_of_means(plane: Paired, orders: list[str], x: str, y: str) -> Estimate:
+    """Return the Spearman correlation across orders of two statistics' means."""
+    used = plane.pick(*(f"{name}:{order}" for name in (x, y) for order in orders))
+    half = len(orders)
+    return used.of_means(lambda m: stack(rank_rows(m[:, :half], m[:, half:])))[0]
 
 
 def _pair(plane: Paired, a: str, b: str) -> tuple[Estimate, Estimate]:
     """Return mean and Var of ``a`` minus those of ``b``."""
-    places = [plane.place(f"{name}:{order}") for name in ("mean", "var") for order in (a, b)]
-
-    def differences(m: FloatArray) -> FloatArray:
-        return stack(m[:, places[0]] - m[:, places[1]], m[:, places[2]] - m[:, places[3]])
-
-    found = plane.of_means(differences)
+    used = plane.pick(*(f"{name}:{order}" for name in ("mean", "var") for order in (a, b)))
+    found = used.of_means(lambda m: stack(m[:, 0] - m[:, 1], m[:, 2] - m[:, 3]))
     return found[0], found[-1]
 
 
@@ -178,20 +179,15 @@ def _named_pairs(plane: Paired, orders: list[str]) -> list[Number]:
 
 
 def _var_ratio(plane: Paired) -> Estimate:
-    a, b = plane.place("var:oracle-max-q"), plane.place("var:forced-ar")
-    return plane.of_means(
-        lambda m: stack(divide(np.maximum(m[:, a], m[:, b]), np.minimum(m[:, a], m[:, b])))
-    )[0]
+    used = plane.pick("var:oracle-max-q", "var:forced-ar")
+    return used.of_means(lambda m: stack(divide(m.max(axis=1), m.min(axis=1))))[0]
 
 
 def bottlenecks(study: Study) -> Verdict:
     """Do high-variance orders concentrate self-information in a few steps?"""
     plane, orders = _planes(study)
-    if len(orders) < 3:
-        cell = Estimate.undefined("fewer than three orders")
-    else:
-        var, gini = ([plane.place(f"{name}:{order}") for order in orders] for name in ("var", "gini_block0"))
-        cell = plane.of_means(lambda m: stack(rank_rows(m[:, var], m[:, gini])))[0]
+    few = Estimate.undefined("fewer than three orders")
+    cell = _rank_of_means(plane, orders, "var", "gini_block0") if len(orders) > 2 else few
     return Verdict(
         "bottlenecks",
         "Orders with higher Var push the Lorenz curve farther below uniform: few steps carry most.",

@@ -8,7 +8,7 @@ import numpy as np
 
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.study import Study
-from orderlens.metrics.segments import FloatArray
+from orderlens.metrics.segments import FloatArray, divide
 from orderlens.replicate.compare import Paired, stack, wide_of
 from orderlens.replicate.verdicts import Number, Verdict, above, few_prompts, judge
 
@@ -36,16 +36,16 @@ class Sweep:
         self.warm = [value for value in self.temperatures if value > 0]
         self.measured = study.external is not None
         keys, resampling = ("order", "temperature"), study.options.resampling
-        self.var = Paired(wide_of(frame, "var", keys), resampling)
-        self.distinct = Paired(wide_of(frame, "distinct_3", keys), resampling)
+        self.var = Paired.of(wide_of(frame, "var", keys), resampling)
+        self.distinct = Paired.of(wide_of(frame, "distinct_3", keys), resampling)
         if study.external is not None:
             scored = frame.assign(ppl=np.exp(study.external["nll"].reindex(frame.index)))
-            self.ppl = Paired(wide_of(scored, "ppl", keys), resampling)
+            self.ppl = Paired.of(wide_of(scored, "ppl", keys), resampling)
 
     def orders(self, table: Paired, temperature: float) -> list[str]:
         """Return the orders that have values at T = 0 and at ``temperature``."""
         wanted = (*ORDERS, VARIANT)
-        return [o for o in wanted if {cell(_greedy(o), 0.0), cell(o, temperature)} <= set(table.columns)]
+        return [o for o in wanted if table.has(cell(_greedy(o), 0.0), cell(o, temperature))]
 
     def near_one(self) -> float:
         """Return the temperature nearest to 1, where the paper compares orders."""
@@ -53,17 +53,15 @@ class Sweep:
 
     def median(self, order: str, temperature: float) -> Estimate:
         """Return the median external perplexity."""
-        if not self.measured or cell(order, temperature) not in self.ppl.columns:
+        if not self.measured or not self.ppl.has(cell(order, temperature)):
             return Estimate.undefined(NO_PPL if not self.measured else "not generated")
-        at = self.ppl.place(cell(order, temperature))
-        return self.ppl.of_medians(lambda m: m[:, [at]])[0]
+        return self.ppl.pick(cell(order, temperature)).of_medians(lambda m: m)[0]
 
     def mean_var(self, order: str, temperature: float) -> Estimate:
         """Return the mean Var."""
-        if cell(order, temperature) not in self.var.columns:
+        if not self.var.has(cell(order, temperature)):
             return Estimate.undefined("not generated")
-        at = self.var.place(cell(order, temperature))
-        return self.var.of_means(lambda m: m[:, [at]])[0]
+        return self.var.pick(cell(order, temperature)).of_means(lambda m: m)[0]
 
 
 def cell(order: str, temperature: float) -> str:
@@ -115,20 +113,24 @@ def greedy_lowest(sweep: Sweep) -> Verdict:
 
 def _distinct(sweep: Sweep, temperature: float) -> tuple[float, Estimate]:
     name = cell("max-prob", temperature)
-    if name not in sweep.distinct.columns:
+    if not sweep.distinct.has(name):
         return temperature, Estimate.undefined("not generated")
-    at = sweep.distinct.place(name)
-    return temperature, sweep.distinct.of_means(lambda m: m[:, [at]])[0]
+    return temperature, sweep.distinct.pick(name).of_means(lambda m: m)[0]
 
 
 def _over_greedy(sweep: Sweep, order: str) -> Estimate:
     if not sweep.measured:
         return Estimate.undefined(NO_PPL)
-    warm = [cell(order, value) for value in sweep.warm if cell(order, value) in sweep.ppl.columns]
-    if not warm or cell(order, 0.0) not in sweep.ppl.columns:
+    used = _from_greedy(sweep, sweep.ppl, order)
+    if used is None:
         return Estimate.undefined("not generated at T = 0 and above")
-    cold, places = sweep.ppl.place(cell(order, 0.0)), [sweep.ppl.place(name) for name in warm]
-    return sweep.ppl.of_medians(lambda m: stack(np.nanmin(m[:, places], axis=1) - m[:, cold]))[0]
+    return used.of_medians(lambda m: stack(m[:, 1:].min(axis=1) - m[:, 0]))[0]
+
+
+def _from_greedy(sweep: Sweep, table: Paired, order: str) -> Paired | None:
+    """Return one order's columns, T = 0 first; None when there is nothing to compare."""
+    warm = [cell(order, value) for value in sweep.warm if table.has(cell(order, value))]
+    return table.pick(cell(order, 0.0), *warm) if warm and table.has(cell(order, 0.0)) else None
 
 
 def var_grows(sweep: Sweep) -> Verdict:
@@ -163,11 +165,10 @@ def var_grows(sweep: Sweep) -> Verdict:
 
 
 def _var_rise(sweep: Sweep, order: str) -> Estimate:
-    warm = [cell(order, value) for value in sweep.warm if cell(order, value) in sweep.var.columns]
-    if not warm or cell(order, 0.0) not in sweep.var.columns:
+    used = _from_greedy(sweep, sweep.var, order)
+    if used is None:
         return Estimate.undefined("not generated at T = 0 and above")
-    cold, places = sweep.var.place(cell(order, 0.0)), [sweep.var.place(name) for name in warm]
-    return sweep.var.of_means(lambda m: stack(m[:, places].min(axis=1) - m[:, cold]))[0]
+    return used.of_means(lambda m: stack(m[:, 1:].min(axis=1) - m[:, 0]))[0]
 
 
 def max_prob_stable(sweep: Sweep) -> Verdict:
@@ -210,14 +211,15 @@ def _lead(sweep: Sweep, order: str, top: float, kind: str) -> Estimate:
     others = [name for name in known if name not in ("max-prob", VARIANT)]
     if order not in known or not others:
         return Estimate.undefined("not generated at both temperatures")
-    hot = [table.place(cell(name, top)) for name in (order, *others)]
-    cold = [table.place(cell(_greedy(name), 0.0)) for name in (order, *others)]
+    both = (order, *others)
+    used = table.pick(*(cell(name, top) for name in both), *(cell(_greedy(name), 0.0) for name in both))
 
     def rise(m: FloatArray) -> FloatArray:
-        values = np.log(m[:, hot] / m[:, cold]) if kind == "ppl" else m[:, hot]
+        hot, cold = m[:, : len(both)], m[:, len(both) :]
+        values = np.log(hot / cold) if kind == "ppl" else hot
         return stack(values[:, 1:].min(axis=1) - values[:, 0])
 
-    return (table.of_medians if kind == "ppl" else table.of_means)(rise)[0]
+    return (used.of_medians if kind == "ppl" else used.of_means)(rise)[0]
 
 
 def spread_grows(sweep: Sweep) -> Verdict:
@@ -247,16 +249,15 @@ def _spread(sweep: Sweep, temperatures: Sequence[float]) -> Estimate:
     """Return the range across the four orders at one temperature, or the log ratio of two ranges."""
     if not sweep.measured:
         return Estimate.undefined(NO_PPL)
-    names = [[cell(order, value) for order in ORDERS] for value in temperatures]
-    if not all(name in sweep.ppl.columns for group in names for name in group):
+    names = [cell(order, value) for value in temperatures for order in ORDERS]
+    if not sweep.ppl.has(*names):
         return Estimate.undefined("not all four orders were generated")
-    places = [[sweep.ppl.place(name) for name in group] for group in names]
 
     def statistic(m: FloatArray) -> FloatArray:
-        ranges = [np.ptp(m[:, group], axis=1) for group in places]
-        return stack(ranges[0] if len(ranges) == 1 else np.log(ranges[1] / ranges[0]))
+        first, last = np.ptp(m[:, : len(ORDERS)], axis=1), np.ptp(m[:, -len(ORDERS) :], axis=1)
+        return stack(first if len(temperatures) == 1 else np.log(divide(last, first)))
 
-    return sweep.ppl.of_medians(statistic)[0]
+    return sweep.ppl.pick(*names).of_medians(statistic)[0]
 
 
 def high_temperature(sweep: Sweep) -> Verdict:

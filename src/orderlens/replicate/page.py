@@ -67,16 +67,20 @@ def _document(title: str, body: Iterable[str]) -> str:
     )
 
 
-def _head(plan: Plan, verdicts: Sequence[Verdict], notes: Sequence[str]) -> list[str]:
-    facts = (
+def plan_facts(plan: Plan) -> str:
+    """Return in one sentence what was computed."""
+    warm = "".join(f", {value:g}" for value in plan.temperatures)
+    return (
         f"Model {plan.model}; data {plan.data}; preset {plan.preset}: up to {plan.n_sequences} texts chosen "
         f"by hash of their id, {plan.prefix_tokens} + {plan.target_tokens} tokens, blocks of "
-        f"{plan.block_size}, one token per step, no early stop; T = 0 and "
-        f"{', '.join(f'{value:g}' for value in plan.temperatures)}."
+        f"{plan.block_size}, one token per step, no early stop; T = 0{warm}."
     )
+
+
+def _head(plan: Plan, verdicts: Sequence[Verdict], notes: Sequence[str]) -> list[str]:
     return [
         "<h1>What the reveal order does</h1>",
-        f'<p class="facts">{escape(facts)}</p>',
+        f'<p class="facts">{escape(plan_facts(plan))}</p>',
         *(f'<p class="facts">{escape(note)}</p>' for note in notes),
         f"<p>{escape(summary(verdicts))} Intervals are 95 % bootstrap intervals over texts.</p>",
     ]

@@ -106,7 +106,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "score_orders": scored_orders(4),
         "temperatures": (0.5, 1.0),
         "measured_sequences": 2,
-        "circulation_pairs": 8,
+        "circulation_pairs": 20,
         "batch_size": 4,
     },
     "quick": {"n_sequences": 100},

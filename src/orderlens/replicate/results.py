@@ -15,6 +15,7 @@ from orderlens.metrics.external import CausalEvaluator
 from orderlens.replicate.findings_decoding import decoding_findings
 from orderlens.replicate.findings_fixed import fixed_findings
 from orderlens.replicate.findings_sweep import sweep_findings
+from orderlens.replicate.markdown import write_markdown
 from orderlens.replicate.page import write_page
 from orderlens.replicate.plan import Plan
 from orderlens.replicate.verdicts import Verdict, render_text
@@ -64,6 +65,7 @@ def write_results(
             save_table(folder / "tables", table)
         save_data({"verdicts": [item.record() for item in verdicts]}, folder / "verdicts.json")
         (folder / "verdicts.txt").write_text(render_text(verdicts), encoding="utf-8")
+        write_markdown(folder / "results.md", plan, tables, verdicts, drawn, notes)
         page = write_page(folder / "index.html", plan, tables, verdicts, drawn, notes)
     except OSError as error:
         raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error

@@ -2,7 +2,7 @@
 
 Everything after the last forward pass comes from the stored traces. Layout of the folder: ``plan.json``,
 ``runs/`` (score, measure, generate, sweep, tokens, external-…), ``tables/``, ``figures/``, ``verdicts.json``,
-``verdicts.txt``, ``index.html``.
+``verdicts.txt``, ``results.md``, ``index.html``.
 """
 
 from __future__ import annotations

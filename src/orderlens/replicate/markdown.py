@@ -1,0 +1,62 @@
+"""The results as one Markdown file, for a repository or a wiki; pictures are linked, not embedded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from orderlens.analysis import Table, beside_paper, render
+from orderlens.figures.catalogue import Drawn
+from orderlens.replicate.page import plan_facts
+from orderlens.replicate.plan import Plan
+from orderlens.replicate.verdicts import Verdict, summary
+
+
+def write_markdown(
+    path: Path,
+    plan: Plan,
+    tables: Sequence[Table],
+    verdicts: Sequence[Verdict],
+    figures: Sequence[Drawn],
+    notes: Sequence[str],
+) -> Path:
+    """Write the file and return its path; figures are expected in ``figures/`` beside it."""
+    lines = ["# What the reveal order does", "", plan_facts(plan), "", *(f"{note}\n" for note in notes)]
+    lines += [
+        "## Verdicts",
+        "",
+        f"{summary(verdicts)} Intervals are 95 % bootstrap intervals over texts.",
+        "",
+    ]
+    lines += ["| # | finding | verdict |", "| --- | --- | --- |"]
+    lines += [f"| {n} | {_cell(item.claim)} | {item.word} |" for n, item in enumerate(verdicts, 1)]
+    for place, item in enumerate(verdicts, 1):
+        lines += ["", *_details(place, item)]
+    lines += ["", "## Figures", ""]
+    lines += [line for item in figures for line in _figure(item)]
+    lines += ["## Tables", "", render([beside_paper(table) for table in tables], "markdown")]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def _details(place: int, item: Verdict) -> list[str]:
+    return [
+        f"### {place}. {item.claim}",
+        "",
+        f"**{item.word}** ({item.where}). Rule: {item.rule}",
+        "",
+        *(f"- {line}" for line in item.lines()),
+        *(f"\n{remark}" for remark in item.remarks),
+    ]
+
+
+def _figure(item: Drawn) -> list[str]:
+    pictures = [path for path in item.paths if path.suffix in (".png", ".svg")]
+    if item.why is not None or not pictures:
+        return [f"{item.title}: not drawn ({item.why or 'no picture format was asked for'}).", ""]
+    best = max(pictures, key=lambda path: path.suffix == ".png")
+    return [f"![{item.title}](figures/{best.name})", "", f"*{item.title}.*", ""]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
