@@ -228,10 +228,11 @@ def _var_about(frame: pd.DataFrame, prefix: str) -> pd.Series:
 
 
 def _newest(verdicts: pd.DataFrame, *, per_grader: bool) -> pd.DataFrame:
-    """Keep each response's verdict of the latest grading (a run may have been graded again)."""
-    in_order = verdicts.fillna({"generation": 0}).sort_values("generation", kind="stable")
+    """Keep the verdicts of each response's latest grading (a run may have been graded again)."""
     keys = ["run", *KEYS, *(["grader"] if per_grader else [])]
-    return in_order.drop_duplicates(keys, keep="last").sort_index().reset_index(drop=True)
+    generation = verdicts["generation"].fillna(0)
+    latest = generation.groupby([verdicts[key] for key in keys], dropna=False).transform("max")
+    return verdicts[generation == latest].reset_index(drop=True)
 
 
 def _labels(frame: pd.DataFrame) -> list[str]:

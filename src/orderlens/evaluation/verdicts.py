@@ -55,7 +55,7 @@ def verdict_row(output: Row, verdict: Verdict, generation: int) -> dict[str, Any
 
 def verdict_table(rows: Sequence[Row]) -> pa.Table:
     """Return the rows as a table."""
-    schema = table_schema("verdicts").append(pa.field("generation", pa.int32()))
+    schema = table_schema("verdicts")
     return pa.Table.from_pylist(list(rows), schema=schema)
 
 
