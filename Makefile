@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MINIMAL := .venv-minimal
 PIP := -m pip install -q --disable-pip-version-check -c constraints.txt
+# An older pip takes minutes to resolve the extras, so pip comes first.
 EXTRAS := torch,hf,polars,eval,docs,dev
 export OMP_NUM_THREADS ?= 2
 
@@ -11,6 +12,7 @@ export OMP_NUM_THREADS ?= 2
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(PIP) -U 'pip>=25'
 	$(BIN)/python $(PIP) torch==2.13.0
 	$(BIN)/python $(PIP) -e '.[$(EXTRAS)]'
 	touch $@
@@ -18,6 +20,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 # The torch-free install: what a user gets from plain `pip install orderlens`.
 $(MINIMAL)/.installed: pyproject.toml constraints.txt
 	test -x $(MINIMAL)/bin/python || $(PYTHON) -m venv $(MINIMAL)
+	$(MINIMAL)/bin/python $(PIP) -U 'pip>=25'
 	$(MINIMAL)/bin/python $(PIP) -e . pytest
 	touch $@
 
