@@ -80,7 +80,7 @@ _VERDICTS = [
     _field("extracted", pa.string(), "the answer found in the response"),
     _field("reason", pa.string(), "why the grader decided so"),
     _field("grader", pa.string(), "name and version of the grader"),
-    _field("per_instruction", pa.string(), "JSON object of strict and loose verdicts per instruction (IFEval)"),
+    _field("per_instruction", pa.string(), "JSON object: strict and loose verdicts by instruction (IFEval)"),
     _field("generation", pa.int32(), "0 for the first grading; a regrade counts up, and the newest counts"),
 ]
 
