@@ -10,9 +10,10 @@ import pytest
 
 BLOCK_TORCH = """
 import sys
+OPTIONAL = {"torch", "transformers", "tokenizers", "safetensors", "polars", "lm_eval", "nltk", "langdetect"}
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"torch", "transformers", "tokenizers", "safetensors", "polars", "lm_eval"}:
+        if name.split(".")[0] in OPTIONAL:
             raise ImportError(f"{name} is blocked")
 sys.meta_path.insert(0, Refuse())
 """
@@ -33,7 +34,8 @@ free = "analysis api cli datafiles figures metrics orders store tasks theory pas
 for package in free:
     module = importlib.import_module(f"orderlens.{package}")
     for item in pkgutil.walk_packages(getattr(module, "__path__", []), f"orderlens.{package}."):
-        if "lm_eval" not in item.name:
+        # This one is loaded only when IFEval is graded, after its packages were found.
+        if "lm_eval" not in item.name and item.name != "orderlens.tasks.sentences":
             importlib.import_module(item.name)
 assert not {"torch", "duckdb"} & set(sys.modules), "torch or duckdb was imported"
 print("ok")
