@@ -44,7 +44,7 @@ def test_quick_takes_a_hundred_and_changes_win_unless_none():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"), [(1e-6, DEMO_SIZES[0]), (0.0095, (8, 64)), (10.0, DEMO_SIZES[-1])]
+    ("seconds", "expected"), [(1e-6, DEMO_SIZES[0]), (0.012, (8, 64)), (10.0, DEMO_SIZES[-1])]
 )
 def test_the_demo_takes_the_largest_size_that_fits(seconds, expected):
     plan = sized(make_plan("demo", "tiny", "passages"), seconds)
@@ -94,7 +94,7 @@ def test_another_plan_is_refused_by_the_name_of_what_differs(tmp_path):
 
 def test_the_demo_keeps_the_size_it_chose_and_may_change_its_evaluator(tmp_path):
     asked = make_plan("demo", "tiny", "passages")
-    save_plan(tmp_path, sized(asked, 0.0095), {})
+    save_plan(tmp_path, sized(asked, 0.012), {})
     kept = kept_plan(tmp_path, replace(asked, evaluator="other"))
     assert (kept.n_sequences, kept.target_tokens, kept.evaluator) == (8, 64, "other")
 
