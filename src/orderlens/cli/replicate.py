@@ -115,8 +115,10 @@ def record(outcome: Outcome) -> dict[str, Any]:
 def show(outcome: Outcome) -> None:
     """Print tables, verdicts and where everything is."""
     from orderlens.analysis import render
+    from orderlens.replicate.page import plan_facts
     from orderlens.replicate.verdicts import render_text
 
+    print_text(f"\n{plan_facts(outcome.plan)}\n")
     results = outcome.results
     shown = [table for table in results.tables if table.name not in LONG_TABLES]
     print_text(render(shown, "text"))
