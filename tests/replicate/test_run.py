@@ -22,7 +22,8 @@ from orderlens.models.loading import load_model
 from orderlens.replicate import replicate
 from orderlens.replicate.open_runs import stored_scores
 from orderlens.replicate.results import TABLES_OF, build, judge_all, open_studies
-from orderlens.replicate.run import decode_all, seconds_per_state
+from orderlens.replicate.run import decode_all
+from orderlens.replicate.stages import seconds_per_state
 from orderlens.store.reader import open_run
 
 HERE = Path(__file__).parent
@@ -114,7 +115,7 @@ def test_a_second_call_computes_nothing(replication, monkeypatch):
 
     monkeypatch.setattr(api, "score_batch", refuse)
     monkeypatch.setattr(api, "generate_batch", refuse)
-    monkeypatch.setattr("orderlens.replicate.run.score_batch", refuse)
+    monkeypatch.setattr("orderlens.replicate.stages.score_batch", refuse)
     again = decode_all(replication.plan, replication.results.folder)
     assert again.plan == replication.plan
     assert again.notes == replication.notes

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from orderlens.analysis.study import Study
+    from orderlens.theory import NoiseFit
 
 MAX_SEQUENCES = 200
 """Sequences whose every reveal is read, for the fit and for the losses at the fitted noise."""
@@ -36,21 +37,39 @@ def data(study: Study) -> dict[str, Any]:
 
     The fit takes deployable orders only: an oracle's hits are chosen by looking at the target.
     """
-    from orderlens.theory import TheoryError, critical_sigma, fit_noise
-
     frame = study.scored
     if not len(frame):
         raise UndefinedFigureError("nothing was scored: the run holds no fixed targets")
     keyed = frame.assign(key=joined_keys(frame, ("run", "task", "sample_id")))
     kept = pick(keyed["key"].tolist(), MAX_SEQUENCES, study.options.resampling.seed, "noise fit")
-    chosen = keyed[keyed["key"].isin(kept)]
-    traces = _read(study, chosen)
-    deployable = [item for item in traces if not is_target_aware(item["order"])]
+    traces = _read(study, keyed[keyed["key"].isin(kept)])
+    fit = _fit([item for item in traces if not is_target_aware(item["order"])])
+    losses = _losses(traces, fit.sigma_one)
+    return {
+        **_fit_record(fit),
+        "curves": _curves(fit.sigma, fit.k, fit.sigma_one, min(item.q_low for item in fit.bins)),
+        "traces": losses,
+        "correlations": _correlations(study.scored, losses, fit.sigma_one),
+        "n_sequences": len(kept),
+    }
+
+
+def _fit(traces: list[dict[str, Any]]) -> NoiseFit:
+    from orderlens.theory import TheoryError, fit_noise
+
     try:
-        fit = fit_noise(_joined(deployable, "logq"), _joined(deployable, "hit").astype(bool))
+        return fit_noise(_joined(traces, "logq"), _joined(traces, "hit").astype(bool))
     except TheoryError as error:
         raise UndefinedFigureError(f"no noise can be fitted: {error}") from error
-    losses = _losses(traces, fit.sigma_one)
+
+
+def _fit_record(fit: NoiseFit) -> dict[str, Any]:
+    from orderlens.theory import critical_sigma
+
+    bins = [
+        {"q": math.sqrt(item.q_low * item.q_high), "n": item.n, "observed": item.observed}
+        for item in fit.bins
+    ]
     return {
         "sigma": fit.sigma,
         "sigma_interval": list(fit.sigma_interval),
@@ -60,14 +79,7 @@ def data(study: Study) -> dict[str, Any]:
         "sigma0_one": critical_sigma(),
         "p_misfit": fit.p_value,
         "remarks": fit.remarks,
-        "bins": [
-            {"q": math.sqrt(item.q_low * item.q_high), "n": item.n, "observed": item.observed}
-            for item in fit.bins
-        ],
-        "curves": _curves(fit.sigma, fit.k, fit.sigma_one, min(item.q_low for item in fit.bins)),
-        "traces": losses,
-        "correlations": _correlations(study.scored, losses, fit.sigma_one),
-        "n_sequences": len(kept),
+        "bins": bins,
     }
 
 

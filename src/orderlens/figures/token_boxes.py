@@ -88,56 +88,45 @@ def _height(rows: Sequence[Row]) -> float:
 
 
 def _draw_rows(panel: Axes, rows: Sequence[Row], top: float) -> None:
-    from matplotlib.patches import Ellipse, FancyBboxPatch
-
     for place, row in enumerate(rows):
         base = top + place * _ROW + 0.1
         for left, width, text, token in row:
             kind = KINDS[token["kind"]]
-            panel.add_patch(
-                FancyBboxPatch(
-                    (left, base),
-                    width,
-                    _BOX,
-                    boxstyle="round,pad=0,rounding_size=0.03",
-                    facecolor=kind.fill,
-                    edgecolor=kind.edge,
-                    linestyle=kind.dashes,
-                    linewidth=0.7,
-                )
-            )
-            panel.text(
-                left + width / 2,
-                base + _BOX / 2 + 0.005,
-                text,
-                family=FONT,
-                fontsize=FONT_SIZE,
-                color=kind.letters,
-                ha="center",
-                va="center_baseline",
-                parse_math=False,
-            )
-            middle = (left + width / 2, base - 0.075)
-            panel.add_patch(
-                Ellipse(
-                    middle,
-                    2 * _CIRCLE,
-                    2 * _CIRCLE,
-                    facecolor="white",
-                    edgecolor=kind.edge,
-                    linewidth=0.6,
-                    zorder=3,
-                )
-            )
-            panel.text(
-                *middle,
-                str(int(token["step"]) + 1),
-                fontsize=5.2,
-                color=kind.edge,
-                ha="center",
-                va="center_baseline",
-                zorder=4,
-            )
+            _box(panel, left, base, width, text, kind)
+            _circle(panel, left + width / 2, base - 0.075, int(token["step"]) + 1, kind)
+
+
+def _box(panel: Axes, left: float, base: float, width: float, text: str, kind: Kind) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    shape = "round,pad=0,rounding_size=0.03"
+    look_of_box: dict[str, Any] = {
+        "facecolor": kind.fill,
+        "edgecolor": kind.edge,
+        "linestyle": kind.dashes,
+        "linewidth": 0.7,
+    }
+    panel.add_patch(FancyBboxPatch((left, base), width, _BOX, boxstyle=shape, **look_of_box))
+    panel.text(
+        left + width / 2,
+        base + _BOX / 2 + 0.005,
+        text,
+        family=FONT,
+        fontsize=FONT_SIZE,
+        color=kind.letters,
+        ha="center",
+        va="center_baseline",
+        parse_math=False,
+    )
+
+
+def _circle(panel: Axes, x: float, y: float, number: int, kind: Kind) -> None:
+    from matplotlib.patches import Circle
+
+    ring = Circle((x, y), _CIRCLE, facecolor="white", edgecolor=kind.edge, linewidth=0.6, zorder=3)
+    panel.add_patch(ring)
+    style: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 4}
+    panel.text(x, y, str(number), fontsize=5.2, color=kind.edge, **style)
 
 
 def _heading(panel: Axes, letter: str, item: Mapping[str, Any], top: float) -> None:

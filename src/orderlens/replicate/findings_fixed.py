@@ -208,30 +208,29 @@ def uniform_spreading(study: Study, tables: Mapping[str, Table]) -> Verdict:
     n = int(study.scored["sample_id"].nunique())
     limit = float(critical_sigma(max(k.value, 1.0))) if k.is_defined else math.nan
     gap = Estimate(limit - sigma.value, limit - sigma.high, limit - sigma.low, n)
-    first = [
-        item for item in tables["theory"].rows if item["order"] == "forced-ar" and item["sigma"] == "0.5"
-    ]
-    numbers = [
+    numbers = (
         Number("fitted σ (deployable orders)", sigma, "never estimated", 2),
         Number("fitted number of equal competitors k", k, "assumed 1", 1),
         Number("σ₀ for that k, below which log f is concave", Estimate(limit, why="no fit"), digits=3),
         Number("fitted σ when k = 1 is imposed (σ₀ = 1.053)", one, digits=2),
-    ]
-    if first:
-        numbers.append(
-            Number(
-                "Spearman(Var, exact Jensen loss), forced-ar, σ = 0.5",
-                _estimate(first[0]["rho_var"]),
-                digits=2,
-            )
-        )
-        numbers.append(Number("Spearman(min log q, the same loss)", _estimate(first[0]["rho_min"]), digits=2))
+        *_loss_numbers(tables["theory"]),
+    )
     return Verdict(
         "uniform-spreading",
         "Spreading confidence evenly maximises recoverability, so Var measures what unevenness costs.",
         "Section 3, Theorem 1",
         judge([gap]),
         "the interval of the fitted σ lies below σ₀(k), where the theorem's concavity holds.",
-        tuple(numbers),
+        numbers,
         (_ONLY_A_FIT, *few_prompts(n)),
     )
+
+
+def _loss_numbers(table: Table) -> list[Number]:
+    """Return how well Var and the worst step stand for the exact loss, for one order and noise scale."""
+    rows = [row for row in table.rows if row["order"] == "forced-ar" and row["sigma"] == "0.5"]
+    names = {
+        "rho_var": "Spearman(Var, exact Jensen loss), forced-ar, σ = 0.5",
+        "rho_min": "Spearman(min log q, the same loss)",
+    }
+    return [Number(text, _estimate(row[name]), digits=2) for row in rows for name, text in names.items()]

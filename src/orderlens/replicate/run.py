@@ -1,47 +1,24 @@
-"""The stages of a replication: each is a run folder of its own, resumed where it stopped.
+"""A replication from plan to page: the stages, then everything that is made of their traces.
 
-Everything after the last forward pass comes from the stored traces. Layout of the folder: ``plan.json``,
-``runs/`` (score, measure, generate, sweep, tokens, external-…), ``tables/``, ``figures/``, ``verdicts.json``,
-``verdicts.txt``, ``results.md``, ``index.html``.
+Layout of the folder: ``plan.json``, ``runs/`` (score, measure, generate, sweep, tokens, external-…),
+``tables/``, ``figures/``, ``verdicts.json``, ``verdicts.txt``, ``results.md``, ``index.html``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
 
 from orderlens import api
 from orderlens.datafiles import LoadedData, SplitRule, load_samples
-from orderlens.decode.score import score_batch
-from orderlens.measure import circulation_table, noise_table
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Model
-from orderlens.orders import parse_orders
-from orderlens.replicate.external import (
-    StoredScores,
-    count_texts,
-    external_folder,
-    find_evaluator,
-    score_texts,
-)
+from orderlens.replicate.external import StoredScores
 from orderlens.replicate.plan import Plan, kept_plan, save_plan, sized
 from orderlens.replicate.results import Results, write_results
-from orderlens.samples import EncodedSample, Sample, encode_samples
-from orderlens.store.reader import open_run
-from orderlens.store.writer import execute, open_writer
-
-Show = Callable[[str], AbstractContextManager[api.ProgressSink | None]]
-"""Opens a progress bar with a label; replicate() advances it by tokens."""
-
-PROBES = 8
-"""Texts that the timing probe scores together."""
+from orderlens.replicate.stages import STAGES, Bench, Show, score_from_outside, seconds_per_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +36,6 @@ class Outcome:
     results: Results
     seconds: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Bench:
-    """What all stages share."""
-
-    plan: Plan
-    model: Model
-    data: LoadedData
-    runs: Path
-    show: Show
-
-    @property
-    def samples(self) -> list[Sample]:
-        return self.data.samples
-
-    def options(self) -> dict[str, Any]:
-        """Arguments that ``score`` and ``generate`` share."""
-        return {
-            "block_size": self.plan.block_size,
-            "batch_size": self.plan.batch_size,
-            "data_record": self.data.record(),
-        }
 
 
 def replicate(
@@ -140,154 +94,20 @@ def decode_all(
     data = load_samples(chosen.data, loaded.tokenizer, rule, limit=chosen.n_sequences, choose_by_hash=True)
     about = {"name": loaded.name, "digest": loaded.digest}
     save_plan(folder, chosen, {"data": data.record(), "model": about})
-    bench = _Bench(chosen, loaded, data, folder / "runs", show or _no_bar)
+    bench = Bench(chosen, loaded, data, folder / "runs", show or _no_bar)
     seconds = {}
-    for name, stage in _STAGES.items():
+    for name, stage in STAGES.items():
         start = time.perf_counter()
         stage(bench)
         seconds[name] = time.perf_counter() - start
     start = time.perf_counter()
-    scores, why = _external(bench, device)
+    scores, why = score_from_outside(bench, device)
     seconds["external"] = time.perf_counter() - start
     return Traces(chosen, scores, why, tuple(_notes(chosen, data, why)), seconds)
 
 
 def _no_bar(_label: str) -> AbstractContextManager[None]:
     return nullcontext()
-
-
-def seconds_per_state(model: Model, plan: Plan) -> float:
-    """Time half a block of scoring under an order that looks at every step; the best of three rounds.
-
-    The first round of a fresh process is slow whatever the model, so it must not decide.
-    """
-    free = {model.mask_id, *model.eos_ids}
-    ids = [token for token in range(model.vocab_size) if token not in free]
-    length = max(model.block_size // 2, 1)
-    tokens = np.resize(np.array(ids, np.int64), plan.prefix_tokens + length)
-    prompt, target = tokens[: plan.prefix_tokens], tokens[plan.prefix_tokens :]
-    probes = [EncodedSample(f"probe {place}", prompt, target) for place in range(PROBES)]
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        score_batch(model, probes, parse_orders("max-prob"))
-        times.append(time.perf_counter() - start)
-    return min(times) / (PROBES * length)
-
-
-def _score(bench: _Bench) -> None:
-    with bench.show("scoring fixed targets") as bar:
-        api.score(
-            bench.model,
-            bench.samples,
-            bench.plan.score_orders,
-            out=bench.runs / "score",
-            progress=bar,
-            **bench.options(),
-        )
-
-
-def _generate(bench: _Bench) -> None:
-    _decode(bench, "generate", "generating at T = 0", bench.plan.generate_orders, (0.0,))
-
-
-def _sweep(bench: _Bench) -> None:
-    if bench.plan.temperatures:
-        _decode(
-            bench,
-            "sweep",
-            "sweeping temperatures",
-            bench.plan.sweep_orders,
-            bench.plan.temperatures,
-        )
-
-
-def _decode(
-    bench: _Bench, name: str, label: str, orders: Sequence[str], temperatures: Sequence[float]
-) -> None:
-    with bench.show(label) as bar:
-        api.generate(
-            bench.model,
-            bench.samples,
-            orders,
-            max_new_tokens=bench.plan.target_tokens,
-            temperature=temperatures,
-            seed=bench.plan.seed,
-            stop_at_eos=False,
-            out=bench.runs / name,
-            progress=bar,
-            **bench.options(),
-        )
-
-
-def _measure(bench: _Bench) -> None:
-    """Noise floor and circulation on a few texts; their traces are not stored twice."""
-    plan = bench.plan
-    orders = parse_orders(plan.measured_orders)
-    samples = encode_samples(bench.model, bench.samples[: plan.measured_sequences], need_target=True)
-    spec = api.base_spec("measure", bench.model, orders, samples, bench.data.record()) | {
-        "circulation_pairs": plan.circulation_pairs,
-        "batch_size": plan.batch_size,
-    }
-
-    def work(unit: api.Unit) -> dict[str, pa.Table]:
-        columns = score_batch(bench.model, unit.samples, orders)
-        tables = {
-            "circulation": circulation_table(
-                bench.model, unit.samples, orders, columns, plan.circulation_pairs
-            ),
-            "noise": noise_table(bench.model, unit.samples, orders, columns),
-        }
-        if bar is not None:
-            bar(sum(len(sample.target) for sample in unit.samples))
-        return tables
-
-    with bench.show("measuring the noise floor") as bar:
-        size = min(plan.batch_size, 8)
-        api.run_units(
-            api.cut_units(samples, size),
-            work,
-            spec,
-            bench.runs / "measure",
-            bar,
-            lambda unit: sum(len(sample.target) for sample in unit.samples),
-        )
-
-
-def _tokens(bench: _Bench) -> None:
-    """Store the text of every generated token id, so that pictures of tokens need no tokenizer."""
-    rows = open_run(bench.runs / "generate").outputs().to_arrow(["token_ids"])["token_ids"]
-    ids = sorted({token for row in rows.to_pylist() for token in row or ()})
-    decode = bench.model.tokenizer.decode
-
-    def work(unit: list[int]) -> dict[str, pa.Table]:
-        pieces = pa.array([decode([token]) for token in unit])
-        return {"tokens": pa.table({"token_id": pa.array(unit, pa.int32()), "piece": pieces})}
-
-    spec = {"kind": "tokens", "model": {"name": bench.model.name, "digest": bench.model.digest}}
-    with open_writer(bench.runs / "tokens", spec) as writer:
-        execute(writer, {"tokens": ids}, work)
-
-
-def _external(bench: _Bench, device: str | None) -> tuple[StoredScores | None, str | None]:
-    evaluator, why = find_evaluator(bench.plan.evaluator, device)
-    if evaluator is None:
-        return None, why
-    places = [bench.runs / name for name in ("generate", "sweep") if (bench.runs / name).is_dir()]
-    run = open_run(places)
-    with bench.show("scoring the texts from outside") as bar:
-        if bar is not None:
-            bar.set_total(count_texts(run))
-        return score_texts(run, evaluator, external_folder(bench.runs, evaluator.name), bar), None
-
-
-_STAGES: dict[str, Callable[[_Bench], None]] = {
-    "score": _score,
-    "measure": _measure,
-    "generate": _generate,
-    "sweep": _sweep,
-    "tokens": _tokens,
-}
 
 
 def _notes(plan: Plan, data: LoadedData, why_no_evaluator: str | None) -> list[str]:
