@@ -40,6 +40,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=numbers, help="one decoding step at these batch sizes")
     parser.add_argument("--profile", type=numbers, help="kernel times of one step at these batch sizes")
     parser.add_argument("--generate", type=numbers, help="32 + 128 tokens at these batch sizes")
+    parser.add_argument("--new-tokens", type=int, default=128, help="tokens of --generate")
     parser.add_argument("--table", type=int, help="generation table with this many prompts")
     parser.add_argument("--score", type=int, help="fixed-sequence table with this many sequences")
     parser.add_argument("--long", type=numbers, help="step time at these context lengths")
@@ -70,7 +71,6 @@ def run(arguments: argparse.Namespace, bench: Bench) -> None:
     sections = (
         (arguments.steps, decoding.measure_steps),
         (arguments.profile, decoding.profile_steps),
-        (arguments.generate, decoding.measure_generation),
         (arguments.table, decoding.measure_generation_table),
         (arguments.score, decoding.measure_scoring),
         (arguments.memory, decoding.measure_memory),
@@ -78,6 +78,8 @@ def run(arguments: argparse.Namespace, bench: Bench) -> None:
     for argument, section in sections:
         if argument:
             section(bench, argument)
+    if arguments.generate:
+        decoding.measure_generation(bench, arguments.generate, arguments.new_tokens)
     if arguments.long:
         decoding.measure_long(bench, arguments.long, arguments.long_batch)
 

@@ -32,12 +32,19 @@ def prefilled(bench: Bench, batch: int, length: int) -> LLaDA2Session:
     return session
 
 
-def half_open(bench: Bench, batch: int, start: int) -> StateBatch:
-    """States in the middle of a block: every other position masked, 16 rows wanted of each."""
+def half_open(bench: Bench, batch: int, start: int, masked: bool = True) -> StateBatch:
+    """States in the middle of a block: every other position masked, 16 rows wanted of each.
+
+    Under random weights all masks take much the same experts. Without masks (``masked`` false; the same rows
+    are wanted) the tokens differ and touch about as many experts as independent random routing would.
+    """
     block = bench.model.block_size
     tokens = np.random.default_rng(2).integers(0, bench.model.mask_id, (batch, block))
-    tokens[:, ::2] = bench.model.mask_id
-    state, offset = np.nonzero(tokens == bench.model.mask_id)
+    wanted = np.zeros((batch, block), bool)
+    wanted[:, ::2] = True
+    if masked:
+        tokens[wanted] = bench.model.mask_id
+    state, offset = np.nonzero(wanted)
     return StateBatch(np.arange(batch), np.full(batch, start), tokens, state, offset)
 
 
@@ -76,8 +83,8 @@ def step_floor(bench: Bench, touched: float, batch: int, start: int) -> float:
 
 def measure_steps(bench: Bench, batches: Iterable[int]) -> None:
     """One decoding step (forward, head, numbers on the host), and the extra forward per block."""
-    for batch in batches:
-        session, states = prefilled(bench, batch, 64), half_open(bench, batch, 64)
+    for batch, masked in ((batch, masked) for batch in batches for masked in (True, False)):
+        session, states = prefilled(bench, batch, 64), half_open(bench, batch, 64, masked)
         touched = touched_experts(bench, session, states)
         floor = step_floor(bench, touched, batch, 64)
 
@@ -91,7 +98,8 @@ def measure_steps(bench: Bench, batches: Iterable[int]) -> None:
         extend = bench.wall(_extension(bench, session, batch), repeats=5)
         rate = batch / (whole + extend / bench.model.block_size)
         bench.report(
-            f"step, batch {batch}: forward {forward * 1e3:.2f} + head, {touched:.0f} experts",
+            f"step, batch {batch}, {'half' if masked else 'no'} masks: forward {forward * 1e3:.2f} + head, "
+            f"{touched:.0f} experts",
             f"{whole * 1e3:.2f} ms {rate:.0f} tok/s",
             f"{floor * 1e3:.2f} ms ({whole / floor:.2f}×)",
             GOALS.get(batch, ""),

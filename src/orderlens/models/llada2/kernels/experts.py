@@ -47,10 +47,10 @@ class ExpertTiling:
 
 
 TILINGS = (
-    (10.0, ExpertTiling(16, Tiling(64, 128, 4, 3, True), Tiling(64, 128, 4, 3, True))),
-    (22.0, ExpertTiling(32, Tiling(64, 128, 4, 3, True), Tiling(64, 128, 4, 3, True))),
-    (48.0, ExpertTiling(64, Tiling(64, 64, 4, 4, True), Tiling(128, 64, 4, 4, True))),
-    (float("inf"), ExpertTiling(128, Tiling(128, 64, 8, 3), Tiling(256, 64, 8, 3))),
+    (10.0, ExpertTiling(16, Tiling(64, 128, 4, 3, True), Tiling(128, 128, 4, 3, True))),
+    (22.0, ExpertTiling(32, Tiling(64, 64, 4, 4, True), Tiling(128, 64, 4, 4, True))),
+    (64.0, ExpertTiling(64, Tiling(64, 64, 4, 4), Tiling(128, 64, 4, 4))),
+    (float("inf"), ExpertTiling(128, Tiling(128, 64, 8, 4), Tiling(256, 64, 8, 3))),
 )
 """(largest mean of assignments per expert, tiling). ``bench_llada2.py --tune`` measures candidates."""
 
