@@ -159,11 +159,11 @@ class TransformerSession:
         self._reserve(int((starts_N + width).max()))
         for members in self._batches(np.arange(len(slots)), width):
             new = self._window_pass(slots[members], starts_N[members], tokens_NW[members])
-            for layer, (k, v) in enumerate(new):
-                for i, m in enumerate(members.tolist()):
-                    span = slice(int(starts_N[m]), int(starts_N[m]) + width)
-                    self._keys[layer][slots[m], :, span] = k[i]
-                    self._values[layer][slots[m], :, span] = v[i]
+            slot_N1 = self._tensor(slots[members])[:, None]
+            place_NW = self._tensor(starts_N[members][:, None] + np.arange(width))
+            for layer, (k_NHWD, v_NHWD) in enumerate(new):
+                self._keys[layer][slot_N1, :, place_NW] = k_NHWD.transpose(1, 2)
+                self._values[layer][slot_N1, :, place_NW] = v_NHWD.transpose(1, 2)
         self._lengths_S[slots] += width
 
     def keep(self, slots: IntArray) -> None:
