@@ -52,22 +52,26 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def run_kernels(arguments: argparse.Namespace, bench: Bench) -> None:
+    from llada2_bench import checks, tuning
+
+    if arguments.check:
+        checks.check_all(bench)
+    if arguments.tune:
+        tuning.tune(bench, set(arguments.tune))
+    if arguments.experts:
+        tuning.compare_experts(bench)
+    if arguments.head:
+        tuning.tune_head(bench)
+    if bench.cuda:
+        torch.cuda.empty_cache()
+
+
 def run(arguments: argparse.Namespace, bench: Bench) -> None:
     from llada2_bench import decoding
 
     if arguments.check or arguments.tune or arguments.experts or arguments.head:
-        from llada2_bench import checks, tuning
-
-        if arguments.check:
-            checks.check_all(bench)
-        if arguments.tune:
-            tuning.tune(bench, set(arguments.tune))
-        if arguments.experts:
-            tuning.compare_experts(bench)
-        if arguments.head:
-            tuning.tune_head(bench)
-        if bench.cuda:
-            torch.cuda.empty_cache()
+        run_kernels(arguments, bench)
     sections = (
         (arguments.steps, decoding.measure_steps),
         (arguments.profile, decoding.profile_steps),
