@@ -98,20 +98,23 @@ def _pairs(values: Sequence[str] | None, option: str, form: str) -> dict[str, st
 
 
 def _show(run: Run, out: Path, *, as_json: bool) -> None:
-    from orderlens.evaluation import accuracies
+    from orderlens.evaluation import accuracies, ungraded
 
-    rows = accuracies(run)
+    rows, without = accuracies(run), ungraded(run)
     skipped = {
         name: len(record["skipped_too_long"])
         for name, record in run.spec["data"]["tasks"].items()
         if record["skipped_too_long"]
     }
     if as_json:
-        print_json({"run": str(out), "model": run.spec["model"]["name"], "cells": rows, "skipped": skipped})
+        known = {"run": str(out), "model": run.spec["model"]["name"]}
+        print_json(known | {"cells": rows, "skipped": skipped, "ungraded": without})
         return
     stdout.print(_table(rows))
     for name, count in skipped.items():
         stdout.print(f"{name}: {count} items not evaluated (prompt too long for the model)", markup=False)
+    for name, why in without.items():
+        stdout.print(f"{name}: {why}; then 'orderlens evaluate --regrade --out {out}'", markup=False)
     stdout.print(f"run: {out}", markup=False)
 
 
@@ -121,7 +124,10 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(head, justify="left" if head in ("task", "order", "grader") else "right")
     for row in rows:
         order = row["order"] if row["seed"] is None else f"{row['order']}:{row['seed']}"
-        interval = f"{100 * row['low']:.2f}–{100 * row['high']:.2f}"
-        cells = (row["task"], order, row["grader"], str(row["n"]), f"{100 * row['accuracy']:.2f}", interval)
+        accuracy, interval = "–", "not graded"
+        if row["n"]:
+            accuracy = f"{100 * row['accuracy']:.2f}"
+            interval = f"{100 * row['low']:.2f}–{100 * row['high']:.2f}"
+        cells = (row["task"], order, row["grader"], str(row["n"]), accuracy, interval)
         table.add_row(*cells, str(row["n_without_answer"]))
     return table

@@ -2,6 +2,6 @@
 
 from orderlens.evaluation.evaluate import evaluate
 from orderlens.evaluation.regrade import regrade
-from orderlens.evaluation.summary import accuracies, latest_verdicts
+from orderlens.evaluation.summary import accuracies, latest_verdicts, ungraded
 
-__all__ = ["accuracies", "evaluate", "latest_verdicts", "regrade"]
+__all__ = ["accuracies", "evaluate", "latest_verdicts", "regrade", "ungraded"]

@@ -2,7 +2,7 @@
 
 Work units, storage and resuming are those of ``generate``; a unit also commits the verdicts, the documents
 they were graded against and, for HellaSwag, the scores of the endings, so that the run can be graded again
-alone.
+alone. Where the packages of a grader are missing the responses are kept ungraded, for ``regrade`` elsewhere.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from orderlens.api import (
     run_units,
 )
 from orderlens.decode.generate import MAX_NEW_TOKENS, GenerationSettings
+from orderlens.errors import MissingPackageError, one_line
 from orderlens.evaluation.endings import score_endings
-from orderlens.evaluation.plan import LIKELIHOOD, Plan, document_json, plan_items, plan_tasks
+from orderlens.evaluation.plan import LIKELIHOOD, Item, Plan, document_json, plan_items, plan_tasks
 from orderlens.evaluation.verdicts import (
     ENDINGS_SCHEMA,
     Row,
     ending_rows,
     grade_output,
     response_of,
+    ungraded_row,
     verdict_row,
     verdict_table,
 )
@@ -94,8 +96,9 @@ def evaluate(
         progress: is told the number of tokens to decode and each advance.
 
     Returns:
-        The run; ``run.table("verdicts")`` holds the verdicts. Items whose prompt leaves no room for the
-        response are not decoded; ``run.spec["data"]["tasks"]`` names them.
+        The run; ``run.table("verdicts")`` holds the verdicts, with ``correct`` null for responses whose
+        grader's packages are missing here (``regrade`` completes them). Items whose prompt leaves no room
+        for the response are not decoded; ``run.spec["data"]["tasks"]`` names them.
     """
     chosen = parse_orders(orders)
     refuse_oracles(chosen)
@@ -144,8 +147,7 @@ class _Worker:
         for index, output in enumerate(outputs):
             item = self.plan.items[output["task"], output["sample_id"]]
             found = scores.get(index)
-            verdict = grade_output(item.plan.task, item.doc, item.plan.grader, output, found)
-            rows.append(verdict_row(output, verdict, 0))
+            rows.append(_graded_row(item, output, found))
             ending += ending_rows(output, item.doc, found) if found is not None else []
         extra = {
             "verdicts": verdict_table(rows),
@@ -180,3 +182,12 @@ class _Worker:
 
     def _doc(self, task: str | None, row: str) -> Mapping[str, object]:
         return self.plan.items[str(task), row].doc
+
+
+def _graded_row(item: Item, output: Row, scores: list[list[float]] | None) -> dict[str, Any]:
+    """Grade one output; a missing package loses the verdict, not the decoding."""
+    try:
+        verdict = grade_output(item.plan.task, item.doc, item.plan.grader, output, scores)
+    except MissingPackageError as error:
+        return ungraded_row(output, item.plan.grader, f"not graded: {one_line(error)}")
+    return verdict_row(output, verdict, 0)

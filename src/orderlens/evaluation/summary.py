@@ -33,19 +33,30 @@ def accuracies(run: Run) -> list[dict[str, Any]]:
 
 
 def _accuracy(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
-    from scipy.stats import binomtest
+    from orderlens.analysis.paired import wilson  # scipy, which decoding does not need
 
-    n_correct = sum(bool(row["correct"]) for row in rows)
-    interval = binomtest(n_correct, len(rows)).proportion_ci(method="wilson")
-    found = {
-        "n": len(rows),
+    graded = [row for row in rows if row["correct"] is not None]
+    n_correct = sum(row["correct"] for row in graded)
+    found = wilson(n_correct, len(graded))
+    return {
+        "n": len(graded),
         "n_correct": n_correct,
-        "accuracy": n_correct / len(rows),
-        "low": float(interval.low),
-        "high": float(interval.high),
-        "n_without_answer": sum(row["extracted"] is None for row in rows),
-    }
-    return found | _instruction_levels(rows)
+        "accuracy": found.value,
+        "low": found.low,
+        "high": found.high,
+        "n_without_answer": sum(row["extracted"] is None for row in graded),
+        "n_ungraded": len(rows) - len(graded),
+    } | _instruction_levels(graded)
+
+
+def ungraded(run: Run) -> dict[str, str]:
+    """Return per task with responses that could not be graded how many there are, and why."""
+    rows = latest_verdicts(run.table("verdicts").to_arrow()).to_pylist()
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row["correct"] is None:
+            found.setdefault(str(row["task"]), []).append(row["reason"] or "not graded")
+    return {task: f"{len(reasons)} responses {reasons[0]}" for task, reasons in found.items()}
 
 
 def _instruction_levels(rows: list[Mapping[str, Any]]) -> dict[str, float]:

@@ -53,6 +53,12 @@ def verdict_row(output: Row, verdict: Verdict, generation: int) -> dict[str, Any
     }
 
 
+def ungraded_row(output: Row, grader: str, why: str) -> dict[str, Any]:
+    """Return the row of a response that could not be graded here: ``correct`` is null, never false."""
+    empty = {"correct": None, "extracted": None, "per_instruction": None, "generation": 0}
+    return {name: output[name] for name in TRACE_KEY} | empty | {"grader": grader, "reason": storable(why)}
+
+
 def verdict_table(rows: Sequence[Row]) -> pa.Table:
     """Return the rows as a table."""
     schema = table_schema("verdicts")
