@@ -38,6 +38,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--head", action="store_true", help="the fused head's candidates")
     parser.add_argument("--steps", type=numbers, help="one decoding step at these batch sizes")
+    parser.add_argument("--ablate", type=numbers, help="what each part gains, at these batch sizes (CUDA)")
     parser.add_argument("--profile", type=numbers, help="kernel times of one step at these batch sizes")
     parser.add_argument("--generate", type=numbers, help="32 + 128 tokens at these batch sizes")
     parser.add_argument("--new-tokens", type=int, default=128, help="tokens of --generate")
@@ -82,6 +83,10 @@ def run(arguments: argparse.Namespace, bench: Bench) -> None:
     for argument, section in sections:
         if argument:
             section(bench, argument)
+    if arguments.ablate:
+        from llada2_bench.ablation import measure_ablation
+
+        measure_ablation(bench, arguments.ablate)
     if arguments.generate:
         decoding.measure_generation(bench, arguments.generate, arguments.new_tokens)
     if arguments.long:
