@@ -1,0 +1,121 @@
+"""What each part of the fast path gains: one decoding step with that part taken out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from llada2_bench.decoding import PROMPT, half_open, prefilled
+from llada2_bench.setting import Bench
+from orderlens.decode import head_torch
+from orderlens.models.llada2 import triton_ops
+from orderlens.models.llada2.experts import grouped_product
+from orderlens.models.llada2.graphs import GraphedNetwork
+from orderlens.models.llada2.routing import router_logits
+from orderlens.models.llada2.session import LLaDA2Session
+from orderlens.models.llada2.weights import SparseWeights
+from orderlens.models.protocol import StateBatch
+
+CANVAS_BLOCKS = 5
+"""Blocks of a canvas of 32 + 128 tokens, all of which a step without a prefix cache computes."""
+
+
+def measure_ablation(bench: Bench, batches: Iterable[int]) -> None:
+    """Time the step as it is and with one part after the other taken out."""
+    for batch in batches:
+        session = prefilled(bench, batch, 2 * PROMPT)
+        states = half_open(bench, batch, 2 * PROMPT, masked=False)
+        whole = _measure(bench, session, states)
+        bench.report(f"step, batch {batch}, as it is", f"{whole * 1e3:.2f} ms", seconds=whole)
+        with _torch_experts(bench):
+            _compare(bench, batch, "torch's grouped product for the experts", session, states, whole)
+        with _plain_launches(bench):
+            _compare(bench, batch, "no CUDA graph", session, states, whole)
+        _compare(bench, batch, "plain product and reductions as head", session, states, whole, fused=False)
+        _compare(bench, batch, "head on all 32 rows", session, _all_rows(states), whole)
+        again = _without_cache(bench, batch)
+        _compare(bench, batch, "no prefix cache: all 5 blocks computed", *again, whole)
+
+
+def _compare(
+    bench: Bench,
+    batch: int,
+    what: str,
+    session: LLaDA2Session,
+    states: StateBatch,
+    whole: float,
+    fused: bool = True,
+) -> None:
+    seconds = _measure(bench, session, states, fused)
+    bench.report(
+        f"step, batch {batch}, {what}",
+        f"{seconds * 1e3:.2f} ms",
+        f"{seconds / whole:.2f} × as it is",
+        seconds=seconds,
+    )
+
+
+def _measure(bench: Bench, session: LLaDA2Session, states: StateBatch, fused: bool = True) -> float:
+    def step() -> None:
+        rows = session.evaluate(states)
+        head_torch.position_stats(rows if fused else replace(rows, reduce=None), bench.model.eos_ids)
+
+    for _ in range(4):
+        step()
+    return bench.wall(step, repeats=9)
+
+
+def _all_rows(states: StateBatch) -> StateBatch:
+    state, offset = np.nonzero(np.ones_like(states.tokens_NW, bool))
+    return replace(states, row_state_R=state, row_offset_R=offset)
+
+
+def _without_cache(bench: Bench, batch: int) -> tuple[LLaDA2Session, StateBatch]:
+    """The work of recomputing a canvas: every block a window of its own, rows wanted of one of them."""
+    session = prefilled(bench, batch * CANVAS_BLOCKS, 2 * PROMPT)
+    states = half_open(bench, batch * CANVAS_BLOCKS, 2 * PROMPT, masked=False)
+    wanted = states.row_state_R < batch
+    return session, replace(
+        states, row_state_R=states.row_state_R[wanted], row_offset_R=states.row_offset_R[wanted]
+    )
+
+
+@contextmanager
+def _plain_launches(bench: Bench) -> Iterator[None]:
+    engine = bench.model.engine
+    graphs, engine._graphs = engine._graphs, None
+    try:
+        yield
+    finally:
+        engine._graphs = graphs
+
+
+@contextmanager
+def _torch_experts(bench: Bench) -> Iterator[None]:
+    """Swap our expert kernels for torch's grouped product, inside graphs of their own."""
+    engine, kind = bench.model.engine, triton_ops.TritonOps
+    graphs, ours = engine._graphs, kind.sparse
+    engine._graphs = GraphedNetwork(engine.network, engine.pool) if graphs is not None else None
+    kind.sparse = _grouped(kind)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        kind.sparse, engine._graphs = ours, graphs  # type: ignore[method-assign]
+
+
+def _grouped(kind: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+    def sparse(
+        self: Any, x_TC: Tensor, h_TC: Tensor, block: SparseWeights, next_norm_C: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        logits_TE = router_logits(h_TC, block.router_EC)
+        ids_TK, weights_TK = triton_ops.choose_experts(logits_TE, block.bias_E, self.config)
+        y_TC = grouped_product(h_TC, ids_TK.long(), weights_TK, block.experts)
+        out: tuple[Tensor, Tensor] = kind.add_norm(self, x_TC, y_TC, next_norm_C)
+        return out
+
+    return sparse
