@@ -14,6 +14,8 @@ from orderlens.replicate.plan import (
     DEMO_BUDGET_S,
     DEMO_SIZES,
     PRESETS,
+    Stored,
+    device_batch,
     kept_plan,
     make_plan,
     save_plan,
@@ -63,7 +65,7 @@ def test_states_count_every_revealed_token():
     assert plan.states() == 10 * 128 * (15 + 4 + 7 * 5)
 
 
-@pytest.mark.parametrize("change", [{"target_tokens": 0}, {"batch_size": 0}, {"temperatures": (0.0, 1.0)}])
+@pytest.mark.parametrize("change", [{"target_tokens": 0}, {"batch_size": -1}, {"temperatures": (0.0, 1.0)}])
 def test_impossible_plans_are_refused(change):
     with pytest.raises(UserInputError):
         make_plan("quick", "tiny", "c4", **change)
@@ -76,8 +78,9 @@ def test_an_unknown_preset_is_named():
 
 def test_a_plan_comes_back_as_it_was_saved(tmp_path):
     plan = make_plan("quick", "tiny", "c4")
-    save_plan(tmp_path, plan, {"data": {"source": "c4"}})
-    assert kept_plan(tmp_path, plan) == plan
+    stored = Stored(plan, {"source": "c4"}, {"digest": "1"})
+    save_plan(tmp_path, stored)
+    assert kept_plan(tmp_path, plan) == stored
     assert json.loads((tmp_path / "plan.json").read_text())["data"] == {"source": "c4"}
 
 
@@ -87,16 +90,33 @@ def test_a_new_folder_has_no_plan(tmp_path):
 
 def test_another_plan_is_refused_by_the_name_of_what_differs(tmp_path):
     plan = make_plan("quick", "tiny", "c4")
-    save_plan(tmp_path, plan, {})
+    save_plan(tmp_path, Stored(plan, {}, {}))
     with pytest.raises(RunError, match=r"another seed \(0, asked for 3\)"):
         kept_plan(tmp_path, replace(plan, seed=3))
 
 
 def test_the_demo_keeps_the_size_it_chose_and_may_change_its_evaluator(tmp_path):
     asked = make_plan("demo", "tiny", "passages")
-    save_plan(tmp_path, sized(asked, 0.012), {})
-    kept = kept_plan(tmp_path, replace(asked, evaluator="other"))
+    save_plan(tmp_path, Stored(sized(asked, 0.012), {}, {}))
+    kept = kept_plan(tmp_path, replace(asked, evaluator="other")).plan
     assert (kept.n_sequences, kept.target_tokens, kept.evaluator) == (8, 64, "other")
+
+
+def test_where_the_work_is_done_may_change(tmp_path):
+    """The folder of the data file and the batch size are not part of what is computed."""
+    plan = make_plan("quick", "tiny", "/there/texts.jsonl", batch_size=256)
+    save_plan(tmp_path, Stored(plan, {}, {}))
+    kept = kept_plan(tmp_path, replace(plan, data="here/texts.jsonl", batch_size=0))
+    assert kept.plan == plan
+    with pytest.raises(RunError, match="another data"):
+        kept_plan(tmp_path, replace(plan, data="here/other.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "size"), [("tiny", "cuda", 256), ("tiny", "cpu", 32), ("hf:o/n", "cuda", 32)]
+)
+def test_a_gpu_gets_more_texts_at_once(model, device, size):
+    assert device_batch(model, device) == size
 
 
 def test_a_damaged_plan_is_named(tmp_path):

@@ -26,9 +26,10 @@ def demo(out: FolderOption = Path("demo-out"), json: JsonFlag = False) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from orderlens.cli.replicate import run_plan
     from orderlens.replicate.plan import choose_evaluator, demo_model, make_plan
+    from orderlens.replicate.run import STAGES
 
     model = demo_model()
     if model != "tiny" and not json:
         print_text(f"the bundled model tiny cannot run here (weights or torch missing); using {model}")
     plan = make_plan("demo", model, "passages", evaluator=choose_evaluator("auto", model))
-    run_plan(plan, out, as_json=json)
+    run_plan(plan, out, STAGES, as_json=json)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orderlens.cli import options as opt
-from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar
+from orderlens.cli.console import JsonFlag, print_json, print_text
+from orderlens.cli.stage_lines import stage_progress
 
 if TYPE_CHECKING:
     from orderlens.replicate.plan import Plan
-    from orderlens.replicate.run import Outcome
+    from orderlens.replicate.run import Outcome, Traces
 
 EvaluatorOption = Annotated[
     str,
@@ -25,6 +25,22 @@ EvaluatorOption = Annotated[
 ]
 
 
+StagesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--stages",
+        help="Comma-separated out of score, measure, generate, sweep, external, results; default: all. "
+        "Several processes may work on one folder at once.",
+    ),
+]
+DecodeOnlyFlag = Annotated[
+    bool,
+    typer.Option("--decode-only", help="Stop after the last forward pass; make the results later, anywhere."),
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option("--batch-size", help="Texts per work unit; default: 32, or 256 for small models on a GPU."),
+]
 PresetOption = Annotated[str, typer.Option("--preset", help="demo, quick (100 texts) or full (1,000).")]
 
 LONG_TABLES = ("theory", "circulation", "agreement")
@@ -50,7 +66,9 @@ def replicate(
     ] = None,
     evaluator: EvaluatorOption = "auto",
     seed: opt.SeedOption = 0,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Texts per work unit.")] = None,
+    batch_size: BatchOption = None,
+    stages: StagesOption = None,
+    decode_only: DecodeOnlyFlag = False,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
     json: JsonFlag = False,
@@ -59,6 +77,7 @@ def replicate(
     from orderlens.cli.inputs import parse_temperatures
     from orderlens.replicate.plan import choose_evaluator, make_plan
 
+    chosen = parse_stages(stages, decode_only)
     warm = None if temperatures is None else tuple(t for t in parse_temperatures(temperatures) if t > 0)
     plan = make_plan(
         preset,
@@ -70,28 +89,65 @@ def replicate(
         seed=seed,
         batch_size=batch_size,
     )
-    run_plan(plan, out, as_json=json, device=device, dtype=dtype)
+    run_plan(plan, out, chosen, as_json=json, device=device, dtype=dtype)
+
+
+def parse_stages(text: str | None, decode_only: bool) -> list[str]:
+    """Return the stages that the options ask for."""
+    from orderlens.errors import UserInputError
+    from orderlens.replicate.run import STAGES, check_stages
+
+    asked = STAGES if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    chosen = [name for name in check_stages(asked) if not (decode_only and name == "results")]
+    if not chosen:
+        raise UserInputError(f"--stages '{text}' leaves nothing to do; choose out of {', '.join(STAGES)}")
+    return chosen
 
 
 def run_plan(
-    plan: Plan, out: Path, *, as_json: bool, device: str | None = None, dtype: str | None = None
+    plan: Plan,
+    out: Path,
+    stages: Sequence[str],
+    *,
+    as_json: bool,
+    device: str | None = None,
+    dtype: str | None = None,
 ) -> None:
-    """Run a plan with progress bars and print what came out."""
-    from orderlens.replicate.run import replicate as run_replication
+    """Run stages of a plan with their progress and print what came out."""
+    from orderlens.replicate.run import decode_all, make_results
 
-    outcome = run_replication(plan, out, device=device, dtype=dtype, show=bars(quiet=as_json))
+    show_stage = stage_progress(quiet=as_json)
+    decoding = [name for name in stages if name != "results"]
+    traces = None
+    if decoding:
+        traces = decode_all(plan, out, stages=decoding, device=device, dtype=dtype, show=show_stage)
+    if "results" not in stages:
+        assert traces is not None
+        show_traces(traces, out, as_json=as_json)
+        return
+    outcome = make_results(out, traces.why_no_scores if traces else None)
     if as_json:
-        print_json(record(outcome))
+        print_json(record(outcome, traces))
     else:
         show(outcome)
 
 
-def bars(*, quiet: bool) -> Callable[[str], AbstractContextManager[Bar]]:
-    """Return the function that opens a progress bar for a stage."""
-    return lambda label: progress_bar(f"{label:<30}", None, quiet=quiet)
+def show_traces(traces: Traces, out: Path, *, as_json: bool) -> None:
+    """Say what was decoded and how to go on."""
+    if as_json:
+        notes = list(traces.notes)
+        print_json(
+            {"folder": str(out), "plan": traces.plan.record(), "notes": notes, "seconds": traces.seconds}
+        )
+        return
+    for name, seconds in traces.seconds.items():
+        print_text(f"{name}: {seconds:.0f} s")
+    for note in traces.notes:
+        print_text(f"note: {note}")
+    print_text(f"traces are in {out / 'runs'}; the results: orderlens replicate --out {out} --stages results")
 
 
-def record(outcome: Outcome) -> dict[str, Any]:
+def record(outcome: Outcome, traces: Traces | None = None) -> dict[str, Any]:
     """Return what ``--json`` prints."""
     from orderlens.analysis import as_json
 
@@ -105,7 +161,7 @@ def record(outcome: Outcome) -> dict[str, Any]:
         "page": str(results.page),
         "plan": outcome.plan.record(),
         "notes": list(outcome.notes),
-        "seconds": outcome.seconds,
+        "seconds": {**(traces.seconds if traces else {}), **outcome.seconds},
         "verdicts": [item.record() for item in results.verdicts],
         "tables": [as_json(table) for table in results.tables],
         "figures": figures,

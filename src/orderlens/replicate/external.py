@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from orderlens.metrics.external import OFFLINE_EVALUATOR, CausalEvaluator, load_
 from orderlens.metrics.segments import FloatArray
 from orderlens.replicate.plan import is_bundled
 from orderlens.store.reader import Run, open_run
+from orderlens.store.records import SPEC
 from orderlens.store.writer import execute, open_writer
 
 Pair = tuple[str, str]
@@ -64,9 +66,18 @@ def find_evaluator(spec: str, device: str | None) -> tuple[CausalEvaluator | Non
     if spec == OFFLINE_EVALUATOR and not is_bundled(spec):
         return None, "its weights are not part of this installation"
     try:
-        return load_evaluator(spec, device), None
+        return load_evaluator(spec, device or best_device()), None
     except OrderLensError as error:
         return None, one_line(error)
+
+
+def best_device() -> str:
+    """Return ``cuda`` where torch sees a GPU, else ``cpu``."""
+    if find_spec("torch") is None:
+        return "cpu"
+    from orderlens.models.small import pick_device
+
+    return str(pick_device(None))
 
 
 def external_folder(runs: Path, evaluator: str) -> Path:
@@ -95,6 +106,15 @@ def score_texts(
     with open_writer(folder, {"kind": "external", "evaluator": evaluator.name}) as writer:
         execute(writer, units, work)
     return StoredScores.of(open_run(folder), evaluator.name)
+
+
+def read_scores(runs: Path, evaluator: str) -> StoredScores | None:
+    """Return the scores that an evaluator left beside the runs, None where it left none."""
+    folder = external_folder(runs, evaluator)
+    if not (folder / SPEC).is_file():
+        return None
+    run = open_run(folder)
+    return StoredScores.of(run, str(run.spec["evaluator"])) if run.is_complete else None
 
 
 def count_texts(run: Run) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from importlib.util import find_spec
@@ -54,7 +53,7 @@ class Plan:
         circulation_pairs: adjacent swaps per measured text and order.
         evaluator: autoregressive evaluator of external perplexity.
         seed: of the token draws at T > 0.
-        batch_size: texts per work unit.
+        batch_size: texts per work unit; 0 takes ``device_batch``'s choice.
     """
 
     preset: str
@@ -73,14 +72,14 @@ class Plan:
     circulation_pairs: int = 16
     evaluator: str = OFFLINE_EVALUATOR
     seed: int = 0
-    batch_size: int = 32
+    batch_size: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (
             ("n_sequences", 0),
             ("prefix_tokens", 0),
             ("target_tokens", 1),
-            ("batch_size", 1),
+            ("batch_size", 0),
         ):
             if getattr(self, name) < least:
                 raise UserInputError(f"{name}={getattr(self, name)} must be at least {least}")
@@ -112,6 +111,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"n_sequences": 100},
     "full": {"n_sequences": 1000, "measured_sequences": 64},
 }
+CPU_BATCH, GPU_BATCH = 32, 256
+"""Texts per work unit; with four or more orders, 256 texts are over 1,000 sequences at once."""
 DEMO_BUDGET_S = 160.0
 DEMO_SIZES = ((24, 128), (24, 64), (16, 64), (12, 64), (10, 64), (8, 64), (8, 32), (6, 32))
 """Seconds that the demo may decode, and the sizes (texts, target tokens) it chooses from, largest first."""
@@ -135,6 +136,11 @@ def choose_evaluator(wanted: str, model: str) -> str:
     return DEFAULT_EVALUATOR if model.startswith("hf:") else OFFLINE_EVALUATOR
 
 
+def device_batch(model: str, device: str) -> int:
+    """Return how many texts to decode together: enough to fill a GPU, where the model is small."""
+    return GPU_BATCH if device == "cuda" and not model.startswith("hf:") else CPU_BATCH
+
+
 def make_plan(preset: str, model: str, data: str, **changes: Any) -> Plan:
     """Return the plan of a preset; ``changes`` override its fields, None keeps them."""
     if preset not in PRESETS:
@@ -154,30 +160,55 @@ def sized(plan: Plan, seconds_per_state: float) -> Plan:
     return fitting[0] if fitting else sizes[-1]
 
 
-def kept_plan(folder: Path, plan: Plan) -> Plan | None:
-    """Return the plan that ``folder`` was started with, None for a new folder.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What ``plan.json`` holds: the plan as it is run, and what is known of its data and model."""
 
-    Raises:
-        RunError: it was started with another one; the message names what differs.
-    """
+    plan: Plan
+    data: dict[str, Any]
+    model: dict[str, Any]
+
+    def record(self) -> dict[str, Any]:
+        """Return the content of ``plan.json``."""
+        return {"plan": self.plan.record(), "data": self.data, "model": self.model}
+
+
+def read_plan(folder: Path) -> Stored | None:
+    """Return the plan that ``folder`` was started with, None for a new or empty folder."""
     path = folder / PLAN_FILE
     if not path.is_file():
         _refuse_foreign(folder)
         return None
+    known = {field.name for field in fields(Plan)}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["plan"]
-        known = {field.name for field in fields(Plan)}
-        old = Plan(**{name: _tuples(value) for name, value in found.items() if name in known})
+        found = json.loads(path.read_text(encoding="utf-8"))
+        given = {name: _tuples(value) for name, value in found["plan"].items() if name in known}
+        return Stored(Plan(**given), dict(found["data"]), dict(found["model"]))
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged ({error}); choose a new folder") from None
-    differing = [name for name in known if _differs(name, old, plan)]
+
+
+def kept_plan(folder: Path, plan: Plan) -> Stored | None:
+    """Return what ``folder`` was started with, None for a new folder.
+
+    Where the work is done may change between two calls: the folder of the data file, the device and the
+    batch size (the one of the first call is kept), the evaluator (its scores have folders of their own).
+
+    Raises:
+        RunError: it was started with another plan; the message names what differs.
+    """
+    stored = read_plan(folder)
+    if stored is None:
+        return None
+    old = stored.plan
+    differing = [field.name for field in fields(Plan) if _differs(field.name, old, plan)]
     if differing:
         name = min(differing)
         raise RunError(
             f"{folder} holds a replication with another {name} ({getattr(old, name)}, asked for "
             f"{getattr(plan, name)}); choose a new folder or the same options"
         )
-    return replace(old, evaluator=plan.evaluator)
+    return replace(stored, plan=replace(old, evaluator=plan.evaluator))
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -193,8 +224,10 @@ def _refuse_foreign(folder: Path) -> None:
 def _differs(name: str, old: Plan, new: Plan) -> bool:
     if name in ("n_sequences", "target_tokens") and not new.n_sequences:  # the size once chosen is kept
         return False
-    if name == "evaluator":  # external scores have folders of their own
+    if name in ("evaluator", "batch_size"):
         return False
+    if name == "data":  # its folder is another on another machine; the runs hold a digest of the tokens
+        return Path(old.data).name != Path(new.data).name
     return bool(getattr(old, name) != getattr(new, name))
 
 
@@ -202,11 +235,11 @@ def _tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def save_plan(folder: Path, plan: Plan, extra: Mapping[str, Any]) -> None:
-    """Write the plan and what is known of the data beside it."""
+def save_plan(folder: Path, stored: Stored) -> None:
+    """Write the plan and what is known of its data and model."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"plan": plan.record(), **extra}, indent=2, ensure_ascii=False)
+        text = json.dumps(stored.record(), indent=2, ensure_ascii=False)
         fresh = folder / f".{PLAN_FILE}.{os.getpid()}"
         fresh.write_text(text + "\n", encoding="utf-8")
         fresh.replace(folder / PLAN_FILE)

@@ -7,18 +7,35 @@ Layout of the folder: ``plan.json``, ``runs/`` (score, measure, generate, sweep,
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orderlens import api
-from orderlens.datafiles import LoadedData, SplitRule, load_samples
+from orderlens.datafiles import SplitRule, load_samples
+from orderlens.errors import RunError, UnknownNameError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Model
-from orderlens.replicate.external import StoredScores
-from orderlens.replicate.plan import Plan, kept_plan, save_plan, sized
-from orderlens.replicate.results import Results, write_results
-from orderlens.replicate.stages import STAGES, Bench, Show, score_from_outside, seconds_per_state
+from orderlens.registry import suggest
+from orderlens.replicate.external import read_scores
+from orderlens.replicate.plan import Plan, Stored, device_batch, kept_plan, read_plan, save_plan, sized
+from orderlens.replicate.stages import (
+    MODEL_STAGES,
+    Bench,
+    Show,
+    is_done,
+    score_from_outside,
+    seconds_per_state,
+)
+
+if TYPE_CHECKING:
+    from orderlens.replicate.results import Results
+
+DECODING = (*MODEL_STAGES, "external")
+STAGES = (*DECODING, "results")
+"""The stages in their usual order; ``results`` needs no model and no GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +55,21 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What the stages with forward passes left: the plan as it was run, and what could not be done."""
+
+    plan: Plan
+    notes: tuple[str, ...]
+    seconds: dict[str, float]
+    why_no_scores: str | None = None
+
+
 def replicate(
     plan: Plan,
     out: str | Path,
     *,
+    stages: Iterable[str] = DECODING,
     model: Model | None = None,
     device: str | None = None,
     dtype: str | None = None,
@@ -52,70 +80,123 @@ def replicate(
     Args:
         plan: what to compute; a folder that was started with another plan is refused.
         out: the folder.
+        stages: which of ``DECODING`` to run.
         model: a loaded model instead of ``plan.model``.
         device: where to put the model and the evaluator.
         dtype: precision of the model's weights.
         show: opens a progress bar per stage.
     """
-    traces = decode_all(plan, out, model=model, device=device, dtype=dtype, show=show)
+    traces = decode_all(plan, out, stages=stages, model=model, device=device, dtype=dtype, show=show)
+    outcome = make_results(out, traces.why_no_scores)
+    return replace(outcome, seconds={**traces.seconds, **outcome.seconds})
+
+
+def make_results(out: str | Path, why_no_scores: str | None = None) -> Outcome:
+    """Make tables, verdicts, figures and the page from the runs that a folder holds; needs no model."""
+    from orderlens.replicate.results import write_results
+
     start = time.perf_counter()
-    results = write_results(Path(out), traces.plan, traces.scores, traces.why_no_scores, traces.notes)
-    seconds = {**traces.seconds, "results": time.perf_counter() - start}
-    return Outcome(traces.plan, results, seconds, traces.notes)
-
-
-@dataclass(frozen=True, slots=True)
-class Traces:
-    """What the stages with forward passes left: the plan as it was run, and the external scores."""
-
-    plan: Plan
-    scores: StoredScores | None
-    why_no_scores: str | None
-    notes: tuple[str, ...]
-    seconds: dict[str, float]
+    folder = Path(out)
+    stored = read_plan(folder)
+    if stored is None:
+        raise RunError(f"{folder} holds no replication; start one with orderlens replicate --out {folder}")
+    plan = stored.plan
+    scores = read_scores(folder / "runs", plan.evaluator)
+    why = None if scores else why_no_scores or "the generated texts were not scored (stage external)"
+    notes = tuple(_notes(stored, why))
+    results = write_results(folder, plan, scores, why, notes)
+    return Outcome(plan, results, {"results": time.perf_counter() - start}, notes)
 
 
 def decode_all(
     plan: Plan,
     out: str | Path,
     *,
+    stages: Iterable[str] = DECODING,
     model: Model | None = None,
     device: str | None = None,
     dtype: str | None = None,
     show: Show | None = None,
 ) -> Traces:
-    """Run the stages that need a model; see ``replicate`` for the arguments."""
-    folder = Path(out)
-    kept = kept_plan(folder, plan)
-    loaded = load_model(plan.model, device=device, dtype=dtype) if model is None else model
-    loaded = api.prepare_model(loaded, plan.block_size)
-    chosen = kept or sized(plan, 0.0 if plan.n_sequences else seconds_per_state(loaded, plan))
-    rule = SplitRule(chosen.prefix_tokens, chosen.target_tokens)
-    data = load_samples(chosen.data, loaded.tokenizer, rule, limit=chosen.n_sequences, choose_by_hash=True)
-    about = {"name": loaded.name, "digest": loaded.digest}
-    save_plan(folder, chosen, {"data": data.record(), "model": about})
-    bench = Bench(chosen, loaded, data, folder / "runs", show or _no_bar)
-    seconds = {}
-    for name, stage in STAGES.items():
+    """Run stages with forward passes; see ``replicate`` for the arguments.
+
+    A stage whose rows are all committed is passed over, and where all are, no model is loaded at all.
+    """
+    folder, bars = Path(out), show or _no_bar
+    wanted = check_stages(stages, DECODING)
+    stored = kept_plan(folder, plan)
+    if stored is not None:
+        save_plan(folder, stored)
+    due = [name for name in wanted if stored is None or not is_done(name, stored.plan, folder / "runs")]
+    seconds: dict[str, float] = {}
+    if any(name in MODEL_STAGES for name in due):
+        loaded = load_model(plan.model, device=device, dtype=dtype) if model is None else model
+        bench = _open_bench(stored, plan, loaded, folder, bars)
+        stored = _settle(folder, stored, bench)
+        for name in due:
+            if name in MODEL_STAGES:
+                start = time.perf_counter()
+                MODEL_STAGES[name](bench)
+                seconds[name] = time.perf_counter() - start
+    if stored is None:
+        raise RunError(f"{folder} holds no generated texts yet; run the other stages first")
+    why = None
+    if "external" in due:
         start = time.perf_counter()
-        stage(bench)
-        seconds[name] = time.perf_counter() - start
-    start = time.perf_counter()
-    scores, why = score_from_outside(bench, device)
-    seconds["external"] = time.perf_counter() - start
-    return Traces(chosen, scores, why, tuple(_notes(chosen, data, why)), seconds)
+        why = score_from_outside(stored.plan, folder / "runs", device, bars)
+        seconds["external"] = time.perf_counter() - start
+    return Traces(stored.plan, tuple(_notes(stored, why)), seconds, why)
+
+
+def check_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[str]:
+    """Return the stages in their usual order; an unknown one is answered with the nearest known one."""
+    asked = set(stages)
+    for name in sorted(asked - set(known)):
+        raise UnknownNameError(f"unknown stage '{name}'{suggest(name, known)} (known: {', '.join(known)})")
+    return [name for name in known if name in asked]
+
+
+def _open_bench(stored: Stored | None, plan: Plan, model: Model, folder: Path, show: Show) -> Bench:
+    loaded = api.prepare_model(model, plan.block_size)
+    chosen = (
+        stored.plan if stored else sized(plan, 0.0 if plan.n_sequences else seconds_per_state(loaded, plan))
+    )
+    if not chosen.batch_size:
+        device = str(getattr(getattr(loaded, "device", None), "type", "cpu"))
+        chosen = replace(chosen, batch_size=device_batch(chosen.model, device))
+    rule = SplitRule(chosen.prefix_tokens, chosen.target_tokens)
+    data = load_samples(plan.data, loaded.tokenizer, rule, limit=chosen.n_sequences, choose_by_hash=True)
+    return Bench(chosen, loaded, data, folder / "runs", show)
+
+
+def _settle(folder: Path, stored: Stored | None, bench: Bench) -> Stored:
+    """Record what is computed, or check that it is what the folder was started with."""
+    model = {"name": bench.model.name, "digest": bench.model.digest}
+    data = {**bench.data_record(), "n_samples": len(bench.samples), "digest": bench.data_digest()}
+    if stored is None:
+        stored = Stored(bench.plan, data, model)
+        save_plan(folder, stored)
+        return stored
+    for what, old, new in (("model", stored.model, model), ("data", stored.data, data)):
+        if old.get("digest") != new["digest"]:
+            raise RunError(
+                f"{folder} was started with another {what} ({old.get('digest')}, now {new['digest']}); "
+                "choose a new folder, or the one it was started with"
+            )
+    return stored
 
 
 def _no_bar(_label: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _notes(plan: Plan, data: LoadedData, why_no_evaluator: str | None) -> list[str]:
+def _notes(stored: Stored, why_no_evaluator: str | None) -> list[str]:
+    plan, data = stored.plan, stored.data
     notes = []
-    if len(data.samples) < plan.n_sequences:
+    if data["n_samples"] < plan.n_sequences:
         notes.append(
-            f"{len(data.samples)} of {plan.n_sequences} wanted texts: only so many have "
-            f"{plan.prefix_tokens} + {plan.target_tokens} tokens ({data.n_too_short} were too short)."
+            f"{data['n_samples']} of {plan.n_sequences} wanted texts: only so many have "
+            f"{plan.prefix_tokens} + {plan.target_tokens} tokens ({data['n_too_short']} were too short)."
         )
     if why_no_evaluator:
         notes.append(f"No external perplexity with {plan.evaluator}: {why_no_evaluator}.")

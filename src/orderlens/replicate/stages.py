@@ -18,19 +18,15 @@ import pyarrow as pa
 from orderlens import api
 from orderlens.datafiles import LoadedData
 from orderlens.decode.score import score_batch
+from orderlens.errors import RunError
 from orderlens.measure import circulation_table, noise_table
 from orderlens.models.protocol import Model
 from orderlens.orders import parse_orders
-from orderlens.replicate.external import (
-    StoredScores,
-    count_texts,
-    external_folder,
-    find_evaluator,
-    score_texts,
-)
+from orderlens.replicate.external import count_texts, external_folder, find_evaluator, score_texts
 from orderlens.replicate.plan import Plan
 from orderlens.samples import EncodedSample, Sample, encode_samples
 from orderlens.store.reader import open_run
+from orderlens.store.records import SPEC
 from orderlens.store.writer import execute, open_writer
 
 Show = Callable[[str], AbstractContextManager[api.ProgressSink | None]]
@@ -55,12 +51,21 @@ class Bench:
         """The chosen texts."""
         return self.data.samples
 
+    def data_record(self) -> dict[str, Any]:
+        """Where the texts came from, by file name: the folder is another on another machine."""
+        return {**self.data.record(), "source": Path(self.data.source).name}
+
+    def data_digest(self) -> str:
+        """Return the digest of the encoded texts that every run's spec holds."""
+        encoded = encode_samples(self.model, self.samples, need_target=True)
+        return str(api.base_spec("", self.model, [], encoded, None)["data"]["digest"])
+
     def options(self) -> dict[str, Any]:
         """Arguments that ``score`` and ``generate`` share."""
         return {
             "block_size": self.plan.block_size,
             "batch_size": self.plan.batch_size,
-            "data_record": self.data.record(),
+            "data_record": self.data_record(),
         }
 
 
@@ -97,6 +102,7 @@ def _score(bench: Bench) -> None:
 
 def _generate(bench: Bench) -> None:
     _decode(bench, "generate", "generating at T = 0", bench.plan.generate_orders, (0.0,))
+    _tokens(bench)
 
 
 def _sweep(bench: Bench) -> None:
@@ -133,7 +139,7 @@ def _measure(bench: Bench) -> None:
     plan = bench.plan
     orders = parse_orders(plan.measured_orders)
     samples = encode_samples(bench.model, bench.samples[: plan.measured_sequences], need_target=True)
-    spec = api.base_spec("measure", bench.model, orders, samples, bench.data.record()) | {
+    spec = api.base_spec("measure", bench.model, orders, samples, bench.data_record()) | {
         "circulation_pairs": plan.circulation_pairs,
         "batch_size": plan.batch_size,
     }
@@ -177,23 +183,48 @@ def _tokens(bench: Bench) -> None:
         execute(writer, {"tokens": ids}, work)
 
 
-def score_from_outside(bench: Bench, device: str | None) -> tuple[StoredScores | None, str | None]:
-    """Score the generated texts with the plan's evaluator; without one return the reason."""
-    evaluator, why = find_evaluator(bench.plan.evaluator, device)
-    if evaluator is None:
-        return None, why
-    places = [bench.runs / name for name in ("generate", "sweep") if (bench.runs / name).is_dir()]
-    run = open_run(places)
-    with bench.show("scoring the texts from outside") as bar:
-        if bar is not None:
-            bar.set_total(count_texts(run))
-        return score_texts(run, evaluator, external_folder(bench.runs, evaluator.name), bar), None
-
-
-STAGES: dict[str, Callable[[Bench], None]] = {
+MODEL_STAGES: dict[str, Callable[[Bench], None]] = {
     "score": _score,
     "measure": _measure,
     "generate": _generate,
     "sweep": _sweep,
-    "tokens": _tokens,
 }
+"""Stages with forwards of the model under study; they may run in any order and side by side."""
+
+
+def folders_of(stage: str, plan: Plan, runs: Path) -> list[Path]:
+    """Return the run folders that a stage fills."""
+    if stage == "external":
+        return [external_folder(runs, plan.evaluator)]
+    if stage == "sweep" and not plan.temperatures:
+        return []
+    return [runs / name for name in (("generate", "tokens") if stage == "generate" else (stage,))]
+
+
+def is_done(stage: str, plan: Plan, runs: Path) -> bool:
+    """Whether everything that a stage computes is committed."""
+    return all(_is_complete(folder) for folder in folders_of(stage, plan, runs))
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / SPEC).is_file() and open_run(folder).is_complete
+
+
+def score_from_outside(plan: Plan, runs: Path, device: str | None, show: Show) -> str | None:
+    """Score the generated texts with the plan's evaluator; where there is none return the reason.
+
+    Raises:
+        RunError: the texts are not all there yet.
+    """
+    missing = [stage for stage in ("generate", "sweep") if not is_done(stage, plan, runs)]
+    if missing:
+        raise RunError(f"stage external needs all generated texts: run --stages {','.join(missing)} first")
+    evaluator, why = find_evaluator(plan.evaluator, device)
+    if evaluator is None:
+        return why
+    run = open_run([runs / name for name in ("generate", "sweep") if (runs / name).is_dir()])
+    with show("scoring the texts from outside") as bar:
+        if bar is not None:
+            bar.set_total(count_texts(run))
+        score_texts(run, evaluator, external_folder(runs, plan.evaluator), bar)
+    return None
