@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from orderlens.decode.batches import BatchLimit
 from orderlens.decode.columns import TraceLabels, reveal_table
 from orderlens.decode.generate import Chain, GenerationSettings, generate_batch
 from orderlens.decode.score import check_fits, score_batch
@@ -43,6 +44,10 @@ class ProgressSink(Protocol):
 
 Orders = str | Iterable[str | Order]
 DEFAULT_BATCH = 32
+"""Samples per work unit of a model that does not know how many sequences fit."""
+AUTO_SEQUENCES = 256
+"""Sequences (samples × orders) per work unit of one that does: enough to keep a large GPU busy. How many of
+them are decoded together is another matter, settled on the machine at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ def score(
     *,
     block_size: int | None = None,
     anchor: Anchor | None = None,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
     circulation: int = 0,
     noise_floor: bool = False,
     out: str | os.PathLike[str] | None = None,
@@ -83,7 +88,8 @@ def score(
         orders: order specs, e.g. ``["forced-ar", "random:3"]``.
         block_size: tokens per block; the model's own by default.
         anchor: ``"zero"`` or ``"prompt"``: where the block grid starts; the model's own choice by default.
-        batch_size: samples per work unit.
+        batch_size: samples per work unit; chosen for the model by default. As many of them are scored
+            together as fit in memory.
         circulation: adjacent pairs per sample and order whose swap is measured (table ``circulation``).
         noise_floor: score every path again under perturbations that should change nothing (table ``noise``).
         out: run folder; without it the run lives in memory.
@@ -99,14 +105,15 @@ def score(
         raise UserInputError(f"circulation={circulation} must be at least 0")
     encoded = encode_samples(loaded, samples, need_target=True)
     where = check_anchor(anchor or loaded.anchor)
-    _check_canvases(loaded, encoded, where, None)
+    limit = BatchLimit.suggested(loaded, _check_canvases(loaded, encoded, where, None))
+    unit_size = unit_samples(loaded, chosen, batch_size)
     spec = base_spec("score", loaded, chosen, encoded, data_record) | {
         "anchor": where,
-        "batch_size": batch_size,
+        "batch_size": unit_size,
     }
 
     def work(unit: Unit) -> dict[str, pa.Table]:
-        columns = score_batch(loaded, unit.samples, chosen, where, progress)
+        columns = score_batch(loaded, unit.samples, chosen, where, progress, limit)
         labels = TraceLabels(unit.samples, chosen, None, None)
         reveals = reveal_table(columns, labels, loaded, float_type(loaded))
         tables = {"reveals": reveals, "outputs": _scored_outputs(loaded, unit.samples, chosen)}
@@ -121,7 +128,7 @@ def score(
     def size(unit: Unit) -> int:
         return len(chosen) * sum(len(sample.target) for sample in unit.samples)
 
-    return run_units(cut_units(encoded, batch_size), work, spec, out, progress, size)
+    return run_units(cut_units(encoded, unit_size), work, spec, out, progress, size)
 
 
 def generate(
@@ -135,7 +142,7 @@ def generate(
     stop_at_eos: bool = True,
     block_size: int | None = None,
     anchor: Anchor | None = None,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
     out: str | os.PathLike[str] | None = None,
     data_record: Mapping[str, Any] | None = None,
     progress: ProgressSink | None = None,
@@ -152,7 +159,8 @@ def generate(
         stop_at_eos: end after the block in which an EOS was committed.
         block_size: tokens per block; the model's own by default.
         anchor: where the block grid starts.
-        batch_size: prompts per work unit.
+        batch_size: prompts per work unit; chosen for the model by default. As many of them are decoded
+            together as fit in memory.
         out: run folder; without it the run lives in memory.
         data_record: where the prompts came from, for the run's spec.
         progress: is told the number of tokens to decode and each advance.
@@ -166,10 +174,11 @@ def generate(
     settings = {
         value: GenerationSettings(max_new_tokens, value, seed, stop_at_eos, where) for value in temperatures
     }
-    _check_canvases(loaded, encoded, where, max_new_tokens)
+    limit = BatchLimit.suggested(loaded, _check_canvases(loaded, encoded, where, max_new_tokens))
+    unit_size = unit_samples(loaded, chosen, batch_size)
     spec = base_spec("generate", loaded, chosen, encoded, data_record) | {
         "anchor": where,
-        "batch_size": batch_size,
+        "batch_size": unit_size,
         "max_new_tokens": max_new_tokens,
         "temperatures": temperatures,
         "seed": seed,
@@ -178,9 +187,9 @@ def generate(
 
     def work(unit: Unit) -> dict[str, pa.Table]:
         assert unit.temperature is not None
-        return decode_unit(loaded, unit.samples, chosen, settings[unit.temperature], progress)
+        return decode_unit(loaded, unit.samples, chosen, settings[unit.temperature], progress, limit)
 
-    units = [unit for value in temperatures for unit in cut_units(encoded, batch_size, value)]
+    units = [unit for value in temperatures for unit in cut_units(encoded, unit_size, value)]
     return run_units(
         units, work, spec, out, progress, lambda unit: len(chosen) * len(unit.samples) * max_new_tokens
     )
@@ -192,9 +201,10 @@ def decode_unit(
     orders: Sequence[Order],
     settings: GenerationSettings,
     on_reveals: Callable[[int], None] | None = None,
+    limit: BatchLimit | None = None,
 ) -> dict[str, pa.Table]:
     """Generate for one batch and return its ``reveals`` and ``outputs`` tables."""
-    generation = generate_batch(model, samples, orders, settings, on_reveals)
+    generation = generate_batch(model, samples, orders, settings, on_reveals, limit)
     sample_seed = settings.sample_seed if settings.temperature > 0 else None
     labels = TraceLabels(samples, orders, settings.temperature, sample_seed)
     reveals = reveal_table(generation.columns, labels, model, float_type(model))
@@ -281,6 +291,19 @@ def check_anchor(anchor: str) -> Anchor:
     return "zero" if anchor == "zero" else "prompt"
 
 
+def unit_samples(model: Model, orders: Sequence[Order], batch_size: int | None) -> int:
+    """Return the number of samples per work unit: the one asked for, or the model's default.
+
+    The default depends on the request alone and never on the machine, so that an unfinished run can be
+    resumed, and shared by several workers, anywhere.
+    """
+    if batch_size is not None:
+        return batch_size
+    if not hasattr(model, "suggested_batch"):
+        return DEFAULT_BATCH
+    return max(1, AUTO_SEQUENCES // len(orders))
+
+
 def cut_units(
     samples: Sequence[EncodedSample], batch_size: int, temperature: float | None = None
 ) -> list[Unit]:
@@ -309,15 +332,14 @@ def _temperatures(temperature: float | Sequence[float]) -> list[float]:
     return values
 
 
-def _check_canvases(
-    model: Model, samples: Sequence[EncodedSample], anchor: Anchor, n_new: int | None
-) -> None:
-    """Refuse over-long samples before any unit is computed."""
+def _check_canvases(model: Model, samples: Sequence[EncodedSample], anchor: Anchor, n_new: int | None) -> int:
+    """Refuse over-long samples before any unit is computed; return the longest canvas."""
     canvases = [
         Canvas.plan(len(item.prompt), len(item.target) if n_new is None else n_new, model.block_size, anchor)
         for item in samples
     ]
     check_fits(model, samples, canvases)
+    return max(canvas.end for canvas in canvases)
 
 
 def _scored_outputs(model: Model, samples: Sequence[EncodedSample], orders: Sequence[Order]) -> pa.Table:

@@ -47,7 +47,7 @@ def evaluate(
     ] = False,
     block_size: opt.BlockOption = None,
     anchor: opt.AnchorOption = None,
-    batch_size: opt.BatchOption = 32,
+    batch_size: opt.BatchOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
     json: JsonFlag = False,

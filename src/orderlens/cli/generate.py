@@ -41,7 +41,7 @@ class DecodeRequest:
     prefix_tokens: int
     block_size: int | None
     anchor: str | None
-    batch_size: int
+    batch_size: int | None
     device: str | None
     dtype: str | None
 
@@ -59,7 +59,7 @@ def generate(
     prefix_tokens: opt.PrefixOption = 32,
     block_size: opt.BlockOption = None,
     anchor: opt.AnchorOption = None,
-    batch_size: opt.BatchOption = 32,
+    batch_size: opt.BatchOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
     json: JsonFlag = False,
@@ -100,7 +100,7 @@ def sweep(
     prefix_tokens: opt.PrefixOption = 32,
     block_size: opt.BlockOption = None,
     anchor: opt.AnchorOption = None,
-    batch_size: opt.BatchOption = 32,
+    batch_size: opt.BatchOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
     json: JsonFlag = False,

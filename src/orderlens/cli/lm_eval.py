@@ -37,7 +37,7 @@ def lm_eval(
     ] = None,
     traces: Annotated[bool, typer.Option(help="Keep the traces of all requests under OUT/traces.")] = True,
     block_size: opt.BlockOption = None,
-    batch_size: opt.BatchOption = 32,
+    batch_size: opt.BatchOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
     json: JsonFlag = False,
@@ -45,7 +45,7 @@ def lm_eval(
     """Run lm-eval tasks; options that are not listed here (--num_fewshot 5 …) go to lm-eval as they are."""
     arguments = {"model": model, "order": order, "block_size": block_size, "device": device, "dtype": dtype}
     arguments["traces"] = str(out / "traces") if traces else None
-    command = ["--batch_size", str(batch_size), "--output_path", str(out), "--log_samples"]
+    command = ["--batch_size", str(batch_size or "auto"), "--output_path", str(out), "--log_samples"]
     command += ["--limit", str(limit)] if limit is not None else []
     command += ["--include_path", str(include_path)] if include_path is not None else []
     launch([*command, *context.args], _split(tasks), arguments, quiet=json)

@@ -7,6 +7,17 @@ from typing import Annotated
 
 import typer
 
+
+def parse_batch_size(value: str | int) -> int | None:
+    """Return the number, or None for ``auto``."""
+    if value == "auto":
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise typer.BadParameter(f"'{value}' is neither a whole number nor 'auto'") from None
+
+
 ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="tiny, hmm, hf:ORG/NAME[@REV], or a checkpoint folder.")
 ]
@@ -25,7 +36,16 @@ DeviceOption = Annotated[
 DtypeOption = Annotated[
     str | None, typer.Option("--dtype", help="float32 or bfloat16; default by model and device.")
 ]
-BatchOption = Annotated[int, typer.Option("--batch-size", help="Samples per work unit.")]
+BatchOption = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size",
+        parser=parse_batch_size,
+        metavar="N|auto",
+        show_default="auto",
+        help="Samples per work unit; as many at once as fit in memory.",
+    ),
+]
 BlockOption = Annotated[
     int | None, typer.Option("--block-size", help="Tokens per block; default: the model's own.")
 ]

@@ -26,7 +26,7 @@ def score(
     allow_short: opt.ShortOption = False,
     block_size: opt.BlockOption = None,
     anchor: opt.AnchorOption = None,
-    batch_size: opt.BatchOption = 32,
+    batch_size: opt.BatchOption = None,
     circulation: Annotated[
         int, typer.Option("--circulation", help="Measure so many adjacent swaps per sample and order.")
     ] = 0,

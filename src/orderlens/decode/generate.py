@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.decode.batches import BatchLimit, run_within
 from orderlens.decode.columns import Columns
 from orderlens.decode.head import draw_stats, position_stats, take_rows
 from orderlens.decode.reference import block_uniforms
@@ -99,8 +100,13 @@ def generate_batch(
     orders: Sequence[Order],
     settings: GenerationSettings,
     on_reveals: Advance | None = None,
+    limit: BatchLimit | None = None,
 ) -> Generation:
-    """Decode every prompt under every order; columns come sorted by (sample, order, step)."""
+    """Decode every prompt under every order; columns come sorted by (sample, order, step).
+
+    When memory runs out, half of the unfinished chains wait and are taken up later where they stood;
+    ``limit`` remembers how many fit.
+    """
     for order in orders:
         if isinstance(order, OracleOrder):
             raise UserInputError(
@@ -110,10 +116,22 @@ def generate_batch(
     check_fits(model, samples, [chains[i * len(orders)].canvas for i in range(len(samples))])
     recorder = _Recorder()
     widths = [model.block_size if model.attention == "block-causal" else chain.canvas.end for chain in chains]
+    advance, known = on_reveals or (lambda _: None), limit or BatchLimit()
+
+    def work(batch: Sequence[Chain]) -> None:
+        _Batch(model, samples, orders, settings, recorder, advance, list(batch)).run()
+
+    def name(chain: Chain) -> str:
+        return f"sample '{samples[chain.sample].id}' under '{orders[chain.order].spec}'"
+
     for width in sorted(set(widths)):
         group = [chain for chain, own in zip(chains, widths, strict=True) if own == width]
-        _Batch(model, samples, orders, settings, recorder, on_reveals or (lambda _: None), group).run()
+        run_within(known, model, group, work, name, _unfinished)
     return Generation(recorder.columns(), chains)
+
+
+def _unfinished(chains: Sequence[Chain]) -> list[Chain]:
+    return [chain for chain in chains if chain.finish_reason is None]
 
 
 def _open_chains(
@@ -160,20 +178,30 @@ class _Batch:
         self.session = model.open_session()
 
     def run(self) -> None:
+        """Decode all chains to their end, each from where it stands.
+
+        A chain changes only after the model calls it depends on have succeeded, so a run that fails for lack
+        of memory can be repeated with fewer chains.
+        """
         self._prefill()
         for chain in self.chains:
-            self._enter_block(chain)
-        while self.chains:
+            if not chain.steps_in_block:
+                self._enter_block(chain)
+        while True:
+            self._leave_full_blocks()  # first: a chain taken up again may stand at the end of its block
+            if not self.chains:
+                return
             self._round()
-            self._leave_full_blocks()
 
     def _prefill(self) -> None:
-        """Prefill each prompt once and share it among the orders."""
-        distinct = sorted({chain.sample for chain in self.chains})
-        canvas_of = {chain.sample: chain.canvas for chain in self.chains}
-        prefixes = [self.samples[i].prompt[: canvas_of[i].first_start] for i in distinct]
-        self.session.prefill(prefixes, [canvas_of[i].offset for i in distinct])
-        self.session.keep(np.searchsorted(distinct, [chain.sample for chain in self.chains]))
+        """Cache every distinct prefix once; the orders of a prompt share it."""
+        keys = [(chain.canvas.offset, chain.tokens[: chain.block_start].tobytes()) for chain in self.chains]
+        distinct = {
+            key: chain.tokens[: chain.block_start] for key, chain in zip(keys, self.chains, strict=True)
+        }
+        self.session.prefill(list(distinct.values()), [offset for offset, _ in distinct])
+        place = {key: index for index, key in enumerate(distinct)}
+        self.session.keep(np.array([place[key] for key in keys]))
 
     def _enter_block(self, chain: Chain) -> None:
         order, sample_id = self.orders[chain.order], self.samples[chain.sample].id

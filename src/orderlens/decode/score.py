@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.decode.batches import BatchLimit, Reporter, run_within
 from orderlens.decode.columns import Columns
 from orderlens.decode.select import choose
 from orderlens.decode.target_states import BoolArray, TargetStates
@@ -40,6 +41,7 @@ def score_batch(
     orders: Sequence[Order],
     anchor: Anchor | None = None,
     on_reveals: Advance | None = None,
+    limit: BatchLimit | None = None,
 ) -> Columns:
     """Score every sample under every order; return trace columns sorted by (sample, order, step).
 
@@ -49,18 +51,28 @@ def score_batch(
         orders: orders of any kind.
         anchor: where the grid starts; the model's own choice by default.
         on_reveals: called with the number of newly scored tokens.
+        limit: how many samples are scored together; made smaller when memory runs out.
     """
     canvases = [
         Canvas.plan(len(sample.prompt), len(sample.target), model.block_size, anchor or model.anchor)
         for sample in samples
     ]
     check_fits(model, samples, canvases)
-    parts = []
-    for members in _equal_windows(model, canvases):
-        group = [samples[i] for i in members]
-        scorer = _Scorer(model, group, [canvases[i] for i in members], orders, on_reveals)
-        columns = scorer.run()
+    parts: list[Columns] = []
+    report, known = Reporter(on_reveals), limit or BatchLimit()
+
+    def work(members: Sequence[int]) -> None:
+        report.start()
+        group, places = [samples[i] for i in members], [canvases[i] for i in members]
+        columns = _Scorer(model, group, places, orders, report).run()
         parts.append({**columns, "sample": np.asarray(members)[columns["sample"]]})
+
+    def again(members: Sequence[int]) -> Sequence[int]:
+        report.failed()
+        return members
+
+    for members in _equal_windows(model, canvases):
+        run_within(known, model, members, work, lambda i: f"sample '{samples[i].id}'", again)
     merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     in_order = np.lexsort((merged["step"], merged["order"], merged["sample"]))
     return {name: values[in_order] for name, values in merged.items()}
@@ -90,12 +102,12 @@ class _Scorer:
         samples: Sequence[EncodedSample],
         canvases: Sequence[Canvas],
         orders: Sequence[Order],
-        on_reveals: Advance | None,
+        on_reveals: Advance,
     ) -> None:
         self.model = model
         self.samples = samples
         self.orders = orders
-        self.on_reveals = on_reveals or (lambda _: None)
+        self.on_reveals = on_reveals
         self.states = TargetStates(model, samples, canvases)
         self.blocks = self.states.blocks
         self.steps_M = self.blocks.open_MW.sum(axis=1)

@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.api import (
-    DEFAULT_BATCH,
     Orders,
     ProgressSink,
     Unit,
@@ -27,7 +26,9 @@ from orderlens.api import (
     prepare_model,
     refuse_oracles,
     run_units,
+    unit_samples,
 )
+from orderlens.decode.batches import BatchLimit
 from orderlens.decode.generate import MAX_NEW_TOKENS, GenerationSettings
 from orderlens.errors import MissingPackageError, one_line
 from orderlens.evaluation.endings import score_endings
@@ -68,7 +69,7 @@ def evaluate(
     chat: bool = True,
     block_size: int | None = None,
     anchor: Anchor | None = None,
-    batch_size: int = DEFAULT_BATCH,
+    batch_size: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -89,7 +90,7 @@ def evaluate(
         chat: use the model's chat template where it has one.
         block_size: tokens per block; the model's own by default.
         anchor: where the block grid starts.
-        batch_size: prompts per work unit.
+        batch_size: prompts per work unit; chosen for the model by default.
         device: where to load a model given as a spec.
         dtype: its precision.
         out: run folder; without it the run lives in memory.
@@ -109,9 +110,12 @@ def evaluate(
         max_new_tokens, temperature, seed, anchor=check_anchor(anchor or loaded.anchor)
     )
     plan = plan_items(loaded, planned, settings, chat=chat)
-    worker = _Worker(loaded, plan, chosen, settings, batch_size, progress)
+    unit_size = unit_samples(loaded, chosen, batch_size)
+    longest = max(len(sample.prompt) for sample in plan.samples)
+    known = BatchLimit.suggested(loaded, longest + max_new_tokens)
+    worker = _Worker(loaded, plan, chosen, settings, unit_size, known, progress)
     size = len(chosen) * max_new_tokens
-    units = cut_units(plan.samples, batch_size, temperature)
+    units = cut_units(plan.samples, unit_size, temperature)
     return run_units(units, worker.work, worker.spec(), out, progress, lambda unit: size * len(unit.samples))
 
 
@@ -124,6 +128,7 @@ class _Worker:
     orders: Sequence[Order]
     settings: GenerationSettings
     batch_size: int
+    limit: BatchLimit
     progress: ProgressSink | None
 
     def spec(self) -> dict[str, Any]:
@@ -140,7 +145,7 @@ class _Worker:
 
     def work(self, unit: Unit) -> dict[str, pa.Table]:
         """Decode, score endings where needed, and grade."""
-        tables = decode_unit(self.model, unit.samples, self.orders, self.settings, self.progress)
+        tables = decode_unit(self.model, unit.samples, self.orders, self.settings, self.progress, self.limit)
         outputs = tables["outputs"].to_pylist()
         scores = self._scores(outputs)
         rows, ending = [], []

@@ -100,9 +100,46 @@ def test_out_of_memory_leaves_the_pool_usable(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(DeviceMemoryError, match="smaller batch"):
         pool.reserve([(other, 5 * PAGE)])
     assert other.pages == []
+    assert pool.n_pages == 4
     pool.reserve([(other, 2 * PAGE)])  # doubling fails, the bare need fits
     assert len(other.pages) == 2
     assert pool.n_pages == 5
+
+
+def test_layers_that_grew_before_memory_ended_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded graph holds addresses: it must not outlive a growth that failed half-way."""
+    pool = make_pool(4)
+    before, version = pool.keys[0], pool.version
+    original, calls = torch.zeros, []
+
+    def once(shape: Any, **options: Any) -> Any:
+        calls.append(shape)
+        if len(calls) in (2, 3):  # the second layer, at both sizes that are tried
+            raise torch.OutOfMemoryError
+        return original(shape, **options)
+
+    monkeypatch.setattr(torch, "zeros", once)
+    with pytest.raises(DeviceMemoryError):
+        pool.reserve([(pool.open(), 5 * PAGE)])
+    assert pool.keys[0] is not before
+    assert pool.version > version
+
+
+def test_trimming_gives_back_what_nobody_uses() -> None:
+    pool = make_pool(4)
+    first, slot = pool.nbytes, pool.open()
+    pool.reserve([(slot, 8 * PAGE)])
+    grown, version = pool.nbytes, pool.version
+    pool.trim()
+    assert (pool.nbytes, pool.version) == (grown, version)  # in use
+    pool.close([slot])
+    pool.trim()
+    assert pool.nbytes == first < grown
+    assert pool.version > version
+    again = pool.open()
+    pool.reserve([(again, 8 * PAGE)])
+    assert len(set(again.pages)) == 8
+    assert EMPTY_PAGE not in again.pages
 
 
 @given(actions=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(1, 3)), max_size=30))

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from orderlens.errors import DeviceMemoryError, UserInputError
 from orderlens.models.llada2.config import LLaDA2Config
+from orderlens.models.llada2.memory import WORKING_BYTES, free_bytes
 
 PAGE = 32
 """Positions per page."""
@@ -51,9 +52,10 @@ class PagePool:
         self.max_positions = config.max_positions
         self.version = 0
         self._page_shape = (config.n_kv_heads, PAGE, config.head_width)
-        empty = torch.empty((0, *self._page_shape), device=device, dtype=dtype)
-        self.keys: list[Tensor] = [empty] * config.n_layers
-        self.values: list[Tensor] = [empty] * config.n_layers
+        self._first_pages = n_pages
+        self._empty = torch.empty((0, *self._page_shape), device=device, dtype=dtype)
+        self.keys: list[Tensor] = [self._empty] * config.n_layers
+        self.values: list[Tensor] = [self._empty] * config.n_layers
         self._users_P: NDArray[np.int32] = np.zeros(0, np.int32)
         self._free_pages: list[int] = []
         self._free_rows: list[int] = []
@@ -99,13 +101,21 @@ class PagePool:
             self._free_rows.append(slot.row)
             slot.pages, slot.length = [], 0
 
+    def trim(self) -> None:
+        """Shrink to the first size if nobody uses a page; memory that failed to grow comes back too."""
+        if self._users_P.any():
+            return
+        self.keys, self.values = ([self._empty] * len(tensors) for tensors in (self.keys, self.values))
+        self._users_P, self._free_pages = np.zeros(0, np.int32), []
+        self._grow_pages(self._first_pages, 2)
+
     def reserve(self, wanted: Iterable[tuple[Slot, int]]) -> None:
         """Make room up to a new length in each slot; all of them or, when memory ends, none."""
         plan = [(slot, length, self._new_pages(slot, length)) for slot, length in wanted]
         shortfall = sum(count for _, _, count in plan) - len(self._free_pages)
         if shortfall > 0:
             least = self.n_pages + shortfall
-            self._grow_pages(max(2 * self.n_pages, least), least)
+            self._grow_pages(max(least, self._comfortable()), least)
         for slot, length, _ in plan:
             self._own_last_page(slot)
             missing = -(-length // PAGE) - len(slot.pages)
@@ -163,8 +173,16 @@ class PagePool:
         self._free_rows += range(count - 1, old - 1, -1)
         self.version += 1
 
+    def _comfortable(self) -> int:
+        """Return twice the pages, or on CUDA as many as leave room for the forwards."""
+        free = free_bytes(self.device) if self.device.type == "cuda" else None
+        if free is None:
+            return 2 * self.n_pages
+        return min(2 * self.n_pages, self.n_pages + (free - WORKING_BYTES) * self.n_pages // self.nbytes)
+
     def _grow_pages(self, count: int, least: int | None = None) -> None:
         """Enlarge layer by layer (old and new coexist for one layer only), or to ``least`` if that fails."""
+        self.version += 1  # also when memory ends half-way: the layers enlarged so far have moved
         try:
             for tensors in (self.keys, self.values):
                 for layer in range(len(tensors)):
@@ -178,7 +196,6 @@ class PagePool:
         old = self.n_pages
         self._users_P = np.pad(self._users_P, (0, count - old))
         self._free_pages += [page for page in range(count - 1, old - 1, -1) if page != EMPTY_PAGE]
-        self.version += 1
         return None
 
     def _enlarged(self, old_PKSD: Tensor, count: int) -> Tensor:

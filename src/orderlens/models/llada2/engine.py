@@ -65,6 +65,12 @@ class Engine:
         for _ in self._in_parts(packed_NX, store=True):
             pass
 
+    def release(self) -> None:
+        """Give back what no session uses, graphs included, before a smaller batch is tried."""
+        self.pool.trim()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def _in_parts(self, packed_NX: Packed, store: bool) -> Iterator[tuple[int, Tensor | None]]:
         """Run consecutive windows together, as many as fit; out of memory means half as many from then on."""
         self.pool.flush()

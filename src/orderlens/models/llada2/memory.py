@@ -7,6 +7,7 @@ where it happens, by halving.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 
@@ -31,7 +32,18 @@ def free_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0] + unused)
-    if device.type == "cpu" and "SC_AVPHYS_PAGES" in os.sysconf_names:
+    return _free_host_bytes() if device.type == "cpu" else None
+
+
+def _free_host_bytes() -> int | None:
+    """Return the host's free memory; on Linux with what the page cache would give back (mapped weights)."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    if "SC_AVPHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
 

@@ -160,6 +160,10 @@ class LLaDA2Model:
         free += pool.n_free * pool.nbytes // pool.n_pages
         return min(MAX_BATCH, sequences_that_fit(self.config, dtype, free, tokens_per_sequence))
 
+    def release_memory(self) -> None:
+        """Give cache memory that no session uses back to the device."""
+        self.engine.release()
+
 
 def load_folder(folder: Path, name: str, options: LoadOptions) -> LLaDA2Model:
     """Load a checkpoint for ``load_model``."""
