@@ -20,6 +20,7 @@ VERB_MODULES: tuple[str, ...] = (
     "score",
     "generate",
     "evaluate",
+    "downstream",
     "lm_eval",
     "catalogue",
     "runs",

@@ -1,0 +1,53 @@
+"""``orderlens downstream``: what graded runs say about the trace and correctness, in words or as a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orderlens.cli.console import JsonFlag, print_json, print_text
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("downstream")(downstream)
+
+
+def downstream(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Graded runs of 'orderlens evaluate'.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write reading, tables and figures to this folder.")
+    ] = None,
+    grader: Annotated[str | None, typer.Option(help="Use this grader's verdicts.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of the runs' temperatures (default: lowest).")
+    ] = None,
+    bootstrap: Annotated[int, typer.Option(help="Resamples of items behind intervals.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of resampling and simulation.")] = 0,
+    formats: Annotated[str, typer.Option("--format", help="Out of svg, png, pdf.")] = "svg,png,pdf",
+    json: JsonFlag = False,
+) -> None:
+    """Say what graded runs support about Var and correctness, and what they do not.
+
+    The folder holds summary.txt, summary.json, results.md, tables/ and figures/, and no text of the data.
+    """
+    from orderlens.analysis import Options
+    from orderlens.analysis.estimate import Resampling
+    from orderlens.evaluation.results import read, study_of, write_results
+    from orderlens.store.reader import open_run
+
+    options = Options(resampling=Resampling(bootstrap, seed), temperature=temperature, grader=grader)
+    study = study_of(open_run(runs), options)
+    if out is None:
+        reading = read(study)
+    else:
+        chosen = [part.strip() for part in formats.split(",") if part.strip()]
+        reading = write_results(study, out, chosen).reading
+    if json:
+        print_json(reading.record() | {"out": None if out is None else str(out)})
+        return
+    print_text(reading.text())
+    if out is not None:
+        print_text(f"results: {out / 'results.md'}")

@@ -1,0 +1,178 @@
+"""Claims that compare orders on the same items: the two tiers, the median splits, choosing by Var."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+
+from orderlens.analysis.association import QUADRANTS, quadrant_flags
+from orderlens.analysis.estimate import Clusters, Estimate, Resampling, function_of_sums, mean, means
+from orderlens.analysis.frames import finite_rows, graded_rows
+from orderlens.analysis.null import mean_only_null
+from orderlens.analysis.orders import base_name, is_structured
+from orderlens.analysis.render import cell_text
+from orderlens.analysis.selectors import is_candidate, pick_weights
+from orderlens.evaluation.evidence import (
+    OPEN,
+    REFUSED,
+    SUPPORTED,
+    Check,
+    Finding,
+    Line,
+    Word,
+    flipped,
+    shifted,
+)
+from orderlens.evaluation.predictors import pool_seeds
+from orderlens.metrics.segments import FloatArray, divide
+
+MIN_ITEMS = 50
+"""Items below which orders are not compared: intervals of so few would be too rough."""
+ALIKE_PP, CLOSE_PP, SMALL_PP = 1.6, 2.0, 1.0
+"""Percentage points: the paper's bands of structured orders and of min-V, and what is too small to count."""
+
+
+def order_findings(task: str, rows: pd.DataFrame, how: Resampling, null_reps: int) -> list[Finding]:
+    """Return the claims about the orders of one task; none when it has too few items."""
+    graded = finite_rows(graded_rows(rows)[0], ("mean", "var", "n"))
+    if graded["item_id"].nunique() < MIN_ITEMS:
+        return []
+    out = tiers(task, pool_seeds(graded), how)
+    if graded["order"].nunique() > 1:
+        out += [halves(task, graded, how), beyond_the_mean(task, graded, how, null_reps)]
+        out += choosing(task, graded, how)
+    return out
+
+
+def tiers(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
+    """Structured orders against random ones, and among each other, item by item."""
+    right, var = (
+        graded.pivot_table(index="item_id", columns="order", values=name, aggfunc="mean", sort=False)
+        for name in ("correct", "var")
+    )
+    tier = [order for order in right.columns if is_structured(str(order))]
+    chance = [order for order in right.columns if base_name(str(order)) == "random"]
+    out = []
+    if tier and chance:
+        better = 100 * (right[tier].mean(axis=1) - right[chance].mean(axis=1))
+        check = Check("structured − random (pp)", _paired(better, how), SMALL_PP, 2)
+        claim = "The structured orders answer more items correctly than random orders."
+        out.append(Finding("structured-better", task, claim, (Line.judged("", [check]),)))
+        check = Check(
+            "Var(random) − Var(structured)", _paired(var[chance].mean(axis=1) - var[tier].mean(axis=1), how)
+        )
+        claim = "Random orders have higher Var than structured ones on the same items."
+        out.append(Finding("random-higher-var", task, claim, (Line.judged("", [check]),)))
+    if len(tier) > 1:
+        lines = [
+            alike(f"{first} against {second}", _paired(100 * (right[first] - right[second]), how))
+            for first, second in itertools.combinations(tier, 2)
+        ]
+        claim = f"The structured orders are equally accurate (within {ALIKE_PP:g} pp)."
+        out.append(Finding("structured-alike", task, claim, tuple(lines)))
+    return out
+
+
+def alike(where: str, difference: Estimate) -> Line:
+    """Judge equality: the interval must keep away from both ends of the band."""
+    shown = Check("difference (pp)", difference, digits=2).text()
+    ends = [
+        Check("band − difference (pp)", shifted(flipped(difference), ALIKE_PP), quiet=True),
+        Check("difference + band (pp)", shifted(difference, ALIKE_PP), quiet=True),
+    ]
+    return Line.judged(where, ends, shown)
+
+
+def _paired(differences: pd.Series, how: Resampling) -> Estimate:
+    known = differences.dropna()
+    if not len(known):
+        return Estimate.undefined("no item under both")
+    return mean(known.to_numpy(), Clusters(list(known.index), how))
+
+
+def halves(task: str, graded: pd.DataFrame, how: Resampling) -> Finding:
+    """Is low Var never worse in the halves of the mean (the paper's Table 4)?"""
+    inside = quadrant_flags(graded["mean"].to_numpy(np.float64), graded["var"].to_numpy(np.float64))
+    right = graded["correct"].to_numpy(np.float64)
+    clusters = Clusters(graded["item_id"], how)
+    sums = clusters.sums(np.concatenate([inside * right[:, None], inside], axis=1).astype(np.float64))
+
+    def advantages(total: FloatArray) -> FloatArray:
+        share = 100 * divide(total[:, :4], total[:, 4:])
+        return np.stack([share[:, 0] - share[:, 1], share[:, 2] - share[:, 3]], axis=1)
+
+    assert QUADRANTS[0] == "hi_mean_lo_var"
+    lines = []
+    for half, cell in zip(
+        ("high", "low"), function_of_sums(clusters, sums, advantages, len(right)), strict=True
+    ):
+        check = Check("low Var − high Var (pp)", cell, digits=2)
+        lines.append(Line.judged(f"half with {half} mean log q", [check]))
+    claim = "In each half of mean log q (orders pooled), answers with low Var are right more often."
+    return Finding("low-var-in-halves", task, claim, tuple(lines))
+
+
+def beyond_the_mean(task: str, graded: pd.DataFrame, how: Resampling, reps: int) -> Finding:
+    """Do the pooled Var statistics exceed what correctness drawn from the mean alone would give?"""
+    table = mean_only_null(graded.assign(task=task), reps, how.seed, how.level)
+    lines = []
+    for row in table[table["order"] == "(all)"].to_dict("records"):
+        null = f"{row['null_mean']:.2f} [{row['null_low']:.2f}, {row['null_high']:.2f}]"
+        text = f"{row['observed']:.2f} observed; the mean alone gives {null}"
+        lines.append(Line(str(row["statistic"]), _against_null(row), (), text))
+    claim = "The advantage of low Var over all orders is more than mean log q alone would produce."
+    return Finding("beyond-the-mean", task, claim, tuple(lines))
+
+
+def _against_null(row: dict[str, float]) -> Word:
+    if not all(math.isfinite(row[name]) for name in ("observed", "null_low", "null_high")):
+        return OPEN
+    return SUPPORTED if row["observed"] > row["null_high"] else REFUSED
+
+
+def choosing(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
+    """What is it worth to choose one order per item by its Var (the paper's min-V)?"""
+    candidates = graded[is_candidate(graded)]
+    structured = candidates[[is_structured(str(order)) for order in candidates["order"]]]
+    scopes = (("all orders", candidates), ("structured orders only", structured))
+    found = {scope: _selector_checks(rows, how) for scope, rows in scopes if rows["order"].nunique() > 1}
+    claims = (
+        ("min-v-over-max-v", "Taking each item's answer with the lowest Var beats taking the highest."),
+        ("min-v-over-max-mean", "Taking the lowest Var beats taking the highest mean log q."),
+        ("min-v-near-best", f"Taking the lowest Var is at most {CLOSE_PP:g} pp below the best single order."),
+    )
+    out = []
+    for place, (name, claim) in enumerate(claims):
+        lines = [
+            Line.judged(scope, [checks[place]], remark if checks[place].quiet else "")
+            for scope, (checks, remark) in found.items()
+        ]
+        out += [Finding(name, task, claim, tuple(lines))] if lines else []
+    return out
+
+
+def _selector_checks(rows: pd.DataFrame, how: Resampling) -> tuple[tuple[Check, ...], str]:
+    item, items = pd.factorize(rows["item_id"])
+    right, weights = rows["correct"].to_numpy(np.float64), pick_weights(rows, item)
+    score = {
+        name: 100 * np.bincount(item, weights=weights[name] * right, minlength=len(items))
+        for name in ("min_v", "max_v", "max_mean")
+    }
+    wide = rows.pivot_table(index="item_id", columns="order", values="correct", aggfunc="mean", sort=False)
+    best = 100 * wide[wide.mean().idxmax()].reindex(items).to_numpy(np.float64)
+    over_max, over_mean, over_best = means(
+        np.column_stack(
+            [score["min_v"] - score["max_v"], score["min_v"] - score["max_mean"], score["min_v"] - best]
+        ),
+        Clusters(items, how),
+    )
+    near = Check("min-V − best order + band (pp)", shifted(over_best, CLOSE_PP), quiet=True)
+    remark = f"min-V − best order (pp) {cell_text(over_best, 2)}"
+    return (
+        Check("min-V − max-V (pp)", over_max, SMALL_PP, 2),
+        Check("min-V − max-mean (pp)", over_mean, SMALL_PP, 2),
+        near,
+    ), remark

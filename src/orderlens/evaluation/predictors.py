@@ -1,0 +1,196 @@
+"""What predicts correctness inside one (task, order) cell: the numbers behind the summary and the figures.
+
+The seeds of one order are pooled, because they are repetitions and not orders of their own; items are
+resampled whole, so that a repeated item does not count as several. Graded samples in, estimates out; knows no
+runs, files or pictures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orderlens.analysis.association import DIRECTIONS, normal_scores
+from orderlens.analysis.estimate import BinaryRanks, Clusters, Estimate, Resampling, function_of_sums, means
+from orderlens.analysis.frames import cells as groups
+from orderlens.analysis.frames import finite_rows, graded_rows
+from orderlens.analysis.logistic import nested_logistic
+from orderlens.analysis.orders import in_paper_order
+from orderlens.analysis.paired import wilson
+from orderlens.metrics.segments import BoolArray, FloatArray, divide
+
+PREDICTORS = ("var", "mean", "n")
+"""Var and its two plainest rivals: mean log q and length (content tokens)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The graded samples of one task under one order, all its seeds.
+
+    Attributes:
+        task: the task.
+        order: the order's id without its seed.
+        rows: samples with a verdict and finite mean, Var and length; ``correct`` is 0/1.
+        n_undefined: samples that lacked one of these.
+        clusters: the items behind the rows.
+    """
+
+    task: str
+    order: str
+    rows: pd.DataFrame
+    n_undefined: int
+    clusters: Clusters
+
+    @property
+    def right(self) -> BoolArray:
+        """Which samples are correct [N]."""
+        return np.asarray(self.rows["correct"].to_numpy(np.float64) > 0)
+
+    def column(self, name: str) -> FloatArray:
+        """One statistic of every sample [N]."""
+        return np.asarray(self.rows[name].to_numpy(np.float64))
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many samples are correct and how many are not."""
+        yes = int(self.right.sum())
+        return yes, len(self.rows) - yes
+
+
+def pool_seeds(graded: pd.DataFrame) -> pd.DataFrame:
+    """Return graded samples with ``order`` naming the order alone, where a column ``base_order`` knows it.
+
+    The order with its seed moves to ``seed_label``.
+    """
+    if "base_order" not in graded.columns:
+        return graded
+    return graded.assign(seed_label=graded["order"], order=graded["base_order"])
+
+
+def pooled_cells(graded: pd.DataFrame, resampling: Resampling) -> Iterator[Cell]:
+    """Yield the cells of a table of graded samples, tasks as they come, orders as the paper lists them."""
+    for (task,), part in groups(pool_seeds(graded), ("task",)):
+        for order in in_paper_order(str(name) for name in part["order"].unique()):
+            rows, ungraded = graded_rows(part[part["order"] == order])
+            known = finite_rows(rows, PREDICTORS)
+            lost = ungraded + len(rows) - len(known)
+            yield Cell(str(task), order, known, lost, Clusters(known["item_id"], resampling))
+
+
+def var_effect(cell: Cell, given: Sequence[str] = ()) -> Estimate:
+    """Return the change of the log-odds of a correct answer per standard deviation of Var.
+
+    Predictors enter as normal scores, the mean also squared; the interval is Wald's with errors clustered by
+    item.
+
+    Args:
+        cell: the samples.
+        given: predictors held fixed, out of mean and n.
+    """
+    level = cell.clusters.resampling.level
+    extra = normal_scores(cell.rows["var"])
+    found = nested_logistic(
+        cell.right, extra, held_fixed(cell, given), clusters=cell.clusters.codes, level=level
+    )
+    return Estimate(found.coefficient, found.low, found.high, len(cell.rows), cell.n_undefined, found.why)
+
+
+def aurocs(cell: Cell) -> dict[str, Estimate]:
+    """Return the AUROC of each predictor, read in the direction of ``DIRECTIONS`` (short counts as good)."""
+    return {name: _ranks(cell, name).estimates(cell.clusters)[1] for name in PREDICTORS}
+
+
+def auroc_lead(cell: Cell, rival: str) -> Estimate:
+    """Return Var's AUROC minus the rival's on the same samples.
+
+    A rival below one half is turned round, which favours it: a long answer may as well be the better sign.
+    """
+    ours, theirs = _ranks(cell, "var"), _ranks(cell, rival)
+    codes = cell.clusters.codes
+    whole = np.ones((1, len(codes)))
+    sign = 1.0 if theirs.statistics(whole)[0, 1] >= 0.5 else -1.0
+
+    def lead(weights_BN: FloatArray) -> FloatArray:
+        first = ours.statistics(weights_BN[:, ours.rows])[:, 1]
+        second = theirs.statistics(weights_BN[:, theirs.rows])[:, 1]
+        return np.asarray(first - (0.5 + sign * (second - 0.5)))
+
+    value = float(lead(whole)[0])
+    draws = cell.clusters.draws(lambda counts: lead(counts[:, codes]))
+    low, high = cell.clusters.interval(draws) if len(draws) else (math.nan, math.nan)
+    return Estimate(value, low, high, len(codes), why=None if math.isfinite(value) else "one class is empty")
+
+
+def _ranks(cell: Cell, name: str) -> BinaryRanks:
+    return BinaryRanks.of(DIRECTIONS[name] * cell.column(name), cell.right)
+
+
+def accuracy_by_var(cell: Cell, n_bins: int = 6, per_bin: int = 20) -> list[dict[str, Any]]:
+    """Return accuracy (%) in bins of equal size along Var; samples of equal Var share a bin.
+
+    Fewer bins are made when a bin would hold fewer than ``per_bin`` samples. Intervals are Wilson's, or from
+    resampling items where items repeat.
+    """
+    if not len(cell.rows):
+        return []
+    var = cell.column("var")
+    count = max(1, min(n_bins, len(var) // per_bin))
+    edges = np.unique(np.quantile(var, np.arange(1, count) / count, method="inverted_cdf"))
+    place = np.searchsorted(edges, var, side="left")
+    return [_bin(cell, place == number, var) for number in np.unique(place)]
+
+
+def _bin(cell: Cell, inside: BoolArray, var: FloatArray) -> dict[str, Any]:
+    rows, values = cell.rows[inside], var[inside]
+    if rows["item_id"].duplicated().any():
+        found = means(100.0 * rows[["correct"]], Clusters(rows["item_id"], cell.clusters.resampling))[0]
+    else:
+        share = wilson(int(rows["correct"].sum()), len(rows), cell.clusters.resampling.level)
+        found = Estimate(100 * share.value, 100 * share.low, 100 * share.high, share.n)
+    ends = {"var_low": float(values.min()), "var_high": float(values.max())}
+    return {"var": float(np.median(values)), **ends, "accuracy": found}
+
+
+def guessing_level(documents: Sequence[Mapping[str, Any]]) -> float:
+    """Return the accuracy (%) of guessing among the listed options; NaN when nothing is listed."""
+    sizes = [len(doc.get("options") or doc.get("endings") or ()) for doc in documents]
+    known = [size for size in sizes if size > 1]
+    return float(100 * np.mean([1 / size for size in known])) if known else math.nan
+
+
+def same_item_correlation(cell: Cell, given: Sequence[str] = ()) -> Estimate:
+    """Return the correlation of Var and correctness among the answers to one item, with others held fixed.
+
+    Item means are taken out of every column, so that easy and hard items cannot make it up. Predictors enter
+    as normal scores, the mean also squared; columns that do not vary inside items are dropped.
+    """
+    columns = [normal_scores(cell.rows["var"]), cell.right.astype(np.float64), *held_fixed(cell, given)]
+    item = pd.Series(cell.clusters.codes)
+    inner = [values - pd.Series(values).groupby(item).transform("mean").to_numpy() for values in columns]
+    kept = [values for values in inner if float(values @ values) > 1e-9]
+    if len(kept) < 2 or any(float(values @ values) <= 1e-9 for values in inner[:2]):
+        return Estimate.undefined(
+            "no item with both right and wrong answers, or with answers of different Var"
+        )
+    size = len(kept)
+    products = np.stack([kept[i] * kept[j] for i in range(size) for j in range(size)], axis=1)
+
+    def correlation(total: FloatArray) -> FloatArray:
+        inverse = np.linalg.pinv(total.reshape(-1, size, size), hermitian=True)
+        scale = np.sqrt(np.maximum(inverse[:, 0, 0] * inverse[:, 1, 1], 0.0))
+        return divide(-inverse[:, 0, 1], scale)[:, None]
+
+    return function_of_sums(cell.clusters, cell.clusters.sums(products), correlation, len(item))[0]
+
+
+def held_fixed(cell: Cell, given: Sequence[str]) -> list[FloatArray]:
+    """Return the columns of the predictors ``given``: normal scores, the mean's also squared."""
+    out: list[FloatArray] = []
+    for name in given:
+        scores = normal_scores(cell.rows[name])
+        out += [scores, scores**2] if name == "mean" else [scores]
+    return out

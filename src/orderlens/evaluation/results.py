@@ -1,0 +1,138 @@
+"""A graded run made into a folder of results: reading, tables, figures, one Markdown file. Needs no model.
+
+Holds no text of prompts, responses or documents, so that it can be published where the data cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orderlens.analysis import Options, Study, Table, as_json, beside_paper, render
+from orderlens.analysis.tables import TABLES
+from orderlens.errors import RunError, StorageError
+from orderlens.evaluation.findings import find
+from orderlens.evaluation.reading import Reading
+from orderlens.figures.accuracy_var import guessing_levels
+from orderlens.figures.catalogue import Drawn
+from orderlens.figures.downstream import draw_downstream
+from orderlens.figures.save import save_data
+from orderlens.store.reader import Run
+
+TABLE_NAMES = ("downstream", "within-cell", "quadrants", "content", "controls", "null")
+"""Tables 2 (with min-V and max-V), 3 and S2, 4, S1, and the controls."""
+_IN_FILE_ONLY = ("downstream-paired", "controls-rivals", "null")
+"""Tables too long for the page."""
+_SUFFIXES = {"text": "txt", "csv": "csv", "latex": "tex"}
+
+
+@dataclass(frozen=True, slots=True)
+class DownstreamResults:
+    """What was made of a graded run."""
+
+    reading: Reading
+    tables: tuple[Table, ...]
+    figures: tuple[Drawn, ...]
+    page: Path
+
+
+def study_of(run: Run, options: Options | None = None) -> Study:
+    """Return the study of a graded run; refuses a run without verdicts."""
+    parts = sorted({part for name in TABLE_NAMES for part in TABLES[name].parts})
+    study = Study(run, options, parts)
+    if not len(study.graded):
+        raise RunError("these runs hold no verdicts: make some with 'orderlens evaluate', or --regrade")
+    return study
+
+
+def read(study: Study) -> Reading:
+    """Return the plain-language reading of a graded study."""
+    options = study.options
+    findings = find(study.graded, options.resampling, guessing_levels(study), options.null_reps)
+    return Reading(tuple(findings), tuple(facts(study)))
+
+
+def facts(study: Study) -> list[str]:
+    """Return what was decoded and graded, in sentences."""
+    specs = [spec for spec in study.run.specs.values() if spec.get("kind") == "evaluate"]
+    models = dict.fromkeys(str(spec["model"]["name"]) for spec in specs)
+    lengths = sorted({int(spec["max_new_tokens"]) for spec in specs})
+    graded = study.graded
+    orders = ", ".join(dict.fromkeys(str(name) for name in graded["order"]))
+    length = " or ".join(map(str, lengths)) or "an unknown number of"
+    name = ", ".join(models) or "unknown"
+    out = [f"Model {name}; orders {orders}; temperature {study.temperature:g}; at most {length} new tokens."]
+    for task, rows in graded.groupby("task", sort=False):
+        lost = int(rows["correct"].isna().sum())
+        out.append(
+            f"{task}: {rows['item_id'].nunique()} items, {len(rows)} responses"
+            + (f", {lost} of them not graded" if lost else "")
+            + f"{_task_facts(str(task), specs, study)}."
+        )
+    return out
+
+
+def _task_facts(task: str, specs: Sequence[Mapping[str, Any]], study: Study) -> str:
+    verdicts = study.verdicts
+    rules = sorted({str(name) for name in verdicts[verdicts["task"] == task]["grader"].dropna()})
+    records = [spec["data"]["tasks"][task] for spec in specs if task in spec["data"]["tasks"]]
+    skipped = sum(len(record["skipped_too_long"]) for record in records)
+    text = f", grader {', '.join(rules)}" if rules else ""
+    return text + (f"; {skipped} items left out because their prompt is too long" if skipped else "")
+
+
+def write_results(study: Study, folder: Path, formats: Sequence[str] | None = None) -> DownstreamResults:
+    """Write reading, tables and figures of a graded study into ``folder``."""
+    reading = read(study)
+    tables = tuple(table for name in TABLE_NAMES for table in TABLES[name].build(study))
+    figures = tuple(draw_downstream(study, folder / "figures", formats))
+    try:
+        for table in tables:
+            _save_table(folder / "tables", table)
+        save_data(reading.record(), folder / "summary.json")
+        (folder / "summary.txt").write_text(reading.text(), encoding="utf-8")
+        page = folder / "results.md"
+        page.write_text("\n".join(_page(reading, tables, figures)), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
+    return DownstreamResults(reading, tables, figures, page)
+
+
+def _save_table(folder: Path, table: Table) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    full = beside_paper(table)
+    for form, suffix in _SUFFIXES.items():
+        (folder / f"{table.name}.{suffix}").write_text(render([full], form), encoding="utf-8")
+    save_data(as_json(full), folder / f"{table.name}.json")
+
+
+def _page(reading: Reading, tables: Iterable[Table], figures: Iterable[Drawn]) -> list[str]:
+    lines = [
+        "# Does the shape of the trace predict correctness?",
+        "",
+        *(f"{fact}\n" for fact in reading.facts),
+    ]
+    lines += [reading.markdown(), "", "## Figures", ""]
+    for item in figures:
+        pictures = [path for path in item.paths if path.suffix in (".png", ".svg")]
+        if pictures:
+            best = max(pictures, key=lambda path: path.suffix == ".png")
+            lines += [f"![{item.title}](figures/{best.name})", "", f"*{item.title}.*", ""]
+        else:
+            lines += [f"{item.title}: not drawn ({item.why or 'no picture format was asked for'}).", ""]
+    lines += ["## Tables", ""]
+    for table in tables:
+        if table.name in _IN_FILE_ONLY:
+            lines += [
+                f"### {table.title}",
+                "",
+                f"In `tables/{table.name}.txt`.",
+                "",
+                *(f"- {note}" for note in table.notes),
+                "",
+            ]
+        else:
+            lines += [render([table], "markdown"), ""]
+    return lines

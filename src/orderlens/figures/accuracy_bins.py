@@ -1,0 +1,67 @@
+"""Accuracy in bins of content Var inside each order, one panel per task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from orderlens.figures.downstream import graded_cells, task_panels
+from orderlens.figures.marks import footnote, order_label
+from orderlens.figures.numbers import arms, centre, interval, real
+from orderlens.figures.style import look, order_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from orderlens.analysis.study import Study
+
+
+def data(study: Study) -> dict[str, Any]:
+    """Return per task and order the bins: Var (median and ends), accuracy (%) with interval, size."""
+    from orderlens.evaluation.predictors import accuracy_by_var
+
+    tasks = []
+    for task, cells in graded_cells(study).items():
+        series = []
+        for cell in cells:
+            bins = [item | {"accuracy": interval(item["accuracy"])} for item in accuracy_by_var(cell)]
+            series.append({"order": cell.order, "bins": bins})
+        tasks.append({"task": task, "series": series})
+    return {"tasks": tasks}
+
+
+def draw(data: Mapping[str, Any]) -> Figure:
+    """Draw a line with intervals per order."""
+    with look():
+        figure, panels = task_panels(data["tasks"], 2.4)
+        for panel, task in zip(panels, data["tasks"], strict=True):
+            _panel(panel, task)
+        names: dict[str, Any] = {}
+        for panel in panels:
+            handles, labels = panel.get_legend_handles_labels()
+            names |= dict(zip(labels, handles, strict=True))
+        figure.legend(names.values(), names, loc="outside upper center", ncols=min(6, len(names)))
+        footnote(
+            figure,
+            "Bins hold equally many answers of one order (all its seeds), placed at their median Var.\n"
+            "Bars: 95 % intervals. A slope is no effect of Var alone: mean log q and length change too.",
+        )
+    return figure
+
+
+def _panel(panel: Axes, task: Mapping[str, Any]) -> None:
+    lowest = []
+    for item in task["series"]:
+        style, bins = order_style(item["order"]), item["bins"]
+        x = [real(one["var"]) for one in bins]
+        y = [centre(one["accuracy"]) for one in bins]
+        ends = [arms(one["accuracy"]) for one in bins]
+        error = [[below for below, _ in ends], [above for _, above in ends]]
+        look_of = style.line() | {"label": order_label(item["order"])}
+        panel.errorbar(x, y, yerr=error, elinewidth=0.8, **look_of)
+        lowest += x
+    if lowest and min(lowest) > 0 and max(lowest) > 5 * min(lowest):
+        panel.set_xscale("log")
+    panel.set_xlabel("content Var(log q)")
+    panel.set_ylabel("accuracy (%)")

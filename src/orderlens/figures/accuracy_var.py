@@ -1,0 +1,97 @@
+"""Every order on the plane of content Var and accuracy, one panel per task."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from orderlens.figures.downstream import graded_cells, task_panels
+from orderlens.figures.marks import GREY, footnote, order_label, point
+from orderlens.figures.numbers import interval, real
+from orderlens.figures.style import look, order_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from orderlens.analysis.study import Study
+    from orderlens.evaluation.predictors import Cell
+
+
+def data(study: Study) -> dict[str, Any]:
+    """Return per task and order mean content Var and accuracy (%), seeds pooled and apart, and guessing."""
+    guessing = guessing_levels(study)
+    tasks = [
+        {
+            "task": task,
+            "guessing": guessing.get(task, math.nan),
+            "points": [_point(cell) for cell in cells],
+        }
+        for task, cells in graded_cells(study).items()
+    ]
+    return {"tasks": tasks, "temperature": study.temperature}
+
+
+def _point(cell: Cell) -> dict[str, Any]:
+    from orderlens.analysis.estimate import means
+
+    rows = cell.rows.assign(accuracy=100.0 * cell.rows["correct"])
+    var, accuracy = means(rows[["var", "accuracy"]], cell.clusters)
+    seeds = []
+    if "seed_label" in rows.columns and rows["seed_label"].nunique() > 1:
+        by_seed = rows.groupby("seed_label", sort=False)[["var", "accuracy"]].mean()
+        seeds = by_seed.reset_index(drop=True).to_dict("records")
+    return {"order": cell.order, "var": interval(var), "accuracy": interval(accuracy), "seeds": seeds}
+
+
+def guessing_levels(study: Study) -> dict[str, float]:
+    """Return the accuracy (%) of guessing per task whose documents list options."""
+    from orderlens.evaluation.predictors import guessing_level
+
+    if "documents" not in study.run.tables:
+        return {}
+    documents: dict[str, list[dict[str, Any]]] = {}
+    for row in study.run.table("documents").to_arrow().to_pylist():
+        documents.setdefault(str(row["task"]), []).append(json.loads(row["document"]))
+    return {task: guessing_level(found) for task, found in documents.items()}
+
+
+def draw(data: Mapping[str, Any]) -> Figure:
+    """Draw one panel per task; the legend names the orders once."""
+    with look():
+        figure, panels = task_panels(data["tasks"], 2.3)
+        for panel, task in zip(panels, data["tasks"], strict=True):
+            _panel(panel, task)
+        seen = {item["order"]: None for task in data["tasks"] for item in task["points"]}
+        _legend(figure, list(seen))
+        text = "Bars: 95 % intervals over items. Small marks: single seeds of an order. Dashed: guessing."
+        footnote(figure, f"{text} T = {real(data['temperature']):g}.")
+    return figure
+
+
+def _panel(panel: Axes, task: Mapping[str, Any]) -> None:
+    for item in task["points"]:
+        style = order_style(item["order"])
+        for seed in item["seeds"]:
+            small: dict[str, Any] = {"markersize": 3.0, "alpha": 0.4, "markeredgewidth": 0}
+            panel.plot(real(seed["var"]), real(seed["accuracy"]), style.marker, color=style.color, **small)
+        point(panel, item["order"], item["var"], item["accuracy"])
+    if math.isfinite(real(task["guessing"])):
+        panel.axhline(real(task["guessing"]), color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
+    panel.set_xlabel("content Var(log q)")
+    panel.set_ylabel("accuracy (%)")
+    panel.margins(0.1)
+    panel.locator_params(axis="x", nbins=5)
+
+
+def _legend(figure: Figure, orders: list[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], linestyle="none", marker=order_style(order).marker, color=order_style(order).color)
+        for order in orders
+    ]
+    names = [order_label(order) for order in orders]
+    figure.legend(handles, names, loc="outside upper center", ncols=min(6, len(orders)))

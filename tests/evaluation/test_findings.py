@@ -1,0 +1,174 @@
+"""The plain-language reading on studies whose truth is known, in both directions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from orderlens.analysis import Resampling, simulate_study
+from orderlens.analysis.estimate import Estimate
+from orderlens.evaluation.evidence import OPEN, REFUSED, SUPPORTED, Check, Finding, Line, correct_for_many
+from orderlens.evaluation.findings import find
+from orderlens.evaluation.reading import HEADINGS, Reading
+
+HOW = Resampling(reps=200)
+
+
+def words(findings: list[Finding], name: str) -> dict[str, str]:
+    (item,) = (item for item in findings if item.name == name)
+    return {line.where: line.word for line in item.lines}
+
+
+@pytest.fixture(scope="module")
+def mean_only() -> list[Finding]:
+    """Correctness depends on mean log q alone."""
+    return find(simulate_study(1500, seed=3), HOW, {"simulated": 25.0}, null_reps=100)
+
+
+@pytest.fixture(scope="module")
+def var_matters() -> list[Finding]:
+    """Correctness depends on Var beyond the mean."""
+    return find(simulate_study(1500, var_effect=0.8, seed=3), HOW, null_reps=100)
+
+
+def test_when_only_the_mean_matters_the_association_is_there_but_does_not_survive(
+    mean_only: list[Finding],
+) -> None:
+    assert set(words(mean_only, "lower-when-correct").values()) == {SUPPORTED}
+    assert SUPPORTED not in words(mean_only, "survives-controls").values()
+    assert SUPPORTED not in words(mean_only, "better-than-mean").values()
+    assert REFUSED in words(mean_only, "better-than-mean").values()
+    assert set(words(mean_only, "beyond-the-mean").values()) == {REFUSED}
+    # what the paper reads off its quadrants and selectors appears without any effect of Var
+    assert set(words(mean_only, "low-var-in-halves").values()) == {SUPPORTED}
+    assert words(mean_only, "min-v-over-max-v")["all orders"] == SUPPORTED
+    assert words(mean_only, "min-v-over-max-mean")["all orders"] != SUPPORTED
+
+
+def test_when_var_matters_it_survives(var_matters: list[Finding]) -> None:
+    for name in ("lower-when-correct", "survives-controls", "better-than-mean", "beyond-the-mean"):
+        assert set(words(var_matters, name).values()) == {SUPPORTED}, name
+    assert words(var_matters, "min-v-over-max-mean")["all orders"] == SUPPORTED
+    assert "all orders, each with its own level" in words(var_matters, "survives-controls")
+
+
+def test_when_high_var_goes_with_correct_answers_the_claims_are_refused() -> None:
+    flipped = find(simulate_study(600, var_effect=-2.0, mean_effect=0.0, seed=3), HOW, null_reps=50)
+    assert set(words(flipped, "lower-when-correct").values()) == {REFUSED}
+    assert set(words(flipped, "survives-controls").values()) == {REFUSED}
+    assert words(flipped, "min-v-over-max-v")["all orders"] == REFUSED
+
+
+def test_noise_supports_nothing_about_var() -> None:
+    frame = simulate_study(600, mean_effect=0.0, seed=5)
+    frame["correct"] = np.random.default_rng(0).random(len(frame)) < 0.25
+    found = find(frame, HOW, {"simulated": 25.0}, null_reps=50)
+    for name in ("beats-guessing", "lower-when-correct", "survives-controls", "structured-better"):
+        assert SUPPORTED not in words(found, name).values(), name
+    assert "little can be learned" in Reading(tuple(found)).headlines()[0]
+
+
+def test_the_random_tier_and_the_band_of_the_structured_orders(mean_only: list[Finding]) -> None:
+    assert words(mean_only, "structured-better") == {"": SUPPORTED}
+    assert words(mean_only, "random-higher-var") == {"": SUPPORTED}
+    assert set(words(mean_only, "beats-guessing").values()) == {SUPPORTED}
+    frame = simulate_study(600, seed=3)
+    frame.loc[frame["order"] != "random", "correct"] = (
+        frame.loc[frame["order"] != "random", "item_id"] % 3 > 0
+    )
+    alike = find(frame, HOW, null_reps=20)
+    assert set(words(alike, "structured-alike").values()) == {SUPPORTED}
+    frame.loc[frame["order"] == "max-prob", "correct"] = False
+    apart = words(find(frame, HOW, null_reps=20), "structured-alike")
+    assert apart == {
+        "forced-ar against max-prob": REFUSED,
+        "forced-ar against top-margin": SUPPORTED,
+        "max-prob against top-margin": REFUSED,
+    }
+
+
+def seeds_of_one_order(var_effect: float) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    rows = []
+    for item in range(400):
+        ease = 2 * rng.normal()
+        for draw in range(3):
+            log_var, mean = rng.normal() - ease / 2, -np.exp(0.3 * rng.normal() - ease / 4)
+            right = rng.random() < 1 / (1 + np.exp(-ease + var_effect * log_var))
+            rows.append((f"random:{draw}", "random", item, mean, np.exp(log_var), 20, right))
+    names = ["order", "base_order", "item_id", "mean", "var", "n", "correct"]
+    return pd.DataFrame(rows, columns=names).assign(task="t")
+
+
+@pytest.mark.parametrize(("effect", "kept"), [(1.0, True), (0.0, False)])
+def test_difficulty_of_items_cannot_fake_the_same_item_claim(effect: float, kept: bool) -> None:
+    """Hard items have high Var and wrong answers either way; only the true effect shows inside an item."""
+    found = find(seeds_of_one_order(effect), HOW, null_reps=20)
+    assert words(found, "lower-when-correct") == {"random": SUPPORTED}
+    for name in ("same-item", "same-item-controlled"):
+        assert (words(found, name)["random"] == SUPPORTED) is kept, name
+
+
+def test_too_few_answers_decide_nothing() -> None:
+    found = find(simulate_study(40, var_effect=3.0), HOW, {"simulated": 25.0}, null_reps=20)
+    frame = simulate_study(200, var_effect=3.0).assign(correct=lambda rows: rows["item_id"] < 10)
+    few_right = find(frame, HOW, null_reps=20)
+    assert {line.word for item in few_right if item.name == "lower-when-correct" for line in item.lines} == {
+        OPEN
+    }
+    assert not any(item.name == "structured-better" for item in found)  # orders are not compared on 40 items
+    assert "fewer than 20" in Reading(tuple(few_right)).text()
+
+
+def test_every_bare_association_says_what_the_controls_leave(
+    mean_only: list[Finding], var_matters: list[Finding]
+) -> None:
+    for findings, clause in (
+        (mean_only, "survives mean log q and length"),
+        (var_matters, "; it survives mean"),
+    ):
+        (item,) = (item for item in findings if item.name == "lower-when-correct")
+        assert all(clause in line.text() for line in item.lines)
+    (item,) = (item for item in mean_only if item.name == "lower-when-correct")
+    assert not any("; it survives" in line.text() for line in item.lines)
+
+
+def test_text_and_markdown_sort_claims_by_outcome(mean_only: list[Finding]) -> None:
+    reading = Reading(tuple(mean_only), ("Model made up.",))
+    for shown in (reading.text(), reading.markdown()):
+        places = [shown.index(HEADINGS[word]) for word in (SUPPORTED, REFUSED, OPEN)]
+        assert places == sorted(places)
+        supported = shown[places[0] : places[1]]
+        assert "Correct answers have lower Var under the same order." in supported
+        assert "at equal mean log q and equal length" not in supported
+    assert "correct answers have lower Var in 4 of 4 orders" in reading.headlines()[0]
+    assert "survives mean log q and length in 0 of 4 orders" in reading.headlines()[0]
+    record = reading.record()
+    number = record["findings"][1]["lines"][0]["numbers"][0]
+    assert number["low"] < number["value"] < number["high"]
+
+
+def estimate(value: float, half: float) -> Estimate:
+    return Estimate(value, value - half, value + half, 100)
+
+
+def test_words_follow_the_interval() -> None:
+    assert Check("x", estimate(1.0, 0.5)).word() == SUPPORTED
+    assert Check("x", estimate(-1.0, 0.5)).word() == REFUSED
+    assert Check("x", estimate(0.1, 0.5)).word() == OPEN
+    assert Check("x", estimate(0.0, 0.05), negligible=0.1).word() == REFUSED
+    assert Check("x", Estimate(1.0)).word() == OPEN
+    both = [Check("x", estimate(1.0, 0.5)), Check("y", estimate(0.1, 0.5))]
+    assert Line.judged("", both).word == OPEN
+    assert Line.judged("", [*both, Check("z", estimate(-1.0, 0.5))]).word == REFUSED
+
+
+def test_one_lucky_line_among_many_is_not_support() -> None:
+    lines = [Line.judged("lucky", [Check("x", estimate(1.0, 0.9))])]
+    lines += [Line.judged(f"o{n}", [Check("x", estimate(0.0, 0.9))]) for n in range(19)]
+    (kept,) = correct_for_many([Finding("claim", "t", "A claim.", tuple(lines))])
+    assert kept.lines[0].word == OPEN
+    assert "Holm p" in kept.lines[0].text()
+    (alone,) = correct_for_many([Finding("claim", "t", "A claim.", tuple(lines[:1]))])
+    assert alone.lines[0].word == SUPPORTED
