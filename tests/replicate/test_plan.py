@@ -11,15 +11,12 @@ from orderlens.errors import RunError, UnknownNameError, UserInputError
 from orderlens.orders import parse_orders
 from orderlens.replicate import plan as plans
 from orderlens.replicate.plan import (
-    DEMO_BUDGET_S,
-    DEMO_SIZES,
     PRESETS,
     Stored,
     device_batch,
     kept_plan,
     make_plan,
     save_plan,
-    sized,
 )
 
 
@@ -45,24 +42,14 @@ def test_quick_takes_a_hundred_and_changes_win_unless_none():
     assert make_plan("quick", "tiny", "c4", n_sequences=7, seed=None).n_sequences == 7
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"), [(1e-6, DEMO_SIZES[0]), (0.012, (8, 64)), (10.0, DEMO_SIZES[-1])]
-)
-def test_the_demo_takes_the_largest_size_that_fits(seconds, expected):
-    plan = sized(make_plan("demo", "tiny", "passages"), seconds)
-    assert (plan.n_sequences, plan.target_tokens) == expected
-    if expected != DEMO_SIZES[-1]:
-        assert plan.states() * seconds <= DEMO_BUDGET_S
+def test_a_number_that_was_asked_for_is_not_cut_short():
+    assert make_plan("demo", "tiny", "passages").budget_s > 0
+    assert make_plan("demo", "tiny", "passages", n_sequences=5).budget_s == 0
 
 
-def test_a_chosen_size_is_not_changed():
-    plan = make_plan("demo", "tiny", "passages", n_sequences=5)
-    assert sized(plan, 100.0) == plan
-
-
-def test_states_count_every_revealed_token():
-    plan = make_plan("full", "tiny", "c4", n_sequences=10)
-    assert plan.states() == 10 * 128 * (15 + 4 + 7 * 5)
+def test_orders_count_every_revealed_token():
+    plan = make_plan("full", "tiny", "c4")
+    assert [plan.orders_of(stage) for stage in ("score", "measure", "generate", "sweep")] == [15, 0, 4, 35]
 
 
 @pytest.mark.parametrize("change", [{"target_tokens": 0}, {"batch_size": -1}, {"temperatures": (0.0, 1.0)}])
@@ -95,11 +82,11 @@ def test_another_plan_is_refused_by_the_name_of_what_differs(tmp_path):
         kept_plan(tmp_path, replace(plan, seed=3))
 
 
-def test_the_demo_keeps_the_size_it_chose_and_may_change_its_evaluator(tmp_path):
+def test_the_evaluator_may_change(tmp_path):
     asked = make_plan("demo", "tiny", "passages")
-    save_plan(tmp_path, Stored(sized(asked, 0.012), {}, {}))
-    kept = kept_plan(tmp_path, replace(asked, evaluator="other")).plan
-    assert (kept.n_sequences, kept.target_tokens, kept.evaluator) == (8, 64, "other")
+    save_plan(tmp_path, Stored(asked, {}, {}, {"score": 8}))
+    kept = kept_plan(tmp_path, replace(asked, evaluator="other"))
+    assert (kept.plan.evaluator, kept.sizes) == ("other", {"score": 8})
 
 
 def test_where_the_work_is_done_may_change(tmp_path):

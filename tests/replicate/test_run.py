@@ -23,7 +23,6 @@ from orderlens.replicate import replicate
 from orderlens.replicate.open_runs import stored_scores
 from orderlens.replicate.results import TABLES_OF, build, judge_all, open_studies
 from orderlens.replicate.run import decode_all
-from orderlens.replicate.stages import seconds_per_state
 from orderlens.store.reader import open_run
 
 HERE = Path(__file__).parent
@@ -45,10 +44,11 @@ def rows_of(folder, name):
 def test_every_stage_left_what_it_should(replication):
     folder = replication.results.folder
     runs = {path.name for path in (folder / "runs").iterdir()}
-    assert {"score", "measure", "generate", "sweep", "tokens"} <= runs
+    assert {"score", "measure", "generate", "questions", "sweep", "tokens"} <= runs
     assert all(open_run(folder / "runs" / name).is_complete for name in runs)
     assert rows_of(folder, "score").num_rows == 8 * 7 * 32
     assert rows_of(folder, "generate").num_rows == 8 * 4 * 32
+    assert rows_of(folder, "questions").num_rows >= 6 * 4 * 32
     assert rows_of(folder, "sweep").num_rows == 8 * 5 * 2 * 32
     assert sorted(open_run(folder / "runs" / "measure").tables) == ["circulation", "noise"]
 
@@ -72,7 +72,11 @@ def test_tables_come_in_all_formats_with_the_papers_values(replication):
 @pytest.mark.parametrize("kind", TABLES_OF)
 def test_tables_are_those_of_analyze_on_the_same_runs(replication, kind):
     runs = replication.results.folder / "runs"
-    places = {"score": ("score", "measure"), "generate": ("generate",), "sweep": ("generate", "sweep")}[kind]
+    places = {
+        "score": ("score", "measure"),
+        "generate": ("generate", "questions"),
+        "sweep": ("generate", "sweep"),
+    }[kind]
     scores = stored_scores(open_run(runs))
     study = Study(open_run([runs / name for name in places]), Options(evaluator=scores))
     mine = {table.name: table for table in replication.results.tables}
@@ -132,7 +136,9 @@ def test_fewer_texts_than_wanted_and_no_sweep(tmp_path):
     ]
     data = tmp_path / "few.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in texts))
-    plan = small_plan(data=str(data), temperatures=(), n_sequences=6, score_orders=("forced-ar", "random:0"))
+    plan = small_plan(
+        data=str(data), temperatures=(), n_sequences=6, questions=0, score_orders=("forced-ar", "random:0")
+    )
     traces = decode_all(plan, tmp_path / "out")
     assert "3 of 6 wanted texts" in traces.notes[0]
     assert not (tmp_path / "out" / "runs" / "sweep").exists()
@@ -142,11 +148,6 @@ def test_fewer_texts_than_wanted_and_no_sweep(tmp_path):
     verdicts = judge_all(studies, tables)
     assert {item.word for item in verdicts} == {"undetermined"}
     assert any("below 6 every verdict" in remark for item in verdicts for remark in item.remarks)
-
-
-def test_the_probe_times_a_state():
-    seconds = seconds_per_state(load_model("hmm"), small_plan())
-    assert 0 < seconds < 0.1
 
 
 WORKER = """
@@ -176,3 +177,15 @@ def test_a_killed_replication_resumes_to_the_same_rows(tmp_path):
     decode_all(small_plan(batch_size=1), tmp_path / "whole")
     for name in ("score", "generate", "sweep"):
         assert rows_of(out, name).equals(rows_of(tmp_path / "whole", name))
+
+
+def test_a_slow_machine_takes_fewer_texts_and_says_so(tmp_path, monkeypatch):
+    """Sizes are decided stage by stage and kept on resume; every run holds exactly its texts."""
+    fits = iter([8, 7])
+    monkeypatch.setattr("orderlens.replicate.pace.Pace.fit", lambda *_: next(fits))
+    plan = small_plan(budget_s=1.0, temperatures=(), score_orders=("forced-ar",), n_sequences=8)
+    traces = decode_all(plan, tmp_path)
+    assert [rows_of(tmp_path, name).num_rows for name in ("score", "generate")] == [8 * 32, 7 * 4 * 32]
+    assert json.loads((tmp_path / "plan.json").read_text())["sizes"] == {"score": 8, "generate": 7}
+    assert "had time for score 8, generate 7 of 8 texts" in traces.notes[0]
+    assert decode_all(plan, tmp_path).notes[:1] == traces.notes[:1]

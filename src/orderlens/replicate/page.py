@@ -70,10 +70,11 @@ def _document(title: str, body: Iterable[str]) -> str:
 def plan_facts(plan: Plan) -> str:
     """Return in one sentence what was computed."""
     warm = "".join(f", {value:g}" for value in plan.temperatures)
+    asked = f" and {plan.questions} questions (T = 0 only)" if plan.questions else ""
     return (
-        f"Model {plan.model}; data {plan.data}; preset {plan.preset}: up to {plan.n_sequences} texts chosen "
-        f"by hash of their id, {plan.prefix_tokens} + {plan.target_tokens} tokens, blocks of "
-        f"{plan.block_size}, one token per step, no early stop; T = 0{warm}."
+        f"Model {plan.model}; data {Path(plan.data).name}; preset {plan.preset}: up to {plan.n_sequences} "
+        f"texts chosen by hash of their id{asked}, {plan.prefix_tokens} + {plan.target_tokens} tokens, "
+        f"blocks of {plan.block_size}, one token per step, no early stop; T = 0{warm}."
     )
 
 

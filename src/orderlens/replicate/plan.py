@@ -1,7 +1,8 @@
 """What a replication computes: the presets, and the record that a resumed one must match.
 
 ``full`` is the paper's protocol with our controls (8 random seeds, both selection rules of max-prob);
-``demo`` keeps every stage but shrinks them until two processor cores finish in minutes. Knows no model.
+``demo`` keeps every stage but shrinks them until two processor cores finish in minutes, and adds questions,
+whose short answers show what orders do with EOS. Knows no model.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,7 +41,9 @@ class Plan:
         preset: demo, quick or full.
         model: spec of the model under study.
         data: file or built-in name.
-        n_sequences: texts wanted, chosen by hash of their id; 0 lets the demo fit its size to the machine.
+        n_sequences: texts wanted, chosen by hash of their id.
+        questions: bundled questions that are answered besides; short answers end early, with EOS.
+        budget_s: seconds of decoding after which stages take fewer texts of the list; 0 is no limit.
         prefix_tokens: tokens of prompt.
         target_tokens: tokens scored, and generated.
         block_size: tokens per block.
@@ -60,6 +63,8 @@ class Plan:
     model: str
     data: str
     n_sequences: int
+    questions: int = 0
+    budget_s: float = 0.0
     prefix_tokens: int = 32
     target_tokens: int = 128
     block_size: int = 32
@@ -76,7 +81,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name, least in (
-            ("n_sequences", 0),
+            ("n_sequences", 1),
+            ("questions", 0),
             ("prefix_tokens", 0),
             ("target_tokens", 1),
             ("batch_size", 0),
@@ -87,10 +93,11 @@ class Plan:
         if wrong:
             raise UserInputError(f"temperature {wrong[0]:g} of the sweep must be a finite number above 0")
 
-    def states(self) -> int:
-        """Return how many model states the stages cost, about one per revealed token."""
-        decoded = len(self.generate_orders) + len(self.temperatures) * len(self.sweep_orders)
-        return self.n_sequences * self.target_tokens * (len(self.score_orders) + decoded)
+    def orders_of(self, stage: str) -> int:
+        """Return how often a stage reveals every token of a text: its orders times its temperatures."""
+        warm = len(self.sweep_orders) * len(self.temperatures)
+        found = {"score": len(self.score_orders), "generate": len(self.generate_orders), "sweep": warm}
+        return found.get(stage, 0)
 
     def record(self) -> dict[str, Any]:
         """Return the plan as plain JSON values."""
@@ -98,24 +105,25 @@ class Plan:
         return plain
 
 
+DEMO_TEXTS, DEMO_QUESTIONS, DEMO_BUDGET_S = 10, 6, 200.0
+"""Passages and questions of the demo, and the seconds after which it takes fewer passages."""
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
-        "n_sequences": 0,
+        "n_sequences": DEMO_TEXTS,
+        "questions": DEMO_QUESTIONS,
+        "budget_s": DEMO_BUDGET_S,
         "target_tokens": 64,
         "score_orders": scored_orders(4),
         "temperatures": (0.5, 1.0),
         "measured_sequences": 2,
         "circulation_pairs": 20,
-        "batch_size": 4,
+        "batch_size": 5,
     },
     "quick": {"n_sequences": 100},
     "full": {"n_sequences": 1000, "measured_sequences": 64},
 }
 CPU_BATCH, GPU_BATCH = 32, 256
 """Texts per work unit; with four or more orders, 256 texts are over 1,000 sequences at once."""
-DEMO_BUDGET_S = 160.0
-DEMO_SIZES = ((24, 128), (24, 64), (16, 64), (12, 64), (10, 64), (8, 64), (8, 32), (6, 32))
-"""Seconds that the demo may decode, and the sizes (texts, target tokens) it chooses from, largest first."""
 
 
 def is_bundled(name: str) -> bool:
@@ -148,29 +156,30 @@ def make_plan(preset: str, model: str, data: str, **changes: Any) -> Plan:
             f"unknown preset '{preset}'{suggest(preset, PRESETS)} (known: {', '.join(PRESETS)})"
         )
     given = {name: value for name, value in changes.items() if value is not None}
+    if "n_sequences" in given:  # a number that was asked for is kept
+        given = {"budget_s": 0.0, **given}
     return Plan(**{"preset": preset, "model": model, "data": data, **PRESETS[preset], **given})
-
-
-def sized(plan: Plan, seconds_per_state: float) -> Plan:
-    """Return the plan with the largest of the demo's sizes that fits its time on this machine."""
-    if plan.n_sequences:
-        return plan
-    sizes = [replace(plan, n_sequences=n, target_tokens=length) for n, length in DEMO_SIZES]
-    fitting = [size for size in sizes if size.states() * seconds_per_state <= DEMO_BUDGET_S]
-    return fitting[0] if fitting else sizes[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What ``plan.json`` holds: the plan as it is run, and what is known of its data and model."""
+    """What ``plan.json`` holds.
+
+    Attributes:
+        plan: the plan as it is run.
+        data: the record of its texts, with a digest of their tokens.
+        model: name and digest of the model.
+        sizes: texts that each started stage takes.
+    """
 
     plan: Plan
     data: dict[str, Any]
     model: dict[str, Any]
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """Return the content of ``plan.json``."""
-        return {"plan": self.plan.record(), "data": self.data, "model": self.model}
+        return {"plan": self.plan.record(), "data": self.data, "model": self.model, "sizes": self.sizes}
 
 
 def read_plan(folder: Path) -> Stored | None:
@@ -179,11 +188,11 @@ def read_plan(folder: Path) -> Stored | None:
     if not path.is_file():
         _refuse_foreign(folder)
         return None
-    known = {field.name for field in fields(Plan)}
+    known = {item.name for item in fields(Plan)}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         given = {name: _tuples(value) for name, value in found["plan"].items() if name in known}
-        return Stored(Plan(**given), dict(found["data"]), dict(found["model"]))
+        return Stored(Plan(**given), dict(found["data"]), dict(found["model"]), dict(found["sizes"]))
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged ({error}); choose a new folder") from None
 
@@ -201,7 +210,7 @@ def kept_plan(folder: Path, plan: Plan) -> Stored | None:
     if stored is None:
         return None
     old = stored.plan
-    differing = [field.name for field in fields(Plan) if _differs(field.name, old, plan)]
+    differing = [item.name for item in fields(Plan) if _differs(item.name, old, plan)]
     if differing:
         name = min(differing)
         raise RunError(
@@ -222,9 +231,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _differs(name: str, old: Plan, new: Plan) -> bool:
-    if name in ("n_sequences", "target_tokens") and not new.n_sequences:  # the size once chosen is kept
-        return False
-    if name in ("evaluator", "batch_size"):
+    if name in ("evaluator", "batch_size", "budget_s"):
         return False
     if name == "data":  # its folder is another on another machine; the runs hold a digest of the tokens
         return Path(old.data).name != Path(new.data).name

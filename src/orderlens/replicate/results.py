@@ -27,7 +27,12 @@ TABLES_OF = {
     "sweep": ("temperature",),
 }
 """Which tables each kind of traces fills."""
-_RUNS = {"score": ("score", "measure"), "generate": ("generate", "tokens"), "sweep": ("generate", "sweep")}
+RUNS_OF = {
+    "score": ("score", "measure"),
+    "generate": ("generate", "questions", "tokens"),
+    "sweep": ("generate", "sweep"),
+}
+"""Which run folders are read together."""
 _SUFFIXES = {"text": "txt", "csv": "csv", "latex": "tex"}
 
 
@@ -45,7 +50,7 @@ class Results:
 def open_studies(runs: Path, evaluator: CausalEvaluator | None) -> dict[str, Study]:
     """Return one study per kind of traces; ``sweep`` holds the greedy texts as well."""
     found = {}
-    for kind, names in _RUNS.items():
+    for kind, names in RUNS_OF.items():
         places = [runs / name for name in names if (runs / name).is_dir()]
         if (runs / kind).is_dir():
             found[kind] = Study(open_run(places), Options(evaluator=evaluator))

@@ -7,8 +7,8 @@ Layout of the folder: ``plan.json``, ``runs/`` (score, measure, generate, sweep,
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,15 +20,9 @@ from orderlens.models.loading import load_model
 from orderlens.models.protocol import Model
 from orderlens.registry import suggest
 from orderlens.replicate.external import read_scores
-from orderlens.replicate.plan import Plan, Stored, device_batch, kept_plan, read_plan, save_plan, sized
-from orderlens.replicate.stages import (
-    MODEL_STAGES,
-    Bench,
-    Show,
-    is_done,
-    score_from_outside,
-    seconds_per_state,
-)
+from orderlens.replicate.pace import Pace, Show
+from orderlens.replicate.plan import Plan, Stored, device_batch, kept_plan, read_plan, save_plan
+from orderlens.replicate.stages import MODEL_STAGES, Bench, is_done, score_from_outside
 
 if TYPE_CHECKING:
     from orderlens.replicate.results import Results
@@ -36,6 +30,8 @@ if TYPE_CHECKING:
 DECODING = (*MODEL_STAGES, "external")
 STAGES = (*DECODING, "results")
 """The stages in their usual order; ``results`` needs no model and no GPU."""
+MEASURING = 12
+"""Reveals that measuring the noise floor costs per token of its few texts, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +126,49 @@ def decode_all(
     due = [name for name in wanted if stored is None or not is_done(name, stored.plan, folder / "runs")]
     seconds: dict[str, float] = {}
     if any(name in MODEL_STAGES for name in due):
+        pace = Pace(plan.budget_s)
         loaded = load_model(plan.model, device=device, dtype=dtype) if model is None else model
         bench = _open_bench(stored, plan, loaded, folder, bars)
         stored = _settle(folder, stored, bench)
-        for name in due:
-            if name in MODEL_STAGES:
-                start = time.perf_counter()
-                MODEL_STAGES[name](bench)
-                seconds[name] = time.perf_counter() - start
+        for name in [name for name in MODEL_STAGES if name in due]:
+            stored = _sized(folder, stored, name, pace)
+            with _timed(seconds, name):
+                _run_stage(name, bench, stored, pace)
     if stored is None:
         raise RunError(f"{folder} holds no generated texts yet; run the other stages first")
     why = None
     if "external" in due:
-        start = time.perf_counter()
-        why = score_from_outside(stored.plan, folder / "runs", device, bars)
-        seconds["external"] = time.perf_counter() - start
+        with _timed(seconds, "external"):
+            why = score_from_outside(stored.plan, folder / "runs", device, bars)
     return Traces(stored.plan, tuple(_notes(stored, why)), seconds, why)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - start
+
+
+def _run_stage(name: str, bench: Bench, stored: Stored, pace: Pace) -> None:
+    n = stored.sizes.get(name, len(bench.samples))
+    reveals = name != "measure"  # whose tokens cost something else and say nothing about the others
+    show = pace.watching(bench.show) if reveals else bench.show
+    MODEL_STAGES[name](replace(bench.first(n), show=show))
+
+
+def _sized(folder: Path, stored: Stored, stage: str, pace: Pace) -> Stored:
+    """Decide how many texts a stage takes where time is limited; once started, it keeps its number."""
+    plan = stored.plan
+    if not plan.budget_s or not plan.orders_of(stage) or stage in stored.sizes:
+        return stored
+    ahead = [name for name in MODEL_STAGES if plan.orders_of(name) and name not in stored.sizes]
+    cost = plan.target_tokens * sum(map(plan.orders_of, ahead))
+    reserved = MEASURING * plan.measured_sequences * plan.target_tokens if stage == "score" else 0
+    most = min([int(stored.data["n_samples"]), *stored.sizes.values()])
+    stored = replace(stored, sizes={**stored.sizes, stage: pace.fit(most, cost, reserved)})
+    save_plan(folder, stored)
+    return stored
 
 
 def check_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[str]:
@@ -158,9 +181,7 @@ def check_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[s
 
 def _open_bench(stored: Stored | None, plan: Plan, model: Model, folder: Path, show: Show) -> Bench:
     loaded = api.prepare_model(model, plan.block_size)
-    chosen = (
-        stored.plan if stored else sized(plan, 0.0 if plan.n_sequences else seconds_per_state(loaded, plan))
-    )
+    chosen = stored.plan if stored else plan
     if not chosen.batch_size:
         device = str(getattr(getattr(loaded, "device", None), "type", "cpu"))
         chosen = replace(chosen, batch_size=device_batch(chosen.model, device))
@@ -198,6 +219,10 @@ def _notes(stored: Stored, why_no_evaluator: str | None) -> list[str]:
             f"{data['n_samples']} of {plan.n_sequences} wanted texts: only so many have "
             f"{plan.prefix_tokens} + {plan.target_tokens} tokens ({data['n_too_short']} were too short)."
         )
+    fewest = min(stored.sizes.values(), default=data["n_samples"])
+    if fewest < data["n_samples"]:
+        taken = ", ".join(f"{stage} {n}" for stage, n in stored.sizes.items())
+        notes.append(f"This machine had time for {taken} of {data['n_samples']} texts.")
     if why_no_evaluator:
         notes.append(f"No external perplexity with {plan.evaluator}: {why_no_evaluator}.")
     return notes

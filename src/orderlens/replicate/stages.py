@@ -1,18 +1,15 @@
-"""The stages with forward passes, each into a run folder of its own, and the probe that times a state.
+"""The stages with forward passes, each into a run folder of its own, and the order they go in.
 
 A stage computes only what its folder does not hold yet. Nothing here makes tables or figures.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from orderlens import api
@@ -22,18 +19,14 @@ from orderlens.errors import RunError
 from orderlens.measure import circulation_table, noise_table
 from orderlens.models.protocol import Model
 from orderlens.orders import parse_orders
+from orderlens.passages import load_passages
 from orderlens.replicate.external import count_texts, external_folder, find_evaluator, score_texts
+from orderlens.replicate.pace import Show
 from orderlens.replicate.plan import Plan
-from orderlens.samples import EncodedSample, Sample, encode_samples
+from orderlens.samples import Sample, encode_samples
 from orderlens.store.reader import open_run
 from orderlens.store.records import SPEC
 from orderlens.store.writer import execute, open_writer
-
-Show = Callable[[str], AbstractContextManager[api.ProgressSink | None]]
-"""Opens a progress bar with a label; replicate() advances it by tokens."""
-
-PROBES = 8
-"""Texts that the timing probe scores together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +43,10 @@ class Bench:
     def samples(self) -> list[Sample]:
         """The chosen texts."""
         return self.data.samples
+
+    def first(self, n: int) -> Bench:
+        """Return the same with only the first ``n`` texts."""
+        return replace(self, data=replace(self.data, samples=self.samples[:n]))
 
     def data_record(self) -> dict[str, Any]:
         """Where the texts came from, by file name: the folder is another on another machine."""
@@ -69,25 +66,6 @@ class Bench:
         }
 
 
-def seconds_per_state(model: Model, plan: Plan) -> float:
-    """Time half a block of scoring under an order that looks at every step; the best of three rounds.
-
-    The first round of a fresh process is slow whatever the model, so it must not decide.
-    """
-    free = {model.mask_id, *model.eos_ids}
-    ids = [token for token in range(model.vocab_size) if token not in free]
-    length = max(model.block_size // 2, 1)
-    tokens = np.resize(np.array(ids, np.int64), plan.prefix_tokens + length)
-    prompt, target = tokens[: plan.prefix_tokens], tokens[plan.prefix_tokens :]
-    probes = [EncodedSample(f"probe {place}", prompt, target) for place in range(PROBES)]
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        score_batch(model, probes, parse_orders("max-prob"))
-        times.append(time.perf_counter() - start)
-    return min(times) / (PROBES * length)
-
-
 def _score(bench: Bench) -> None:
     with bench.show("scoring fixed targets") as bar:
         api.score(
@@ -98,6 +76,16 @@ def _score(bench: Bench) -> None:
             progress=bar,
             **bench.options(),
         )
+
+
+def _questions(bench: Bench) -> None:
+    """Answer bundled questions: a model that knows when to stop fills the rest of the canvas with EOS."""
+    if bench.plan.questions:
+        asked = load_passages("qa")[: bench.plan.questions]
+        samples = [Sample(item.id, item.prompt) for item in asked]
+        data = LoadedData(samples, "questions", len(samples), 0)
+        decode = replace(bench, data=data)
+        _decode(decode, "questions", "answering questions at T = 0", bench.plan.generate_orders, (0.0,))
 
 
 def _generate(bench: Bench) -> None:
@@ -170,7 +158,8 @@ def _measure(bench: Bench) -> None:
 
 def _tokens(bench: Bench) -> None:
     """Store the text of every generated token id, so that pictures of tokens need no tokenizer."""
-    rows = open_run(bench.runs / "generate").outputs().to_arrow(["token_ids"])["token_ids"]
+    places = [bench.runs / name for name in ("generate", "questions") if (bench.runs / name).is_dir()]
+    rows = open_run(places).outputs().to_arrow(["token_ids"])["token_ids"]
     ids = sorted({token for row in rows.to_pylist() for token in row or ()})
     decode = bench.model.tokenizer.decode
 
@@ -184,6 +173,7 @@ def _tokens(bench: Bench) -> None:
 
 
 MODEL_STAGES: dict[str, Callable[[Bench], None]] = {
+    "questions": _questions,
     "score": _score,
     "measure": _measure,
     "generate": _generate,
@@ -192,11 +182,15 @@ MODEL_STAGES: dict[str, Callable[[Bench], None]] = {
 """Stages with forwards of the model under study; they may run in any order and side by side."""
 
 
+GENERATING = ("questions", "generate", "sweep")
+"""Stages whose texts the evaluator scores."""
+
+
 def folders_of(stage: str, plan: Plan, runs: Path) -> list[Path]:
     """Return the run folders that a stage fills."""
     if stage == "external":
         return [external_folder(runs, plan.evaluator)]
-    if stage == "sweep" and not plan.temperatures:
+    if (stage == "sweep" and not plan.temperatures) or (stage == "questions" and not plan.questions):
         return []
     return [runs / name for name in (("generate", "tokens") if stage == "generate" else (stage,))]
 
@@ -216,13 +210,13 @@ def score_from_outside(plan: Plan, runs: Path, device: str | None, show: Show) -
     Raises:
         RunError: the texts are not all there yet.
     """
-    missing = [stage for stage in ("generate", "sweep") if not is_done(stage, plan, runs)]
+    missing = [stage for stage in GENERATING if not is_done(stage, plan, runs)]
     if missing:
         raise RunError(f"stage external needs all generated texts: run --stages {','.join(missing)} first")
     evaluator, why = find_evaluator(plan.evaluator, device)
     if evaluator is None:
         return why
-    run = open_run([runs / name for name in ("generate", "sweep") if (runs / name).is_dir()])
+    run = open_run([runs / name for name in GENERATING if (runs / name).is_dir()])
     with show("scoring the texts from outside") as bar:
         if bar is not None:
             bar.set_total(count_texts(run))
