@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from llada2_bench.setting import Bench
+from orderlens.decode import head_torch
 from orderlens.models.llada2.cache import PagePool
 from orderlens.models.llada2.engine import Engine
 from orderlens.models.llada2.experts import grouped_product, loop_over_experts
-from orderlens.models.llada2.fused_head import position_stats_fused
+from orderlens.models.llada2.fused_head import FUSED_HEAD, position_stats_fused
 from orderlens.models.llada2.kernels import experts as expert_kernels
 from orderlens.models.llada2.kernels import head as head_kernels
 from orderlens.models.llada2.kernels.attention import attend
@@ -27,6 +28,7 @@ from orderlens.models.llada2.torch_ops import attend as plain_attend
 from orderlens.models.llada2.triton_ops import TritonOps
 from orderlens.models.llada2.weights import LayerWeights, StackedExperts, random_weights
 from orderlens.models.llada2.window import Windows, pack
+from orderlens.models.protocol import HiddenRows
 
 
 def check_all(bench: Bench) -> None:
@@ -42,6 +44,7 @@ def check_all(bench: Bench) -> None:
             check_experts,
             check_attention,
             check_head,
+            check_draws,
             check_network,
         ):
             check(bench)
@@ -194,6 +197,40 @@ def check_head(bench: Bench) -> None:
         tiling = head_kernels.choose_tiling(rows)
         expect(bench, f"head, {rows} rows, tiles of {tiling.block_m}", float(error), 2e-3)
         expect(bench, f"head, {rows} rows: other top token", float((token != top.indices[:, 0]).sum()), 0.5)
+
+
+def check_draws(bench: Bench) -> None:
+    """Draws of the fused head: against exact sums, and against the chunked head on the same uniform numbers.
+
+    The two heads may differ where a number falls between their cumulative sums, which agree to about 1e-8;
+    a token's probability is as small as 1e-6 here.
+    """
+    vocab, width = bench.config.vocab_size, bench.config.hidden_size
+    valid, unembed = vocab - 37, randn(bench, vocab, width, scale=0.05)
+    for rows, temperature in ((1, 0.7), (20, 1.0), (300, 0.3), (300, 1.5)):
+        hidden, uniforms = randn(bench, rows, width), np.random.default_rng().random(rows)
+        draws = []
+        for reduce in (FUSED_HEAD, None):
+            kept = HiddenRows(hidden, unembed, (7,), valid, reduce)
+            draws.append(
+                head_torch.draw_stats(kept, head_torch.position_stats(kept, ()), temperature, uniforms)
+            )
+        fused, plain = draws
+        logits = hidden.double() @ unembed[:valid].double().T
+        logits[:, 7] = -torch.inf
+        token = torch.from_numpy(fused.token).to(bench.device)[:, None]
+        heated = torch.softmax(logits / temperature, dim=1)
+        upper, mass = heated.cumsum(dim=1).gather(1, token)[:, 0], heated.gather(1, token)[:, 0]
+        goal = torch.from_numpy(uniforms).to(bench.device)
+        outside = torch.maximum(upper - mass - goal, goal - upper).clamp_min(0).max()
+        log_p = torch.log_softmax(logits, dim=1).gather(1, token)[:, 0].cpu().numpy()
+        tempered = mass.log().cpu().numpy()
+        error = max(abs(fused.logprob - log_p).max(), abs(fused.tempered_logprob - tempered).max())
+        name = f"draws, {rows} rows at T = {temperature}"
+        expect(bench, f"{name}: number outside its token", float(outside), 1e-6)
+        expect(bench, f"{name}: log-probabilities", float(error), 2e-3)
+        other = float((fused.token != plain.token).mean())
+        expect(bench, f"{name}: other than the plain head", other, 2e-2)
 
 
 def check_network(bench: Bench) -> None:

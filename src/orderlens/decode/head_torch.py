@@ -117,8 +117,16 @@ def _first_maximum(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
 def draw_stats(
     rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray
 ) -> DrawStats:
-    """Draw one token per row; exact to float64 sums of float32 weights, one uniform number per row."""
+    """Draw one token per row; exact to float64 sums of float32 weights, one uniform number per row.
+
+    A model's own reduction may also draw: ``rows.reduce.draw(hidden_RD, unembed_VD, excluded=…,
+    valid_vocab=…, temperature=…, uniforms_R=…)`` returns tokens [R] and, [R, 2], how far the drawn logit lies
+    below the largest one and the draw's log-probability at the temperature.
+    """
     uniforms = torch.as_tensor(uniforms_R, dtype=torch.float64, device=rows.hidden_RD.device)
+    draw = getattr(rows.reduce, "draw", None)
+    if draw is not None:
+        return _fused_draws(rows, stats, temperature, uniforms, draw)
     tokens: list[Tensor] = []
     numbers: list[Tensor] = []
     for low, logits_RV in _logit_chunks(rows):
@@ -131,6 +139,21 @@ def draw_stats(
         numbers.append(torch.stack([picked_R.double(), tempered_R], dim=1))
     token_R, value_RC = _numpy(torch.cat(tokens)), _numpy(torch.cat(numbers))
     return DrawStats(stats, token_R.astype(np.int64), value_RC[:, 0], value_RC[:, 1])
+
+
+def _fused_draws(
+    rows: HiddenRows, stats: PositionStats, temperature: float, uniforms: Tensor, draw: Callable[..., Any]
+) -> DrawStats:
+    tokens, values = draw(
+        rows.hidden_RD,
+        rows.unembed_VD,
+        excluded=rows.excluded,
+        valid_vocab=rows.valid_vocab,
+        temperature=temperature,
+        uniforms_R=uniforms,
+    )
+    token_R, value_RC = _numpy(tokens).astype(np.int64), _numpy(values)
+    return DrawStats(stats, token_R, stats.top_logprob + value_RC[:, 0], value_RC[:, 1])
 
 
 def _invert(weight_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:

@@ -211,6 +211,45 @@ def test_fused_head_of_no_rows() -> None:
     assert columns.shape == (0, 5)
 
 
+@needs_triton
+@pytest.mark.parametrize(("rows", "vocab", "valid"), [(5, 300, 290), (40, 520, 513), (1, 128, 128)])
+@pytest.mark.parametrize("temperature", [0.5, 1.6])
+def test_fused_draws(rows: int, vocab: int, valid: int, temperature: float) -> None:
+    """The same uniform numbers give the same tokens as the chunked head, but for ties of rounding."""
+    from orderlens.decode import head_torch
+    from orderlens.models.llada2.fused_head import FUSED_HEAD
+    from orderlens.models.protocol import HiddenRows
+
+    hidden, unembed = randn(rows, 64, seed=1, scale=0.5), randn(vocab, 64, seed=2)
+    uniforms = np.random.default_rng(5).random(rows)
+    uniforms[0] = 0.0
+    found, expected = [], []
+    for reduce, into in ((FUSED_HEAD, found), (None, expected)):
+        kept = HiddenRows(hidden, unembed, (3, valid + 1), valid, reduce)
+        stats = head_torch.position_stats(kept, (7,))
+        draws = head_torch.draw_stats(kept, stats, temperature, uniforms)
+        into += [draws.token, draws.logprob, draws.tempered_logprob]
+    assert found[0].tolist() == expected[0].tolist()
+    assert np.abs(found[1] - expected[1]).max() < 1e-4
+    assert np.abs(found[2] - expected[2]).max() < 1e-4
+
+
+@needs_triton
+def test_no_draws_from_no_rows() -> None:
+    from orderlens.models.llada2.fused_head import draw_fused
+
+    token, columns = draw_fused(
+        randn(0, 64),
+        randn(64, 64),
+        excluded=(),
+        valid_vocab=64,
+        temperature=1.0,
+        uniforms_R=torch.empty(0, dtype=torch.float64, device=DEVICE),
+    )
+    assert token.shape == (0,)
+    assert columns.shape == (0, 2)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_a_replayed_graph_gives_the_same_bits() -> None:
     from orderlens.models.llada2.engine import Engine

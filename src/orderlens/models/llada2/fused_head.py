@@ -1,4 +1,4 @@
-"""Position statistics straight from hidden states on CUDA, without a [rows × vocabulary] tensor.
+"""Position statistics and draws straight from hidden states on CUDA, without a [rows × vocabulary] tensor.
 
 The counterpart of the chunked torch head; same numbers, same conventions: operands in the model's dtype,
 products accumulated in float32, excluded and padded ids outside the softmax, the lowest id among equals.
@@ -15,9 +15,12 @@ import torch
 from torch import Tensor
 
 from orderlens.models.llada2.kernels import available
+from orderlens.models.llada2.panel_draw import choose_inside, choose_panel
 
 ROWS_AT_ONCE = 16384
 """Rows per launch: bounds the per-panel numbers that wait to be merged (about 25 kB per row)."""
+DRAWN_AT_ONCE = 2048
+"""Rows per launch when drawing: their panels' weights are added up in float64 (about 30 kB per row)."""
 
 
 def can_fuse(hidden_RD: Tensor, unembed_VD: Tensor) -> bool:
@@ -80,3 +83,56 @@ def position_stats_fused(
         empty = torch.empty(0, 5 if targets_R is None else 6, device=device)
         return torch.empty(0, dtype=torch.int64, device=device), empty
     return torch.cat(tokens), torch.cat(columns)
+
+
+def draw_fused(
+    hidden_RD: Tensor,
+    unembed_VD: Tensor,
+    *,
+    excluded: Sequence[int],
+    valid_vocab: int,
+    temperature: float,
+    uniforms_R: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Draw one token per row from the softmax at ``temperature``; see ``panel_draw`` for the convention.
+
+    Args:
+        hidden_RD: final hidden states, contiguous.
+        unembed_VD: output matrix, contiguous.
+        excluded: ids outside the softmax.
+        valid_vocab: ids from here on are padding.
+        temperature: positive.
+        uniforms_R: one number in [0, 1) per row, float64, on the device.
+
+    Returns:
+        token_R (int64) and columns [R, 2] (float64): how far the drawn logit lies below the largest one, and
+        the draw's log-probability at the temperature.
+    """
+    from orderlens.models.llada2.kernels.head import choose_tiling, panel_logits, reduce_panels
+
+    device = hidden_RD.device
+    dead = _ids(tuple(sorted(token for token in set(excluded) if token < valid_vocab)), device)
+    tokens = [torch.empty(0, dtype=torch.int64, device=device)]
+    columns = [torch.empty(0, 2, dtype=torch.float64, device=device)]
+    for low in range(0, len(hidden_RD), DRAWN_AT_ONCE):
+        part_RD, uniform_R = hidden_RD[low : low + DRAWN_AT_ONCE], uniforms_R[low : low + DRAWN_AT_ONCE]
+        tiling = choose_tiling(len(part_RD))
+        panels = reduce_panels(
+            part_RD, unembed_VD, valid_vocab, dead, _ids((), device), None, tiling, temperature
+        )
+        choice = choose_panel(panels.top, panels.mass, temperature, uniform_R)
+        logits_RK = panel_logits(part_RD, unembed_VD, valid_vocab, dead, choice.panel, tiling.block_n)
+        offset_R, below_R, tempered_R = choose_inside(logits_RK, choice, temperature)
+        tokens.append(choice.panel * tiling.block_n + offset_R)
+        columns.append(torch.stack((below_R, tempered_R), dim=1))
+    return torch.cat(tokens), torch.cat(columns)
+
+
+class FusedHead:
+    """What ``HiddenRows.reduce`` carries on CUDA: the reduction itself and, as ``draw``, the draws."""
+
+    __call__ = staticmethod(position_stats_fused)
+    draw = staticmethod(draw_fused)
+
+
+FUSED_HEAD = FusedHead()

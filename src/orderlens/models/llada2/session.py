@@ -19,7 +19,7 @@ from orderlens.errors import UserInputError
 from orderlens.grid import block_edges
 from orderlens.models.llada2.cache import Slot
 from orderlens.models.llada2.engine import Engine
-from orderlens.models.llada2.fused_head import can_fuse, position_stats_fused
+from orderlens.models.llada2.fused_head import FUSED_HEAD, can_fuse
 from orderlens.models.llada2.window import pack, to_device
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 
@@ -98,7 +98,7 @@ class LLaDA2Session:
             parts.append(hidden_nWC.flatten(0, 1)[to_device(flat_r, hidden_nWC.device)])
             places.append(place_r)
         hidden_RC = self._in_order(parts, places)
-        reduce = position_stats_fused if can_fuse(hidden_RC, self._unembed_VC) else None
+        reduce = FUSED_HEAD if can_fuse(hidden_RC, self._unembed_VC) else None
         return HiddenRows(hidden_RC, self._unembed_VC, self._excluded, self._valid_vocab, reduce)
 
     def _in_order(self, parts: list[Tensor], places: list[IntArray]) -> Tensor:

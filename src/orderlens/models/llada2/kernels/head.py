@@ -6,6 +6,9 @@ largest logits, the largest one's token, the sum of exponentials, and the sum of
 (both relative to the largest). The second kernel merges the panels of a row in a fixed order. Target and EOS
 logits are picked out where they pass by, so they are the very numbers that the sum contains.
 
+To draw a token at some temperature, the first kernel runs with the sums taken at that temperature; which
+panel holds the draw follows from them, and a third kernel computes that one panel's logits again.
+
 Shape letters: R rows, V vocabulary, D width, P panels, X EOS ids.
 """
 
@@ -73,6 +76,7 @@ def _panel_kernel(
     target_out,
     rows,
     valid,
+    inverse_temperature,
     N_EXCLUDED: tl.constexpr,
     N_EOS: tl.constexpr,
     HAS_TARGET: tl.constexpr,
@@ -104,7 +108,7 @@ def _panel_kernel(
     column = tl.arange(0, BLOCK_N)
     second = tl.max(tl.where(column[None, :] == place[:, None], LOWEST, logits), axis=1)
     base = tl.where(top > LOWEST, top, 0.0)
-    weight = tl.exp2((logits - base[:, None]) * LOG2_E)
+    weight = tl.exp2((logits - base[:, None]) * (LOG2_E * inverse_temperature))
     moment = tl.sum(tl.where(alive[None, :], (logits - base[:, None]) * weight, 0.0), axis=1)
     at = panel.to(tl.int64) * rows + r
     tl.store(top_out + at, top, mask=real)
@@ -191,6 +195,37 @@ def _merge_kernel(
         tl.store(columns_out + r * COLUMNS + 5, wanted - log_sum, mask=real)
 
 
+@triton.jit
+def _one_panel_kernel(
+    hidden,
+    unembed,
+    excluded,
+    panel,
+    logits_out,
+    valid,
+    N_EXCLUDED: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    row = tl.program_id(0)
+    column, k = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    v = tl.load(panel + row).to(tl.int32) * BLOCK_N + column
+    alive = v < valid
+    hidden_at = hidden + row.to(tl.int64) * D + k
+    weight_at = unembed + (v.to(tl.int64) * D)[:, None] + k[None, :]
+    logits = tl.zeros([BLOCK_N], tl.float32)
+    for _ in range(0, D, BLOCK_K):
+        left = tl.load(hidden_at).to(tl.float32)
+        right = tl.load(weight_at, mask=alive[:, None], other=0.0).to(tl.float32)
+        logits += tl.sum(right * left[None, :], axis=1)
+        hidden_at += BLOCK_K
+        weight_at += BLOCK_K
+    for index in tl.static_range(N_EXCLUDED):
+        alive = alive & (v != tl.load(excluded + index))
+    tl.store(logits_out + row.to(tl.int64) * BLOCK_N + column, tl.where(alive, logits, LOWEST))
+
+
 def choose_tiling(rows: int) -> HeadTiling:
     """Return the tiling for this many rows."""
     return next(tiling for limit, tiling in TILINGS if rows <= limit)
@@ -204,8 +239,12 @@ def reduce_panels(
     eos: Tensor,
     target_R: Tensor | None,
     tiling: HeadTiling,
+    temperature: float = 1.0,
 ) -> Panels:
-    """Run the product; ``excluded``, ``eos`` and ``target_R`` are int32 on the device."""
+    """Run the product; ``excluded``, ``eos`` and ``target_R`` are int32 on the device.
+
+    ``mass`` sums exp((logit − top) / temperature); ``moment`` means something at temperature 1 only.
+    """
     rows, D = hidden_RD.shape
     device = hidden_RD.device
     n_panels = triton.cdiv(valid_vocab, tiling.block_n)
@@ -229,6 +268,7 @@ def reduce_panels(
         panels.target_R,
         rows,
         valid_vocab,
+        1.0 / temperature,
         N_EXCLUDED=len(excluded),
         N_EOS=len(eos),
         HAS_TARGET=target_R is not None,
@@ -269,3 +309,25 @@ def merge_panels(panels: Panels, n_eos: int, has_target: bool) -> tuple[Tensor, 
         num_warps=4,
     )
     return token_R, columns_RC
+
+
+def panel_logits(
+    hidden_RD: Tensor, unembed_VD: Tensor, valid_vocab: int, excluded: Tensor, panel_R: Tensor, width: int
+) -> Tensor:
+    """Return the float32 logits [R, width] of one panel per row; −inf where nothing can be revealed."""
+    rows, D = hidden_RD.shape
+    logits_RK = torch.empty(rows, width, device=hidden_RD.device, dtype=torch.float32)
+    _one_panel_kernel[(rows,)](
+        hidden_RD,
+        unembed_VD,
+        excluded,
+        panel_R,
+        logits_RK,
+        valid_vocab,
+        N_EXCLUDED=len(excluded),
+        D=D,
+        BLOCK_N=width,
+        BLOCK_K=min(64, D & -D),
+        num_warps=4,
+    )
+    return logits_RK
