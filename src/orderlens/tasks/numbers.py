@@ -42,7 +42,7 @@ _NUMBER = re.compile(
       (?P<cn_low>{_DEC}|{_CN}{{1,20}})[ ]?分之[ ]?(?P<cn_top>{_DEC}|{_CN}{{1,20}}(?:点{_CN}{{1,20}})?)
     | (?:(?P<slash_whole>{_INT})(?:[ ]{{1,2}}|[ ]?又[ ]?))?(?P<slash_top>{_DEC})[ ]?/[ ]?(?P<slash_low>{_DEC})
     | (?P<plain>{_DEC})
-      (?: [eE](?P<exp>[-+]?[0-9]{{1,6}})(?![0-9A-Za-z])
+      (?: [eE](?P<exp>[-+]?[0-9]{{1,6}})(?![0-9])
         | [ ]?(?:×|\*|x|·)[ ]?10[ ]?\^[ ]?\{{?(?P<ten>[-+]?[0-9]{{1,6}})\}}?
         | [ ]?\^[ ]?\{{?(?P<power>-?[0-9]{{1,3}})(?![0-9])\}}?
       )?
@@ -53,7 +53,7 @@ _NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
-_LONE_NUMERAL = re.compile(rf"(?P<sign>负)?(?P<numeral>{_CN}{{1,30}})")
+_LONE_NUMERAL = re.compile(rf"(?P<sign>[负-])?(?P<numeral>{_CN}{{1,30}})")
 _REWRITES = (
     (re.compile("千(?=[克米瓦])"), "k"),  # 千克 is a unit: its 千 must not multiply
     (re.compile(r"\\[dtc]frac"), r"\\frac"),
@@ -64,7 +64,7 @@ _REWRITES = (
     (re.compile(r"\\(?:left|right|displaystyle|,|;|:|!)"), ""),
 )
 _UNIT_POWER = re.compile(r"(?:^|[^A-Za-z])[kcdm]?m$")
-_BEFORE_SIGN = frozenset("为是于得到即有剩成作值答案约≈=:,;([{<>$、。“\"'|*~\n\t")
+_BEFORE_SIGN = frozenset("为是于得到即有剩成作值答案约≈=:,;([{<>$、。“\"'|*~\n\t【《「『〈〔→⇒")
 _NUMERAL_STARTS = frozenset([*DIGITS, "十", "拾"])
 _CONTEXT = 32
 
@@ -193,7 +193,14 @@ def _negative(text: str, hit: re.Match[str]) -> bool:
         return False
     if not near or near[-1] in _BEFORE_SIGN:
         return True
-    return near != before and not _is_term(near.split()[-1])
+    if near == before:
+        return _is_chinese_word(near)
+    return not _is_term(near.split()[-1])
+
+
+def _is_chinese_word(near: str) -> bool:
+    """Say whether a Chinese word without a quantity ends here (需要-48), unlike a term (12元-3元)."""
+    return "\u4e00" <= near[-1] <= "\u9fff" and not any(char.isdigit() for char in near[-4:])
 
 
 def _is_term(word: str) -> bool:
