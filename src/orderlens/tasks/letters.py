@@ -64,7 +64,8 @@ _STATEMENT = re.compile(
     | \\boxed\s?\{{(?:\s|\\text\w{{0,2}}\s?\{{|\\math\w{{2}}\s?\{{|[(*]){{0,6}}
       (?-i:(?P<boxed>[A-P])){_ALONE}(?!\s?[+*/-])
     | (?<![A-Za-z0-9_])(?-i:(?P<subject>[A-P]))[)\]*.:]{{0,4}}\sis\s(?:therefore\s|thus\s|indeed\s)?(?:the\s)?
-      (?:single\s|only\s|most\s)?(?:correct|right|best|accurate)(?:\s(?:answer|option|choice|response))?
+      (?:(?:single\s|only\s|most\s)?(?:correct|right|best|accurate)(?:\s(?:answer|option|choice|response))?
+        |(?:final\s)?answer)
       (?![A-Za-z])(?!\s(?:in|that|to|if|when|about)\b)
     """,
     re.VERBOSE | re.IGNORECASE | re.MULTILINE,
