@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ pytest.importorskip("lm_eval")
 
 import orderlens as ol
 from orderlens import tasks
-from orderlens.errors import ModelLoadError, UserInputError
+from orderlens.errors import UserInputError
 from orderlens.lm_eval_adapter import OrderLensLM
 from orderlens.models.hmm import HiddenMarkovModel
 
@@ -144,74 +145,125 @@ def test_lm_eval_knows_the_name() -> None:
     assert lm.get_model_info()["order"] == "max-prob"
 
 
+SMALL = 4
+TEXTS = [
+    {"id": 0, "page": "The river was low that year. Nobody in the village had seen the old stones before."},
+    {"id": 1, "page": "Bread needs flour, water, salt and time."},
+]
+KINDS: dict[str, dict[str, Any]] = {
+    "arith": {
+        "output_type": "generate_until",
+        "doc_to_text": "{{prompt}}",
+        "doc_to_target": "{{golden}}",
+        "generation_kwargs": {"until": ["Question:"], "max_gen_toks": 16},
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    },
+    "choice": {
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{prompt}}",
+        "doc_to_choice": "{{options}}",
+        "doc_to_target": "answer_index",
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+    },
+    "pages": {
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{page}}",
+        "metric_list": [{"metric": "bits_per_byte"}],
+    },
+}
+"""One lm-eval task per request type."""
+
+
 def write_tasks(folder: Path) -> None:
-    """A multiple-choice and a generation task of lm-eval over local files."""
-    for name in ("arith", "choice"):
-        docs = tasks.get_task(name).load(limit=6).values()
+    """Write lm-eval's task files over local data."""
+    for name, config in KINDS.items():
+        docs = TEXTS if name == "pages" else list(tasks.get_task(name).load(limit=SMALL).values())
         kept = [{key: doc[key] for key in doc if key not in ("facts", "query")} for doc in docs]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(doc) + "\n" for doc in kept))
-        config: dict[str, Any] = {
+        shared = {
             "task": f"local_{name}",
             "dataset_path": "json",
             "dataset_kwargs": {"data_files": {"test": str(folder / f"{name}.jsonl")}},
             "test_split": "test",
-            "doc_to_text": "{{prompt}}",
         }
-        if name == "choice":
-            more = {
-                "output_type": "multiple_choice",
-                "doc_to_choice": "{{options}}",
-                "doc_to_target": "answer_index",
-            }
-            metrics = [{"metric": "acc"}]
-        else:
-            more = {"output_type": "generate_until", "doc_to_target": "{{golden}}"}
-            more |= {"generation_kwargs": {"until": ["Question:"], "max_gen_toks": 16}}
-            metrics = [{"metric": "exact_match"}]
-        defaults = {"aggregation": "mean", "higher_is_better": True}
-        config |= more | {"metric_list": [metric | defaults for metric in metrics]}
-        (folder / f"local_{name}.yaml").write_text(json.dumps(config))  # JSON is YAML
+        (folder / f"local_{name}.yaml").write_text(json.dumps(shared | config))  # JSON is YAML
 
 
-@pytest.mark.parametrize("model", ["hmm", "tiny"])
-def test_real_lm_eval_tasks_run_offline(tmp_path: Path, model: str) -> None:
-    """lm-eval's own evaluator, unmodified, in a process without network."""
+LAUNCH = """
+import json, sys, lm_eval, orderlens.lm_eval_adapter
+from lm_eval.tasks import TaskManager
+folder, model, order = sys.argv[1:]
+found = lm_eval.simple_evaluate(model="orderlens", tasks=["local_arith", "local_choice", "local_pages"],
+    model_args={"model": model, "order": order, "traces": folder + "/traces"},
+    task_manager=TaskManager(include_path=folder, include_defaults=False), bootstrap_iters=0)
+answers = {name: [[s["doc"]["id"], s["resps"]] for s in rows] for name, rows in found["samples"].items()}
+print(json.dumps([found["results"], answers]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "order"), [("hmm", "forced-ar"), ("tiny", "forced-ar"), ("tiny", "max-prob")]
+)
+def test_real_lm_eval_tasks_run_offline(tmp_path: Path, model: str, order: str) -> None:
+    """lm-eval's own evaluator, unmodified, in a process without network; all three request types."""
     if model == "tiny":
-        try:
-            ol.load_model("tiny")
-        except (ModelLoadError, UserInputError) as error:
-            pytest.skip(f"the bundled model is not here: {error}")
+        pytest.importorskip("torch")  # the weights come with the package: without them this must fail
     write_tasks(tmp_path)
-    code = (
-        "import json, sys, lm_eval, orderlens.lm_eval_adapter\n"
-        "from lm_eval.tasks import TaskManager\n"
-        "folder, model = sys.argv[1:]\n"
-        "found = lm_eval.simple_evaluate(model='orderlens', tasks=['local_arith', 'local_choice'],\n"
-        "    model_args={'model': model, 'order': 'forced-ar', 'traces': folder + '/traces'},\n"
-        "    task_manager=TaskManager(include_path=folder, include_defaults=False), bootstrap_iters=0)\n"
-        "samples = [[s['doc']['id'], s['resps']] for s in found['samples']['local_choice']]\n"
-        "print(json.dumps([found['results'], samples]))\n"
-    )
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), model],
+        [sys.executable, "-c", LAUNCH, str(tmp_path), model, order],
         capture_output=True, text=True, check=False, env=os.environ | offline,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    results, samples = json.loads(done.stdout.splitlines()[-1])
-    assert 0 <= results["local_choice"]["acc,none"] <= 1
+    results, answers = json.loads(done.stdout.splitlines()[-1])
+    assert {path.name.partition("-")[0] for path in (tmp_path / "traces").iterdir()} == {
+        "generate", "loglikelihood", "rolling",
+    }  # fmt: skip
+    check_choices(model, order, answers["local_choice"], results["local_choice"]["acc,none"])
+    check_pages(model, order, answers["local_pages"], results["local_pages"]["bits_per_byte,none"])
+    check_generations(model, order, answers["local_arith"])
     assert "exact_match,none" in results["local_arith"]
-    assert len(list((tmp_path / "traces").iterdir())) == 2
-    if model == "hmm":
-        check_against_the_exact_model(samples, results["local_choice"]["acc,none"])
 
 
-def check_against_the_exact_model(samples: list[Any], accuracy: float) -> None:
-    docs = {doc["id"]: doc for doc in tasks.get_task("choice").load(limit=6).values()}
+def totals(model: str, order: str, samples: list[ol.Sample]) -> list[float]:
+    """Score texts with the package itself, without lm-eval."""
+    frame = ol.score(model, samples, order).samples().to_pandas().set_index("sample_id")
+    return [float(frame.loc[sample.id, "log_prob"]) for sample in samples]
+
+
+def check_choices(model: str, order: str, answers: list[Any], accuracy: float) -> None:
+    docs = {doc["id"]: doc for doc in tasks.get_task("choice").load(limit=SMALL).values()}
     right = 0
-    for name, answers in samples:
+    for name, found in answers:
         doc = docs[name]
-        expected = [conditional(doc["prompt"], f" {option}") for option in doc["options"]]
-        assert [float(answer[0][0]) for answer in answers] == pytest.approx(expected, abs=1e-6)
+        pairs = [(doc["prompt"].rstrip(), f" {option}") for option in doc["options"]]
+        if model == "hmm":
+            expected = [conditional(*pair) for pair in pairs]
+        else:
+            encode = ol.load_model(model).tokenizer.encode
+            tokens = [(encode(before), encode(before + after)) for before, after in pairs]
+            assert all(both[: len(prompt)] == prompt for prompt, both in tokens)
+            samples = [ol.Sample(str(n), p, both[len(p) :]) for n, (p, both) in enumerate(tokens)]
+            expected = totals(model, order, samples)
+        assert [float(answer[0][0]) for answer in found] == pytest.approx(expected, abs=1e-4)
         right += max(range(4), key=expected.__getitem__) == doc["answer_index"]
-    assert accuracy == pytest.approx(right / len(samples))
+    assert len(answers) == SMALL
+    assert accuracy == pytest.approx(right / SMALL)
+
+
+def check_pages(model: str, order: str, answers: list[Any], bits: float) -> None:
+    samples = [ol.Sample(str(doc["id"]), "", doc["page"]) for doc in TEXTS]
+    expected = totals(model, order, samples)
+    found = {str(name): float(answer[0][0]) for name, answer in answers}
+    assert [found[sample.id] for sample in samples] == pytest.approx(expected, abs=1e-4)
+    n_bytes = sum(len(str(doc["page"]).encode()) for doc in TEXTS)
+    assert bits == pytest.approx(-sum(expected) / n_bytes / math.log(2), abs=1e-5)
+
+
+def check_generations(model: str, order: str, answers: list[Any]) -> None:
+    docs = {doc["id"]: doc for doc in tasks.get_task("arith").load(limit=SMALL).values()}
+    prompts = [ol.Sample(str(name), docs[name]["prompt"]) for name, _ in answers]
+    run = ol.generate(model, prompts, order, max_new_tokens=16).outputs().to_arrow().to_pylist()
+    texts = {row["sample_id"]: row["text"].partition("Question:")[0] for row in run}
+    assert {str(name): answer[0][0] for name, answer in answers} == texts
