@@ -267,3 +267,46 @@ def check_generations(model: str, order: str, answers: list[Any]) -> None:
     run = ol.generate(model, prompts, order, max_new_tokens=16).outputs().to_arrow().to_pylist()
     texts = {row["sample_id"]: row["text"].partition("Question:")[0] for row in run}
     assert {str(name): answer[0][0] for name, answer in answers} == texts
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``orderlens`` in a process without network."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
+    return subprocess.run(
+        [sys.executable, "-m", "orderlens", *arguments],
+        capture_output=True, text=True, check=False, env=os.environ | offline,
+    )  # fmt: skip
+
+
+def test_the_launcher_writes_results_and_traces(tmp_path: Path) -> None:
+    write_tasks(tmp_path)
+    wanted = ["--tasks", "local_choice,local_arith", "--limit", "2", "--include-path", str(tmp_path)]
+    out = tmp_path / "results"
+    given = ["lm-eval", "--model", "hmm", "--order", "max-prob", *wanted, "--out", str(out), "--json"]
+    done = command(tmp_path, *given, "--num_fewshot", "1")  # an option of lm-eval's own
+    assert done.returncode == 0, done.stderr[-2000:]
+    shown = json.loads(done.stdout)
+    assert set(shown["results"]) == {"local_arith", "local_choice"}
+    assert json.loads(Path(shown["file"]).read_text())["n-shot"]["local_arith"] == 1
+    run = ol.open_run(out / "traces")
+    assert {row["order"] for row in run.samples().to_arrow().to_pylist()} == {"max-prob"}
+    assert {row["task"] for row in run.outputs().to_arrow().to_pylist()} == {"local_arith", "local_choice"}
+
+
+@pytest.mark.parametrize(
+    ("tasks_named", "code", "message"),
+    [
+        ("nope", 2, "Tasks not found: nope"),
+        ("hellaswag", 2, "bring tasks over local files"),
+        (" ", 2, "--tasks is empty"),
+    ],
+)
+def test_launcher_errors_are_one_line(tmp_path: Path, tasks_named: str, code: int, message: str) -> None:
+    done = command(
+        tmp_path, "lm-eval", "--model", "hmm", "--tasks", tasks_named, "--out", str(tmp_path / "out")
+    )
+    lines = [line for line in done.stderr.splitlines() if line.startswith("orderlens:")]
+    assert done.returncode == code, done.stderr[-2000:]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert "Traceback" not in done.stderr

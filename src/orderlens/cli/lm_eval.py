@@ -13,7 +13,7 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json
-from orderlens.errors import MissingPackageError, UnknownNameError, UserInputError, one_line
+from orderlens.errors import DataFileError, MissingPackageError, UnknownNameError, UserInputError, one_line
 
 _SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -71,6 +71,7 @@ def launch(
     Raises:
         UnknownNameError: lm-eval has no such task.
         UserInputError: lm-eval refused the arguments.
+        DataFileError: the hub cannot be reached and the task's data are not in the cache.
     """
     harness = _harness()
     argv, sys.argv = sys.argv, ["lm-eval", "run", "--model", "orderlens", "--tasks", *tasks, *command]
@@ -86,6 +87,11 @@ def launch(
         if str(error).startswith("Tasks not found"):
             raise UnknownNameError(f"lm-eval: {one_line(error)}; 'lm-eval ls tasks' lists them") from error
         raise
+    except ConnectionError as error:
+        why = one_line(error)
+        raise DataFileError(
+            f"lm-eval: {why}; connect, or bring tasks over local files with --include-path"
+        ) from error
     finally:
         sys.argv = argv
 
