@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,29 @@ def test_ifeval_levels(tmp_path: Path) -> None:
     (row,) = rows(run, "verdicts")
     assert row["per_instruction"] is not None
     assert 0 <= cell["instruction_strict"] <= cell["instruction_loose"] <= 1
+
+
+def test_unusable_documents_are_incorrect_with_a_reason(tmp_path: Path) -> None:
+    """No options, no reference, hostile characters: decoded, graded wrong, never a crash."""
+    rows_of = {
+        "mmlu-pro": [
+            {"question_id": 1, "question": "q", "options": [], "answer": "A"},
+            {"question_id": 2, "question": "\u202eq\x00\x07", "options": ["x", "y", "z"], "answer": "?"},
+        ],
+        "hellaswag": [
+            {"activity_label": "a", "ctx_a": "", "ctx_b": "", "endings": [], "label": "0"},
+            {"activity_label": "a", "ctx_a": "", "ctx_b": "", "endings": ["", "b"], "label": "x"},
+        ],
+        "cmath": [{"question": "1+1", "golden": "two"}],
+    }
+    sources = {}
+    for name, found in rows_of.items():
+        sources[name] = tmp_path / f"{name}.jsonl"
+        sources[name].write_text("".join(json.dumps(row) + "\n" for row in found))
+    run = small(tasks=list(rows_of), sources=sources, orders="forced-ar", max_new_tokens=8)
+    reasons = {(row["task"], row["sample_id"]): row for row in rows(run, "verdicts")}
+    assert not any(row["correct"] for row in reasons.values())
+    assert reasons["mmlu-pro", "1"]["reason"] == "the document has no options"
+    assert "no usable answer" in reasons["mmlu-pro", "2"]["reason"]
+    assert "no endings" in reasons["hellaswag", "0"]["reason"]
+    assert "no usable reference" in reasons["cmath", "0"]["reason"]

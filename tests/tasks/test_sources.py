@@ -114,3 +114,20 @@ def test_a_snapshot_without_the_file(hub_cache: Path) -> None:
     put_in_cache(hub_cache, "org/name", "other.jsonl", ROWS, "b" * 40)
     with pytest.raises(DataFileError, match="has no file"):
         fetch(HubFile("org/name", "wanted.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "field"),
+    [
+        ("mmlu-pro", {"question_id": 1, "question": "q", "options": "abc", "answer": "A"}, "options"),
+        (
+            "hellaswag",
+            {"activity_label": "a", "ctx_a": "", "ctx_b": "", "endings": 5, "label": "0"},
+            "endings",
+        ),
+        ("ifeval", {"key": 1, "prompt": "p", "instruction_id_list": ["x"], "kwargs": {}}, "kwargs"),
+    ],
+)
+def test_fields_that_must_be_lists(tmp_path: Path, task: str, row: dict[str, Any], field: str) -> None:
+    with pytest.raises(DataFileError, match=f"'{field}' of row 1 is not a list"):
+        tasks.get_task(task).load(write(tmp_path / "d.jsonl", [row]))

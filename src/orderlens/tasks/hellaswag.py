@@ -112,6 +112,7 @@ TASK = Benchmark(
     hub=HubFile("Rowan/hellaswag", "data/validation-*.parquet", "218ec52e09a7e7462a5400043bb9a69a41d06b76"),
     id_field=None,
     fields=("activity_label", "ctx_a", "ctx_b", "endings", "label"),
+    lists=("endings",),
     write_prompt=write_prompt,
     graders={rule: partial(grade, rule=rule) for rule in RULES},
 )

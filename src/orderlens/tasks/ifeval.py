@@ -79,6 +79,7 @@ TASK = Benchmark(
     hub=HubFile("google/IFEval", "ifeval_input_data.jsonl", "966cd89545d6b6acfd7638bc708b98261ca58e84"),
     id_field="key",
     fields=("key", "prompt", "instruction_id_list", "kwargs"),
+    lists=("instruction_id_list", "kwargs"),
     write_prompt=write_prompt,
     graders={mode: partial(grade, mode=mode) for mode in ("strict", "loose")},
     cue="\n\n",

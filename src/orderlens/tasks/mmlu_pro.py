@@ -47,6 +47,7 @@ TASK = Benchmark(
     hub=HubFile("TIGER-Lab/MMLU-Pro", "data/test-*.parquet", "b189ec765aa7ed75c8acfea42df31fdae71f97be"),
     id_field="question_id",
     fields=("question_id", "question", "options", "answer"),
+    lists=("options",),
     write_prompt=write_prompt,
     graders=letter_graders(),
 )

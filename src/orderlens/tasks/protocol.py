@@ -65,6 +65,7 @@ class Benchmark:
         id_field: field that holds the row id; None keys rows by their 0-based number in the file, for data
             whose own ids or texts repeat.
         fields: fields every row must have.
+        lists: those of them that hold lists.
         write_prompt: document → user message.
         graders: rules by name, default first.
         stop: strings before which a response is cut.
@@ -80,10 +81,14 @@ class Benchmark:
     graders: Mapping[str, Grader]
     stop: tuple[str, ...] = ()
     cue: str = "\n\nSolution:"
+    lists: tuple[str, ...] = ()
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
         """Return documents by row id, in file order."""
         rows = read_docs(self.hub if source is None else source, self.fields, limit)
+        for number, row in enumerate(rows, start=1):
+            if wrong := [name for name in self.lists if not isinstance(row[name], list)]:
+                raise DataFileError(f"{self.name}: '{wrong[0]}' of row {number} is not a list")
         if self.id_field is None:
             return {str(number): row for number, row in enumerate(rows)}
         docs: dict[str, Document] = {}
