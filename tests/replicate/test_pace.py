@@ -75,4 +75,5 @@ def test_advances_reach_the_bar(clock):
     with Pace(1.0, clock).watching(lambda label: nullcontext(Bar()))("stage") as bar:
         bar.set_total(7)
         bar(3)
-    assert seen == [-7, 3]
+        bar(5)
+    assert seen == [-7, 3, 4]  # tokens past the requested length do not pass the end

@@ -122,7 +122,7 @@ def _draw_gaps(panel: Axes, data: Mapping[str, Any], floor: float) -> None:
     panel.axvline(0, color=GREY, linewidth=0.8)
     rows(panel, orders, [item["gap"] for item in data["gaps"]], hollow)
     row_labels(panel, orders)
-    panel.set_xlabel("mean log q − Forced-AR's (nats per token)")
+    panel.set_xlabel("Δ mean log q to Forced-AR (nats/token)")
 
 
 def _draw_groups(panel: Axes, data: Mapping[str, Any], kind: str, label: str) -> None:
@@ -132,7 +132,7 @@ def _draw_groups(panel: Axes, data: Mapping[str, Any], kind: str, label: str) ->
     places = range(len(found))
     panel.plot(places, _values(found, "rms"), "s--", color=_LINE, markersize=3.8, label="RMS")
     panel.plot(places, _values(found, "median_abs"), "o-", color="#ac530f", markersize=4.2, label="median")
-    panel.set_xticks(places, names)
+    panel.set_xticks(places, names, fontsize=6.6)
     panel.set_xlim(-0.4, max(len(found) - 0.6, 0.4))
     panel.set_xlabel(label)
 
@@ -158,10 +158,16 @@ def _note(data: Mapping[str, Any], floor: float) -> str:
         cells = {item["scope"]: item for item in data["statistics"] if item["statistic"] == name}
         values = [f"{scope} {_shown(cell)}" for scope, cell in cells.items() if is_drawable(cell)]
         parts.append(f"{name}: {', '.join(values) or 'undefined'}")
-    beside = f"{floor:.1e} nats per token (grey band)" if math.isfinite(floor) else "not measured"
+    beside = f"{floor:.1e} nats per token{_seen(data, floor)}" if math.isfinite(floor) else "not measured"
     beside = "exactly 0" if floor == 0 else beside
     parts.append(f"noise floor: {beside}; n = {data['n_sequences']} sequences")
     return "\n".join(parts) + ". Hollow: the order sees the target, so its sum is no likelihood."
+
+
+def _seen(data: Mapping[str, Any], floor: float) -> str:
+    """Say where the floor is in the figure: a band, unless that is thinner than the line at 0."""
+    widest = max((abs(centre(item["gap"])) for item in data["gaps"]), default=0.0)
+    return " (grey band)" if floor > widest / 100 else " (thinner than the line at 0)"
 
 
 def _shown(cell: Mapping[str, Any]) -> str:

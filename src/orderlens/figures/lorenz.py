@@ -59,7 +59,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
             _curve(depth, item, steps, steps - heights, place)
         whole.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         whole.set_ylabel("share of −Σ log q")
-        depth.set(xlim=(0, 1))
+        depth.set(xlim=(0, 1), box_aspect=1)
         depth.set_ylabel("distance below uniform")
         for panel in (whole, depth):
             panel.set_xlabel("share of steps, easiest first")

@@ -1,4 +1,4 @@
-"""Fig. S1: greedy decoding (stars) against sampling, in four panels, with the high-temperature band."""
+"""Fig. S1: greedy decoding (outlined marks) against sampling, four panels with the high-temperature band."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orderlens.analysis.tables_generation import temperature as temperature_tabl
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.marks import footnote, order_label
 from orderlens.figures.numbers import arms, centre, in_legend_order, interval, is_drawable
-from orderlens.figures.style import look, new_figure, order_style, panel_letters
+from orderlens.figures.style import OrderStyle, look, new_figure, order_style, panel_letters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,20 +105,31 @@ def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
             elinewidth=0.8,
             label=order_label(item["order"]),
         )
-        shift = 0.035 * (place - (count - 1) / 2)
+        shift = 0.045 * (place - (count - 1) / 2)
         for point in points:
             if point["temperature"] == 0:
-                panel.plot(shift, centre(point[name]), "*", color=style.color, markersize=9, zorder=4)
+                _greedy_mark(panel, shift, centre(point[name]), style)
     if not any_drawn:
         panel.text(0.45, 0.5, "not measured", transform=panel.transAxes, ha="center", color="#5f5f5f")
         panel.set_yticks([])
     return any_drawn
 
 
+def _greedy_mark(panel: Axes, x: float, y: float, style: OrderStyle) -> None:
+    """Mark a value at T = 0 by the order's own shape, which grey print keeps apart, with a dark outline."""
+    look_of_mark: dict[str, Any] = {
+        "markersize": 6.8,
+        "markeredgecolor": "black",
+        "markeredgewidth": 1.0,
+        "zorder": 4,
+    }
+    panel.plot(x, y, style.marker, color=style.color, **look_of_mark)
+
+
 def _band(panel: Axes, data: Mapping[str, Any], *, label_it: bool) -> None:
     known = sorted({point["temperature"] for item in data["series"] for point in item["points"]})
     start, highest = float(data["high_temperature"]), known[-1]
-    panel.set_xlim(-0.12, highest + 0.08)
+    panel.set_xlim(-0.16, highest + 0.08)
     if highest < start:
         return
     edge = (max([value for value in known if value < start], default=start) + start) / 2
@@ -127,7 +138,7 @@ def _band(panel: Axes, data: Mapping[str, Any], *, label_it: bool) -> None:
         panel.text(
             highest + 0.05,
             0.03,
-            "high-temperature regime",
+            "high temperature",
             transform=panel.get_xaxis_transform(),
             ha="right",
             fontsize=6.4,
@@ -150,6 +161,6 @@ def _note(data: Mapping[str, Any]) -> str:
     if hottest < data["high_temperature"]:
         band = f"The paper's high-temperature regime (T ≥ {data['high_temperature']:g}) lies beyond this run."
     return (
-        f"Stars: T = 0 (moved apart). Bars: 95 % intervals over {data['n_prompts']} prompts. "
+        f"Outlined marks: T = 0 (moved apart). Bars: 95 % intervals over {data['n_prompts']} prompts. "
         f"Evaluator: {evaluator}.\n{band}"
     )

@@ -22,6 +22,7 @@ _LETTER = FONT_SIZE * 0.602 / 72
 _MARGIN, _GAP, _PAD = 0.08, 0.045, 0.045
 _BOX, _ROW, _HEAD, _BETWEEN = 0.165, 0.375, 0.36, 0.12
 _CIRCLE = 0.078
+_LEGEND_LETTER, _LEGEND_GAP = 0.062, 0.16
 MAX_LETTERS = 14
 
 
@@ -159,7 +160,7 @@ def _legend(panel: Axes, data: Mapping[str, Any]) -> None:
 
     title = f"{order_label(data['order'])}, block 0, T = {real(data['temperature']):g}: circles count reveals"
     panel.text(_MARGIN, 0.15, title, fontsize=7.5, va="center")
-    left = WIDTH_TEXT - 2.05
+    left = WIDTH_TEXT - _MARGIN - sum(_legend_width(kind) for kind in KINDS.values()) + _LEGEND_GAP
     for kind in KINDS.values():
         panel.add_patch(
             Rectangle(
@@ -173,7 +174,12 @@ def _legend(panel: Axes, data: Mapping[str, Any]) -> None:
             )
         )
         panel.text(left + 0.18, 0.15, kind.name, fontsize=7.0, va="center")
-        left += 0.72
+        left += _legend_width(kind)
+
+
+def _legend_width(kind: Kind) -> float:
+    """Return the inches that a kind takes in the legend: sign, name and the gap after it."""
+    return 0.18 + len(kind.name) * _LEGEND_LETTER + _LEGEND_GAP
 
 
 def visible(text: str, limit: int = MAX_LETTERS, *, spaces: bool = True) -> str:

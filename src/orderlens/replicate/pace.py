@@ -63,16 +63,19 @@ class Pace:
 
 
 class _Counter:
-    """Passes advances on and adds them up."""
+    """Passes advances on and adds them up; tokens past the requested length never pass the bar's end."""
 
     def __init__(self, bar: ProgressSink | None) -> None:
-        self._bar, self.tokens = bar, 0
+        self._bar, self.tokens, self._left = bar, 0, 0
 
     def __call__(self, steps: int = 1) -> None:
         self.tokens += steps
-        if self._bar is not None:
-            self._bar(steps)
+        shown = min(steps, self._left)
+        self._left -= shown
+        if self._bar is not None and shown:
+            self._bar(shown)
 
     def set_total(self, total: int) -> None:
+        self._left = total
         if self._bar is not None:
             self._bar.set_total(total)
