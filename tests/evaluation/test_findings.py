@@ -172,3 +172,14 @@ def test_one_lucky_line_among_many_is_not_support() -> None:
     assert "Holm p" in kept.lines[0].text()
     (alone,) = correct_for_many([Finding("claim", "t", "A claim.", tuple(lines[:1]))])
     assert alone.lines[0].word == SUPPORTED
+
+
+def test_a_task_without_a_single_verdict_is_left_open() -> None:
+    graded, bare = simulate_study(60), simulate_study(60, task="ungraded").astype({"correct": object})
+    found = find(pd.concat([graded, bare.assign(correct=None)]), HOW, {"ungraded": 25.0}, null_reps=20)
+    words_of = {line.word for item in found if item.task == "ungraded" for line in item.lines}
+    assert words_of == {OPEN}
+    assert (
+        "ungraded: correct answers have lower Var in 0 of 4 orders (4 open)"
+        in Reading(tuple(found)).headlines()[1]
+    )

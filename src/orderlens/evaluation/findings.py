@@ -7,8 +7,9 @@ that compare orders. Everything is computed from the samples; nothing here knows
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 
@@ -81,11 +82,13 @@ def beats_guessing(task: str, chosen: Sequence[Cell], level: float | None) -> li
         return []
     lines = []
     for cell in chosen:
+        if not len(cell.rows):
+            continue
         (found,) = means(100.0 * cell.rows[["correct"]], cell.clusters)
         check = Check("accuracy − guessing (pp)", shifted(found, -level), digits=2)
         lines.append(Line.judged(cell.order, [check], f"guessing gives {level:.1f} %"))
     claim = "The model answers better than by guessing, so that its verdicts carry signal."
-    return [Finding("beats-guessing", task, claim, tuple(lines))]
+    return [Finding("beats-guessing", task, claim, tuple(lines))] if lines else []
 
 
 def lower_when_correct(task: str, chosen: Sequence[Cell], pooled: pd.DataFrame, how: Resampling) -> Finding:
@@ -93,13 +96,16 @@ def lower_when_correct(task: str, chosen: Sequence[Cell], pooled: pd.DataFrame, 
     table = within_cell(pooled, how)
     gaps = dict(zip(table["order"], cells_of(table, "gap"), strict=True))
     rhos = dict(zip(table["order"], cells_of(table, "rho"), strict=True))
-    lines = []
-    for cell in chosen:
-        checks = [
-            Check("Var(incorrect) − Var(correct)", gaps[cell.order]),
-            Check("−ρ(Var, correct)", flipped(rhos[cell.order]), SMALL_RHO),
-        ]
-        lines.append(_line(cell, checks))
+    lines = [
+        _line(
+            cell,
+            lambda one: [
+                Check("Var(incorrect) − Var(correct)", gaps[one.order]),
+                Check("−ρ(Var, correct)", flipped(rhos[one.order]), SMALL_RHO),
+            ],
+        )
+        for cell in chosen
+    ]
     return Finding(
         "lower-when-correct", task, "Correct answers have lower Var under the same order.", tuple(lines)
     )
@@ -139,15 +145,16 @@ def _beside(line: Line, held: Line) -> Line:
 
 def survives_controls(task: str, chosen: Sequence[Cell], pooled: pd.DataFrame, how: Resampling) -> Finding:
     """Does lower Var go with correct answers at equal mean log q and length?"""
-    lines = []
-    for cell in chosen:
-        effect = var_effect(cell, ("mean", "n"))
-        lines.append(_line(cell, [Check("log-odds per sd of lower Var", flipped(effect), SMALL_ODDS)]))
+    name = "log-odds per sd of lower Var"
+    lines = [
+        _line(cell, lambda one: [Check(name, flipped(var_effect(one, ("mean", "n"))), SMALL_ODDS)])
+        for cell in chosen
+    ]
     table = controls(pooled, replace(how, reps=0))
     fixed = table[table["order"] == POOLED]
     enough = all(sum(counts) >= MIN_EACH for counts in zip(*(cell.counts() for cell in chosen), strict=True))
     for cell_of_all in cells_of(fixed, "var_coefficient") if enough else ():
-        check = Check("log-odds per sd of lower Var", flipped(cell_of_all), SMALL_ODDS)
+        check = Check(name, flipped(cell_of_all), SMALL_ODDS)
         lines.append(Line.judged("all orders, each with its own level", [check]))
     claim = "Lower Var goes with correct answers at equal mean log q and equal length."
     return Finding("survives-controls", task, claim, tuple(lines))
@@ -156,7 +163,7 @@ def survives_controls(task: str, chosen: Sequence[Cell], pooled: pd.DataFrame, h
 def leads(task: str, chosen: Sequence[Cell], rival: str, words: str) -> Finding:
     """Is Var the better predictor?"""
     lines = [
-        _line(cell, [Check(f"AUROC(Var) − AUROC({rival})", auroc_lead(cell, rival), SMALL_AUROC)])
+        _line(cell, lambda one: [Check(f"AUROC(Var) − AUROC({rival})", auroc_lead(one, rival), SMALL_AUROC)])
         for cell in chosen
     ]
     return Finding(
@@ -168,25 +175,23 @@ def same_item(task: str, chosen: Sequence[Cell]) -> list[Finding]:
     """With several seeds: is the answer with the lower Var the right one on the same item?"""
     repeated = [cell for cell in chosen if cell.rows["item_id"].duplicated().any()]
     claim = "Among answers to the same item under the same order, those with lower Var are right more often"
+    forms = (("", ".", ()), ("-controlled", ", at equal mean log q and length.", ("mean", "n")))
     out = []
-    for name, end, given in (
-        ("", ".", ()),
-        ("-controlled", ", at equal mean log q and length.", ("mean", "n")),
-    ):
-        lines = [
-            _line(cell, [Check("−r within items", flipped(same_item_correlation(cell, given)), SMALL_RHO)])
-            for cell in repeated
-        ]
-        out += [Finding(f"same-item{name}", task, f"{claim}{end}", tuple(lines))] if lines else []
+    for name, end, given in forms if repeated else ():
+        judge = partial(_same_item_checks, given=given)
+        lines = tuple(_line(cell, judge) for cell in repeated)
+        out.append(Finding(f"same-item{name}", task, f"{claim}{end}", lines))
     return out
 
 
-def _line(cell: Cell, checks: Sequence[Check], remark: str = "") -> Line:
+def _same_item_checks(cell: Cell, given: Sequence[str]) -> list[Check]:
+    return [Check("−r within items", flipped(same_item_correlation(cell, given)), SMALL_RHO)]
+
+
+def _line(cell: Cell, judge: Callable[[Cell], Sequence[Check]]) -> Line:
     """Judge a cell, unless it has too few correct or incorrect samples."""
     right, wrong = cell.counts()
     if min(right, wrong) < MIN_EACH:
-        return Line(
-            cell.order, OPEN, (), f"fewer than {MIN_EACH} right or fewer than {MIN_EACH} wrong answers"
-        )
-    count = f"{right} right, {wrong} wrong"
-    return Line.judged(cell.order, checks, "; ".join(part for part in (count, remark) if part))
+        why = f"fewer than {MIN_EACH} right or fewer than {MIN_EACH} wrong answers"
+        return Line(cell.order, OPEN, (), why)
+    return Line.judged(cell.order, judge(cell), f"{right} right, {wrong} wrong")
