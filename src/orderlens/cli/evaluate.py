@@ -116,6 +116,7 @@ def _show(run: Run, out: Path, *, as_json: bool) -> None:
     for name, why in without.items():
         stdout.print(f"{name}: {why}; then 'orderlens evaluate --regrade --out {out}'", markup=False)
     stdout.print(f"run: {out}", markup=False)
+    stdout.print(f"what it says: orderlens downstream {out}", markup=False)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
