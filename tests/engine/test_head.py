@@ -116,3 +116,18 @@ def test_torch_head_does_not_depend_on_the_chunk(monkeypatch):
     parts = position_stats(rows_of(logits, "torch"), EOS)
     assert np.allclose(whole.entropy, parts.entropy, atol=1e-6)
     assert (whole.top_token == parts.top_token).all()
+
+
+def test_bf16_operands_give_float32_logits():
+    """Logits near 30 would be a multiple of 0.125 in bf16; the head must keep what float32 resolves."""
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(0)
+    hidden = (torch.randn(6, 64, generator=generator) * 4).bfloat16()
+    unembed = torch.randn(50, 64, generator=generator).bfloat16()
+    stats = position_stats(HiddenRows(hidden, unembed, (), 50), EOS)
+    logits = hidden.double() @ unembed.double().T
+    assert logits.max() > 30
+    exact = torch.log_softmax(logits, dim=1).sort(dim=1, descending=True).values
+    assert np.abs(stats.second_logprob - exact[:, 1].numpy()).max() < 1e-4
+    rounded = torch.log_softmax((hidden @ unembed.T).double(), dim=1).sort(dim=1, descending=True).values
+    assert (rounded[:, 1] - exact[:, 1]).abs().max() > 1e-2

@@ -70,10 +70,12 @@ def find_roles(
 
 
 def _mask_id(values: dict[str, Any], tokenizer: HFTokenizer | None) -> int:
-    candidates = [values.get("mask_token_id"), values.get("mask_id")]
+    candidates: list[object] = [values.get("mask_token_id"), values.get("mask_id")]
     if tokenizer is not None:
         candidates += [tokenizer.named_id("mask_token"), tokenizer.id_of(MASK_TOKEN)]
-    return next((int(value) for value in candidates if value is not None), PUBLISHED_MASK_ID)
+    return _whole(
+        "mask_token_id", next((value for value in candidates if value is not None), PUBLISHED_MASK_ID)
+    )
 
 
 def _eos_ids(values: dict[str, Any], config: LLaDA2Config, tokenizer: HFTokenizer | None) -> list[int]:
@@ -85,4 +87,10 @@ def _eos_ids(values: dict[str, Any], config: LLaDA2Config, tokenizer: HFTokenize
     named = tokenizer.named_id("eos_token") if tokenizer else None
     candidates = (values.get("eos_token_id"), published, values.get("pad_token_id"), named, PUBLISHED_EOS_ID)
     found = next(value for value in candidates if value is not None)
-    return [int(value) for value in found] if isinstance(found, list) else [int(found)]
+    return [_whole("eos_token_id", value) for value in (found if isinstance(found, list) else [found])]
+
+
+def _whole(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ModelLoadError(f"config.json: {key}={value!r} must be a token id (a whole number)")
+    return value
