@@ -6,7 +6,9 @@ import importlib.metadata
 import os
 import platform
 import shutil
-from typing import Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -33,12 +35,24 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-def doctor(json: JsonFlag = False) -> None:
+def doctor(
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Say what to expect of this model here, without loading it."),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
     """Say what is installed, which device will be used, and what will work."""
-    report = examine()
+    report = examine(model)
     if json:
         print_json(report)
-        return
+    else:
+        _show(report)
+    if report["model"] is not None and report["model"]["problem"] is not None:
+        raise typer.Exit(2)
+
+
+def _show(report: dict[str, Any]) -> None:
     machine = report["machine"]
     stdout.print(
         f"orderlens {report['orderlens']}, Python {machine['python']}, {machine['system']}", markup=False
@@ -56,13 +70,14 @@ def doctor(json: JsonFlag = False) -> None:
         stdout.print(f"- {line}", markup=False)
 
 
-def examine() -> dict[str, Any]:
-    """Return the report as plain data."""
+def examine(model: str | None = None) -> dict[str, Any]:
+    """Return the report as plain data; ``model`` is a spec to say more about."""
     packages = [
         {"name": name, "version": _version(name), "for": purpose, "install": install}
         for name, (purpose, install) in _PACKAGES.items()
     ]
     devices = _devices()
+    about, lines = (None, _expectations(devices)) if model is None else _about(model, devices)
     return {
         "orderlens": __version__,
         "machine": {
@@ -74,7 +89,8 @@ def examine() -> dict[str, Any]:
         },
         "packages": packages,
         "devices": devices,
-        "expect": _expectations(devices),
+        "model": about,
+        "expect": lines,
     }
 
 
@@ -110,16 +126,47 @@ def _devices() -> list[dict[str, Any]]:
 
 
 def _expectations(devices: list[dict[str, Any]]) -> list[str]:
-    """What a user can run here: LLaDA-2.x-mini takes 32.5 GB in bf16, tiny a few hundred MB."""
+    """What a user can run here, the paper's model included."""
     if not devices:
         return ["without torch: hmm, theory, analyze, figures and runs work; the rest needs orderlens[torch]"]
-    lines = ["tiny and hmm run here on the CPU"]
-    gpus = [device for device in devices if device["name"].startswith("cuda")]
-    if not gpus:
-        enough = devices[0]["memory_gib"] > 40
-        fit = "fits in memory but decodes at seconds per token" if enough else "does not fit in this memory"
-        lines.append(f"no CUDA GPU: LLaDA-2.x-mini (32.5 GB in bf16) {fit}")
-    for device in gpus:
-        fits = "fits" if device["memory_gib"] > 38 else "does not fit (32.5 GB of weights plus cache)"
-        lines.append(f"{device['name']}, {device['memory_gib']:.0f} GiB: LLaDA-2.x-mini in bf16 {fits}")
-    return lines
+    from orderlens.models.llada2.memory import expectation
+
+    paper = [expectation(place).line for place in _places(devices)]
+    return ["tiny and hmm run here on the CPU", *paper]
+
+
+def _about(model: str, devices: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    """What to expect of one model on each device, from its configuration alone: as data and as lines."""
+    from orderlens.models.loading import MODELS, require_torch
+
+    small: dict[str, Any] = {"spec": model, "problem": None, "devices": []}
+    if not model.startswith("hf:") and "/" not in model and not Path(model).is_dir():
+        MODELS.get(model.partition(":")[0])  # refuses a name that nobody knows
+        return small, [f"{model} runs here on the CPU"]
+    require_torch()
+    from orderlens.models.llada2.memory import expectation
+    from orderlens.models.llada2.outlook import look_at
+
+    found = look_at(model)
+    if found is None:
+        return small, [f"{model} is not a LLaDA-2 checkpoint; small models run here on the CPU"]
+    kind, name = str(found.dtype).removeprefix("torch."), model.rstrip("/").rpartition("/")[2]
+    expected = [expectation(place, found.config, found.dtype, name) for place in _places(devices)]
+    known = f"{model}: {found.config.n_parameters / 1e9:.2f} B weights in {kind} ({found.source})"
+    trouble = [] if found.problem is None else [f"problem: {found.problem}"]
+    about = {
+        "spec": model,
+        "parameters": found.config.n_parameters,
+        "dtype": kind,
+        "source": found.source,
+        "problem": found.problem,
+        "devices": [asdict(item) for item in expected],
+    }
+    return about, [known, *trouble, *(item.line for item in expected)]
+
+
+def _places(devices: list[dict[str, Any]]) -> list[Any]:
+    """The devices as torch names them."""
+    import torch
+
+    return [torch.device(device["name"].split()[0]) for device in devices]

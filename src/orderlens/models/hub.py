@@ -7,6 +7,7 @@ failure is one line that names the model and the remedy. Knows nothing of what i
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +38,12 @@ class HubSpec:
 
 
 def resolve_snapshot(
-    spec: str, *, cache_dir: Path | None = None, endpoint: str | None = None, offline: bool | None = None
+    spec: str,
+    *,
+    cache_dir: Path | None = None,
+    endpoint: str | None = None,
+    offline: bool | None = None,
+    patterns: Sequence[str] = PATTERNS,
 ) -> Path:
     """Return the local folder that holds a hub model, downloading what the cache lacks.
 
@@ -46,11 +52,14 @@ def resolve_snapshot(
         cache_dir: where the hub cache lies, the client's default if None.
         endpoint: address of the hub, the client's default if None.
         offline: never connect; by default the client's own setting (``HF_HUB_OFFLINE``).
+        patterns: files that must be there; fewer of them to look at a model without its weights.
     """
-    return _download(HubSpec.parse(spec), cache_dir, endpoint, bool(offline))
+    return _download(HubSpec.parse(spec), cache_dir, endpoint, bool(offline), patterns)
 
 
-def _download(spec: HubSpec, cache_dir: Path | None, endpoint: str | None, offline: bool) -> Path:
+def _download(
+    spec: HubSpec, cache_dir: Path | None, endpoint: str | None, offline: bool, patterns: Sequence[str]
+) -> Path:
     try:
         from huggingface_hub import errors, snapshot_download
     except ImportError:
@@ -63,7 +72,7 @@ def _download(spec: HubSpec, cache_dir: Path | None, endpoint: str | None, offli
             revision=spec.revision,
             cache_dir=cache_dir,
             endpoint=endpoint,
-            allow_patterns=list(PATTERNS),
+            allow_patterns=list(patterns),
             local_files_only=offline,
         )
     except errors.GatedRepoError:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from orderlens.models.llada2 import memory
-from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.model import MAX_BATCH, LLaDA2Model
+from orderlens.models.llada2.config import FLASH, MINI
+from orderlens.models.llada2.memory import MAX_BATCH
+from orderlens.models.llada2.model import LLaDA2Model
 
 BF16 = torch.bfloat16
 
@@ -24,18 +25,58 @@ def test_what_fits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "words"), [(20e9, "do not fit"), (140e9, "fit on cuda:0"), (None, "unknown")]
+    ("free", "fits", "words"),
+    [
+        (20e9, False, "do not fit on cuda:0 (20.0 GB free): use --device cpu"),
+        (48e9, True, "fit on cuda:0 (48.0 GB free)"),
+        (140e9, True, "fit on cuda:0 (140.0 GB free)"),
+        (None, None, "on cuda:0 (free memory unknown)"),
+    ],
 )
-def test_what_to_expect_of_a_gpu(monkeypatch: pytest.MonkeyPatch, free: float | None, words: str) -> None:
+def test_what_to_expect_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, free: float | None, fits: bool | None, words: str
+) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda _: None if free is None else int(free))
-    line = memory.expectation(torch.device("cuda:0"))
-    assert words in line
-    assert "32.5 GB" in line
-    assert "\n" not in line
+    found = memory.expectation(torch.device("cuda:0"))
+    assert found.fits is fits
+    assert words in found.line
+    assert found.line.startswith("LLaDA-2.x mini: 32.5 GB of weights ")
+    assert "\n" not in found.line
+    if free == 48e9:
+        room = int(free) - memory.weight_bytes(MINI, BF16) - memory.WORKING_BYTES
+        assert found.batch == {160: 512, 2048: room // (2048 * 40960), 16384: room // (16384 * 40960)}
+        assert found.line.endswith(f"512 of 160, {found.batch[2048]} of 2,048, 18 of 16,384 tokens")
+    if fits is False:
+        assert found.batch == {}
+    if fits is None:
+        assert found.batch == {160: 8, 2048: 8, 16384: 8}
 
 
-def test_what_to_expect_of_a_cpu() -> None:
-    assert "memory-mapped" in memory.expectation(torch.device("cpu"))
+@pytest.mark.parametrize(("free", "words"), [(60e9, "seconds per token;"), (16e9, "read from the disk")])
+def test_what_to_expect_of_a_cpu(monkeypatch: pytest.MonkeyPatch, free: float, words: str) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda _: int(free))
+    found = memory.expectation(torch.device("cpu"))
+    assert "memory-mapped on the CPU" in found.line
+    assert words in found.line
+    assert found.batch[16384] == min(512, (int(free) - memory.WORKING_BYTES) // (16384 * 40960))
+
+
+def test_apple_memory_is_what_the_driver_recommends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 48 * 10**9)
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 10**9)
+    assert memory.free_bytes(torch.device("mps")) == 47 * 10**9
+    found = memory.expectation(torch.device("mps"))
+    assert found.fits
+    assert "fit on mps (47.0 GB free)" in found.line
+
+
+def test_flash_is_three_times_a_gpu() -> None:
+    assert memory.weight_bytes(FLASH, BF16) / 1e9 == pytest.approx(205.8, abs=0.5)
+
+
+def test_free_memory_of_the_host_is_known() -> None:
+    free = memory.free_bytes(torch.device("cpu"))
+    assert free is None or free > 2**20
 
 
 def test_suggested_batch(model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch) -> None:

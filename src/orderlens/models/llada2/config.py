@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,8 @@ MINI = LLaDA2Config(
     max_positions=32768,
 )
 """The published mini shape (2.0 and 2.1), for benchmarks that draw random weights."""
+FLASH = replace(MINI, hidden_size=4096, n_layers=32, dense_width=9216, expert_width=1024, n_heads=32)
+"""The published flash shape."""
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ where it happens, by halving.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,6 +16,10 @@ from orderlens.models.llada2.config import MINI, LLaDA2Config
 
 WORKING_BYTES = 3 * 2**30
 """Activations, recorded graphs and library workspaces of the largest forward: not for the cache."""
+MAX_BATCH, UNKNOWN_MEMORY_BATCH = 512, 8
+"""Suggested batches: past the first a GPU gains nothing; the second where free memory is unknown."""
+EXAMPLE_LENGTHS = (160, 2048, 16384)
+"""Sequence lengths for which ``doctor`` tells a batch size: the paper's C4 texts, a chat, its longest."""
 
 
 def weight_bytes(config: LLaDA2Config, dtype: torch.dtype) -> int:
@@ -32,6 +37,8 @@ def free_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0] + unused)
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     return _free_host_bytes() if device.type == "cpu" else None
 
 
@@ -48,23 +55,77 @@ def _free_host_bytes() -> int | None:
     return None
 
 
+def suggested_sequences(config: LLaDA2Config, dtype: torch.dtype, free: int | None, tokens_each: int) -> int:
+    """Return how many sequences to decode together given free memory beside the weights (None: unknown)."""
+    if free is None:
+        return UNKNOWN_MEMORY_BATCH
+    return min(MAX_BATCH, sequences_that_fit(config, dtype, free, tokens_each))
+
+
 def sequences_that_fit(config: LLaDA2Config, dtype: torch.dtype, free: int, tokens_each: int) -> int:
     """Return how many sequences of ``tokens_each`` tokens ``free`` bytes can cache, at least 1."""
     each = max(1, tokens_each) * cache_bytes(config, dtype)
     return max(1, (free - WORKING_BYTES) // each)
 
 
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What to expect of a model on a device.
+
+    Attributes:
+        device: the device's name for torch.
+        weights_gb: size of the weights.
+        free_gb: free memory of the device, None where unknown.
+        fits: whether weights and working memory fit, None where unknown.
+        batch: suggested number of sequences for some lengths in tokens; empty where nothing fits.
+        line: all of it in one line.
+    """
+
+    device: str
+    weights_gb: float
+    free_gb: float | None
+    fits: bool | None
+    batch: dict[int, int]
+    line: str
+
+
 def expectation(
-    device: torch.device, config: LLaDA2Config = MINI, dtype: torch.dtype = torch.bfloat16, name: str = "mini"
-) -> str:
-    """Return one line on what to expect of LLaDA-2.x on ``device``."""
+    device: torch.device,
+    config: LLaDA2Config = MINI,
+    dtype: torch.dtype = torch.bfloat16,
+    name: str = "LLaDA-2.x mini",
+) -> Expectation:
+    """Say what to expect of a LLaDA-2.x model on ``device``."""
     needed, free = weight_bytes(config, dtype), free_bytes(device)
-    head = f"LLaDA-2.x {name}: {needed / 1e9:.1f} GB of weights"
+    mapped = device.type == "cpu"  # weights stay in the file, so what is free can hold the cache
+    fits = None if free is None else free >= needed + (0 if mapped else WORKING_BYTES)
+    room = None if free is None else free if mapped else free - needed
+    batch = {} if fits is False and not mapped else _batches(config, dtype, room)
+    line = f"{name}: {needed / 1e9:.1f} GB of weights {_place(device, free, fits)}"
+    if batch:
+        sizes = ", ".join(f"{count} of {tokens:,}" for tokens, count in batch.items())
+        line += f"; sequences at once: {sizes} tokens"
+    free_gb = None if free is None else free / 1e9
+    return Expectation(str(device), needed / 1e9, free_gb, fits, batch, line)
+
+
+def _batches(config: LLaDA2Config, dtype: torch.dtype, room: int | None) -> dict[int, int]:
+    return {
+        tokens: suggested_sequences(config, dtype, room, tokens)
+        for tokens in EXAMPLE_LENGTHS
+        if tokens <= config.max_positions
+    }
+
+
+def _place(device: torch.device, free: int | None, fits: bool | None) -> str:
+    """Say where the weights will be and what that means for speed."""
+    have = "" if free is None else f"{free / 1e9:.1f} GB free"
     if device.type == "cpu":
-        return f"{head}, memory-mapped on the CPU; each step reads the experts it needs (seconds per token)"
-    if free is None:
-        return f"{head} on {device}; free memory unknown"
-    if free < needed + WORKING_BYTES:
-        return f"{head} do not fit on {device} ({free / 1e9:.1f} GB free); use experts='host' or --device cpu"
-    count = sequences_that_fit(config, dtype, free - needed, 160)
-    return f"{head} fit on {device} ({free / 1e9:.1f} GB free) beside {count} sequences of 160 tokens"
+        speed = "seconds per token"
+        speed += "" if fits is not False else " at best: experts are read from the disk at every step"
+        return f"memory-mapped on the CPU ({have or 'free memory unknown'}), {speed}"
+    if fits is None:
+        return f"on {device} (free memory unknown)"
+    if fits:
+        return f"fit on {device} ({have})"
+    return f"do not fit on {device} ({have}): use --device cpu, or load_llada2(…, experts='host')"

@@ -33,7 +33,7 @@ from orderlens.models.llada2.config import (
     read_json,
 )
 from orderlens.models.llada2.engine import Engine
-from orderlens.models.llada2.memory import free_bytes, sequences_that_fit
+from orderlens.models.llada2.memory import free_bytes, suggested_sequences
 from orderlens.models.llada2.roles import IdsOnly, TokenRoles, find_roles
 from orderlens.models.llada2.session import LLaDA2Session
 from orderlens.models.llada2.weights import Weights, published_tensors
@@ -41,8 +41,6 @@ from orderlens.models.loading import LoadOptions
 from orderlens.models.protocol import FloatArray, Tokenizer
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-MAX_BATCH, UNKNOWN_MEMORY_BATCH = 512, 8
-"""Suggested batches: past the first a GPU gains nothing; the second where free memory is unknown."""
 
 
 class LLaDA2Model:
@@ -155,10 +153,9 @@ class LLaDA2Model:
         """Return how many sequences of this length fit in the memory that is free now, at least 1."""
         pool, dtype = self.engine.pool, self.weights.dtype
         free = free_bytes(self.weights.device)
-        if free is None:
-            return UNKNOWN_MEMORY_BATCH
-        free += pool.n_free * pool.nbytes // pool.n_pages
-        return min(MAX_BATCH, sequences_that_fit(self.config, dtype, free, tokens_per_sequence))
+        if free is not None:
+            free += pool.n_free * pool.nbytes // pool.n_pages
+        return suggested_sequences(self.config, dtype, free, tokens_per_sequence)
 
     def release_memory(self) -> None:
         """Give cache memory that no session uses back to the device."""
