@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -148,35 +143,6 @@ def test_fewer_texts_than_wanted_and_no_sweep(tmp_path):
     verdicts = judge_all(studies, tables)
     assert {item.word for item in verdicts} == {"undetermined"}
     assert any("below 6 every verdict" in remark for item in verdicts for remark in item.remarks)
-
-
-WORKER = """
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
-spec = spec_from_file_location("c", sys.argv[1])
-module = module_from_spec(spec)
-spec.loader.exec_module(module)
-from orderlens.replicate.run import decode_all
-decode_all(module.small_plan(batch_size=1), sys.argv[2])
-"""
-
-
-def test_a_killed_replication_resumes_to_the_same_rows(tmp_path):
-    """Kill −9 while stages are being written, then finish and compare with an undisturbed run."""
-    out = tmp_path / "killed"
-    command = [sys.executable, "-c", WORKER, str(HERE / "conftest.py"), str(out)]
-    for stage in ("score", "generate", "sweep"):
-        worker = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        deadline = time.monotonic() + 60
-        while not list((out / "runs" / stage).glob("units/*")) and worker.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        worker.send_signal(signal.SIGKILL)
-        worker.wait()
-    decode_all(small_plan(batch_size=1), out)
-    decode_all(small_plan(batch_size=1), tmp_path / "whole")
-    for name in ("score", "generate", "sweep"):
-        assert rows_of(out, name).equals(rows_of(tmp_path / "whole", name))
 
 
 def test_a_slow_machine_takes_fewer_texts_and_says_so(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 from orderlens.analysis import Options, Study, Table, as_json, beside_paper, render
 from orderlens.analysis.tables import TABLES
 from orderlens.errors import StorageError
-from orderlens.figures.catalogue import Drawn, draw_figures
+from orderlens.figures.catalogue import FIGURES, Drawn, draw_figures
 from orderlens.figures.save import save_data
 from orderlens.metrics.external import CausalEvaluator
 from orderlens.replicate.findings_decoding import decoding_findings
@@ -64,7 +64,8 @@ def write_results(
     studies = open_studies(folder / "runs", evaluator)
     tables = tuple(_explained(table, why_none) for table in build(studies))
     verdicts = tuple(judge_all(studies, tables))
-    drawn = tuple(draw_figures(studies, folder / "figures"))
+    names = [name for name, recipe in FIGURES.items() if recipe.traces in RUNS_OF]
+    drawn = tuple(draw_figures(studies, folder / "figures", names))
     try:
         for table in tables:
             save_table(folder / "tables", table)
