@@ -74,6 +74,9 @@ def test_growing_the_pool_forgets_graphs(graphed: GraphedNetwork) -> None:
     assert torch.equal(graphed.run(packed, 0, store=False), before)
     assert graphed._recorded.keys() == first.keys()
     assert all(graphed._recorded[key] is not first[key] for key in first)
+    graphed.forget()  # what running out of memory asks for
+    assert not graphed._recorded
+    assert torch.equal(graphed.run(packed, 0, store=False), before)
 
 
 def test_large_forwards_run_plainly_and_unpadded(

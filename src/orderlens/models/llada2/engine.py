@@ -68,6 +68,8 @@ class Engine:
     def release(self) -> None:
         """Give back what no session uses, graphs included, before a smaller batch is tried."""
         self.pool.trim()
+        if self._graphs is not None:
+            self._graphs.forget()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -83,13 +83,17 @@ class GraphedNetwork:
         recorded.graph.replay()
         return recorded.hidden_TC
 
+    def forget(self) -> None:
+        """Drop all recorded graphs and the memory they hold."""
+        torch.cuda.synchronize()  # a graph must not be destroyed while it runs
+        self._recorded.clear()
+        self._memory = torch.cuda.graph_pool_handle()
+        self._version = self.pool.version
+
     def _find(self, windows: Windows, store: bool) -> _Recorded | None:
         """Return the graph of this shape, recording it once the shape has come up often enough."""
         if self._version != self.pool.version:
-            torch.cuda.synchronize()  # a graph must not be destroyed while it runs
-            self._recorded.clear()
-            self._memory = torch.cuda.graph_pool_handle()
-            self._version = self.pool.version
+            self.forget()
         splits = self.network.ops.splits(windows.count, windows.longest_start)
         key = (windows.count, windows.width, splits, store)
         self._seen[key] += 1
