@@ -29,8 +29,8 @@ StagesOption = Annotated[
     str | None,
     typer.Option(
         "--stages",
-        help="Comma-separated out of score, measure, generate, sweep, external, results; default: all. "
-        "Several processes may work on one folder at once.",
+        help="Comma-separated out of questions, score, measure, generate, sweep, external, results; "
+        "default: all. Several processes may work on one folder at once.",
     ),
 ]
 DecodeOnlyFlag = Annotated[
@@ -40,6 +40,12 @@ DecodeOnlyFlag = Annotated[
 BatchOption = Annotated[
     int | None,
     typer.Option("--batch-size", help="Texts per work unit; default: 32, or 256 for small models on a GPU."),
+]
+DocsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--docs", help="Also write the results as this Markdown file, pictures in figures/NAME/ beside it."
+    ),
 ]
 PresetOption = Annotated[str, typer.Option("--preset", help="demo, quick (100 texts) or full (1,000).")]
 
@@ -69,6 +75,7 @@ def replicate(
     batch_size: BatchOption = None,
     stages: StagesOption = None,
     decode_only: DecodeOnlyFlag = False,
+    docs: DocsOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
     json: JsonFlag = False,
@@ -77,7 +84,7 @@ def replicate(
     from orderlens.cli.inputs import parse_temperatures
     from orderlens.replicate.plan import choose_evaluator, make_plan
 
-    chosen = parse_stages(stages, decode_only)
+    chosen = parse_stages(stages, decode_only, docs)
     warm = None if temperatures is None else tuple(t for t in parse_temperatures(temperatures) if t > 0)
     plan = make_plan(
         preset,
@@ -89,16 +96,18 @@ def replicate(
         seed=seed,
         batch_size=batch_size,
     )
-    run_plan(plan, out, chosen, as_json=json, device=device, dtype=dtype)
+    run_plan(plan, out, chosen, as_json=json, device=device, dtype=dtype, docs=docs)
 
 
-def parse_stages(text: str | None, decode_only: bool) -> list[str]:
+def parse_stages(text: str | None, decode_only: bool, docs: Path | None = None) -> list[str]:
     """Return the stages that the options ask for."""
     from orderlens.errors import UserInputError
     from orderlens.replicate.run import STAGES, check_stages
 
     asked = STAGES if text is None else [part.strip() for part in text.split(",") if part.strip()]
     chosen = [name for name in check_stages(asked) if not (decode_only and name == "results")]
+    if docs and "results" not in chosen:
+        raise UserInputError("--docs needs the results: leave out --decode-only, or name results in --stages")
     if not chosen:
         raise UserInputError(f"--stages '{text}' leaves nothing to do; choose out of {', '.join(STAGES)}")
     return chosen
@@ -112,6 +121,7 @@ def run_plan(
     as_json: bool,
     device: str | None = None,
     dtype: str | None = None,
+    docs: Path | None = None,
 ) -> None:
     """Run stages of a plan with their progress and print what came out."""
     from orderlens.replicate.run import decode_all, make_results
@@ -126,6 +136,10 @@ def run_plan(
         show_traces(traces, out, as_json=as_json)
         return
     outcome = make_results(out, traces.why_no_scores if traces else None)
+    if docs is not None:
+        from orderlens.replicate.docs_page import write_docs
+
+        write_docs(outcome.results, docs, outcome.notes)
     if as_json:
         print_json(record(outcome, traces))
     else:

@@ -29,9 +29,9 @@ def write_markdown(
         "",
     ]
     lines += ["| # | finding | verdict |", "| --- | --- | --- |"]
-    lines += [f"| {n} | {_cell(item.claim)} | {item.word} |" for n, item in enumerate(verdicts, 1)]
+    lines += [f"| {n} | {cell(item.claim)} | {item.word} |" for n, item in enumerate(verdicts, 1)]
     for place, item in enumerate(verdicts, 1):
-        lines += ["", *_details(place, item)]
+        lines += ["", *verdict_details(place, item)]
     lines += ["", "## Figures", ""]
     lines += [line for item in figures for line in _figure(item)]
     lines += ["## Tables", "", render([beside_paper(table) for table in tables], "markdown")]
@@ -39,7 +39,8 @@ def write_markdown(
     return path
 
 
-def _details(place: int, item: Verdict) -> list[str]:
+def verdict_details(place: int, item: Verdict) -> list[str]:
+    """Return one finding with its verdict, rule, numbers and remarks."""
     return [
         f"### {place}. {item.claim}",
         "",
@@ -58,5 +59,6 @@ def _figure(item: Drawn) -> list[str]:
     return [f"![{item.title}](figures/{best.name})", "", f"*{item.title}.*", ""]
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
+    """Return ``text`` for a table's cell."""
     return text.replace("|", "\\|")

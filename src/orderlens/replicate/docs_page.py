@@ -1,0 +1,111 @@
+"""A finished replication as a page of a repository: Markdown, with its pictures in a folder beside it.
+
+Everything on it comes from the runs; the data set's own text does not appear. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from orderlens.analysis import beside_paper, render
+from orderlens.errors import RunError, StorageError
+from orderlens.figures.catalogue import Drawn
+from orderlens.replicate.markdown import cell, verdict_details
+from orderlens.replicate.page import plan_facts
+from orderlens.replicate.plan import Stored, read_plan
+from orderlens.replicate.results import Results
+from orderlens.replicate.verdicts import OPEN, REFUSED, SUPPORTED, Verdict, Word, summary
+from orderlens.store.folder import open_folder
+from orderlens.store.records import SPEC
+from orderlens.store.specfile import read_spec
+
+PICTURES = (".png", ".svg")
+_GROUPS: tuple[tuple[Word, str], ...] = (
+    (SUPPORTED, "Agrees with the paper"),
+    (REFUSED, "Does not agree"),
+    (OPEN, "Undecided by this run"),
+)
+
+
+def write_docs(results: Results, page: Path, notes: Sequence[str] = ()) -> Path:
+    """Write the page and copy the pictures to ``figures/NAME/`` beside it, NAME being the page's.
+
+    Args:
+        results: what was made of a replication's traces.
+        page: the Markdown file; it is overwritten.
+        notes: what a reader should know besides.
+    """
+    stored = read_plan(results.folder)
+    if stored is None:
+        raise RunError(f"{results.folder} holds no replication")
+    try:
+        pictures = page.parent / "figures" / page.stem
+        pictures.mkdir(parents=True, exist_ok=True)
+        for item in results.figures:
+            for path in item.paths:
+                if path.suffix in PICTURES:
+                    shutil.copyfile(path, pictures / path.name)
+        page.write_text("\n".join(_lines(results, stored, page, notes)) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {page}: {error.strerror or error}") from error
+    return page
+
+
+def _lines(results: Results, stored: Stored, page: Path, notes: Sequence[str]) -> Iterable[str]:
+    yield f"# The paper's experiments on {stored.model['name']}"
+    yield "\nMade by `orderlens replicate`; the rules are in [Replicating the paper](replicate.md).\n"
+    yield from _facts(results.folder, stored, notes)
+    yield f"\n## In short\n\n{summary(results.verdicts)} Intervals are 95 % bootstrap intervals over texts."
+    for word, heading in _GROUPS:
+        yield from _group(heading, [item for item in enumerate(results.verdicts, 1) if item[1].word == word])
+    yield "\n## Figures\n"
+    for drawn in results.figures:
+        yield from _figure(drawn, f"figures/{page.stem}")
+    yield "## Findings one by one"
+    for place, verdict in enumerate(results.verdicts, 1):
+        yield ""
+        yield from verdict_details(place, verdict)
+    yield "\n## Tables\n"
+    yield render([beside_paper(table) for table in results.tables], "markdown")
+
+
+def _facts(folder: Path, stored: Stored, notes: Sequence[str]) -> Iterable[str]:
+    data = stored.data
+    yield f"- {plan_facts(stored.plan)}"
+    yield f"- {data['n_samples']} texts; digest of their tokens `{data['digest']}`."
+    yield f"- Weights: digest `{stored.model['digest']}`. External perplexity: {stored.plan.evaluator}."
+    for machine in sorted({_machine(path.parent) for path in (folder / "runs").glob(f"*/{SPEC}")}):
+        yield f"- Computed on {machine}."
+    yield from (f"- {note}" for note in notes)
+
+
+def _machine(run: Path) -> str:
+    """Return hardware and versions that a run was started with, as far as they are known."""
+    found = read_spec(open_folder(run)).provenance
+    hardware, versions = found.get("hardware") or {}, found.get("versions") or {}
+    device = ", ".join(dict.fromkeys(hardware.get("accelerators") or ())) or hardware.get("processor")
+    return f"{device or 'an unknown machine'} with torch {versions.get('torch') or 'absent'}"
+
+
+def _group(heading: str, members: Sequence[tuple[int, Verdict]]) -> Iterable[str]:
+    yield f"\n### {heading}\n"
+    if not members:
+        yield "None."
+        return
+    yield "| # | finding | first of its numbers |"
+    yield "| --- | --- | --- |"
+    for place, verdict in members:
+        first = (verdict.lines() or [""])[0]
+        yield f"| {place} | {cell(verdict.claim)} ({cell(verdict.where)}) | {cell(first)} |"
+
+
+def _figure(item: Drawn, folder: str) -> Iterable[str]:
+    names = {path.suffix: path.name for path in item.paths}
+    if item.why is not None or ".png" not in names:
+        yield f"{item.title}: not drawn ({item.why or 'no PNG was made'}).\n"
+        return
+    yield f"![{item.title}]({folder}/{names['.png']})\n"
+    vector = f" ([SVG]({folder}/{names['.svg']}))" if ".svg" in names else ""
+    yield f"*{item.title}*{vector}\n"
