@@ -24,7 +24,7 @@ from orderlens.store.reader import Run  # noqa: E402
 from orderlens.tasks.bundled import items, training_documents  # noqa: E402
 
 MAX_BYTES = {"tiny": 27_000_000, "tiny-ar": 13_000_000}
-FORCED_NATS = (-4.496, -5.131)
+FORCED_NATS = (-4.377, -5.115)
 """log P/n of 32 tokens after 32 of prompt, first two passages, forced order, float32 on a CPU."""
 
 
@@ -82,8 +82,8 @@ def test_orders_disagree_far_beyond_rounding(scored: Run) -> None:
     assert (frame["forced-ar"] - frame["oracle-min-q"]).mean() > 0.05  # rounding moves log P/n by under 1e-5
 
 
-def test_an_easy_word_problem_is_answered_with_its_number() -> None:
-    tasks = items("arith", "test", 2, level=1)
+def test_easy_word_problems_are_answered_with_numbers_and_some_are_right() -> None:
+    tasks = items("arith", "test", 12, level=1)
     prompts = [Sample(id=item["id"], prompt=item["prompt"]) for item in tasks]
     outputs = ol.generate("tiny", prompts, ["forced-ar"], max_new_tokens=48).outputs().to_arrow()
     texts = dict(zip(outputs["sample_id"].to_pylist(), outputs["text"].to_pylist(), strict=True))
@@ -112,7 +112,7 @@ def test_evaluator_does_not_depend_on_the_batch(evaluator: CausalEvaluator) -> N
         assert np.allclose(evaluator.token_logprobs([pair])[0], values, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("task", "digest"), [("arith", "a80a1ad752ffdb95"), ("choice", "5074241ae14a7e54")])
+@pytest.mark.parametrize(("task", "digest"), [("arith", "a80a1ad752ffdb95"), ("choice", "49e8960eef436f52")])
 def test_training_documents_are_those_the_weights_were_trained_on(task: str, digest: str) -> None:
     documents = itertools.islice(training_documents(task, 0), 6000)
     assert hashlib.sha256("\0".join(documents).encode()).hexdigest()[:16] == digest

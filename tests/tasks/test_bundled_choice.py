@@ -199,3 +199,20 @@ def test_wording_varies():
 def test_articles_agree_with_the_next_word():
     for item in ITEMS:
         assert not re.search(r"\b[Aa] [aeiou]|\b[Aa]n [^aeiou]", item["question"] + item["solution"]), item
+
+
+def test_solutions_name_the_option_beside_its_letter():
+    for item in ITEMS:
+        closing = f"The option is {item['options'][item['answer_index']]} ({item['answer']})."
+        assert item["solution"].endswith(f"{closing}\nAnswer: {item['answer']}")
+
+
+def test_drills_name_every_option_by_the_letter_it_is_shown_with():
+    documents = list(itertools.islice(bundled.training_documents("choice", 5), 2000))
+    drills = [text for text in documents if text.startswith("Question: Which letter does each option have?")]
+    assert len(drills) / len(documents) == pytest.approx(bundled.DRILL_SHARE, abs=0.04)
+    for text in drills:
+        shown = dict(re.findall(r"^([A-D])\. (.+)$", text, re.MULTILINE))
+        named = {letter: option for option, letter in re.findall(r"The option is (.+?) \(([A-D])\)\.", text)}
+        assert len(named) == 4
+        assert named == shown

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any, Literal
 
@@ -22,17 +23,24 @@ TASKS: dict[str, Callable[[Random, int], Problem]] = {"arith": arith.problem, "c
 LEVELS = (1, 2, 3)
 LETTERS = "ABCD"
 _TEST_SHARE = 8  # one key in eight belongs to the test split
+DRILL_SHARE = 0.25
+"""Training documents of `choice` that only practise naming options by their letters.
+
+A model of this size works the question out long before it learns, from one letter per document, which letter
+stands before the option it arrived at.
+"""
 
 
 def training_documents(task: str, seed: int, start: int = 0) -> Iterator[str]:
-    """Yield training documents without end: the test-time prompt followed by the worked solution.
+    """Yield training documents without end: the test-time prompt followed by the worked solution, or a drill.
 
     Document i depends only on (task, seed, i), so a resumed run passes ``start`` and goes on exactly.
     """
     make, index = _maker(task), start
     while True:
         rng = _stream(task, "document", seed, index)
-        yield document(_item(task, _draw(make, rng, "train", rng.choice(LEVELS))))
+        problem = _draw(make, rng, "train", rng.choice(LEVELS))
+        yield _drill(problem, rng) if _drilled(problem, rng) else document(_item(task, problem))
         index += 1
 
 
@@ -114,7 +122,7 @@ def _item(task: str, problem: Problem) -> Item:
         "options": list(problem.options),
         "answer": LETTERS[index],
         "answer_index": index,
-        "solution": f"{problem.solution}\nAnswer: {LETTERS[index]}",
+        "solution": f"{problem.solution} {_named(problem, index)}\nAnswer: {LETTERS[index]}",
         "level": problem.level,
         "facts": problem.facts,
         "query": problem.query,
@@ -124,3 +132,18 @@ def _item(task: str, problem: Problem) -> Item:
 def _prompt(problem: Problem) -> str:
     options = [f"{letter}. {text}" for letter, text in zip(LETTERS, problem.options, strict=False)]
     return "\n".join([f"Question: {problem.question}", *options, "Solution:"])
+
+
+def _named(problem: Problem, index: int) -> str:
+    return f"The option is {problem.options[index]} ({LETTERS[index]})."
+
+
+def _drilled(problem: Problem, rng: Random) -> bool:
+    return bool(problem.options) and rng.random() < DRILL_SHARE
+
+
+def _drill(problem: Problem, rng: Random) -> str:
+    """Return a document that names every option of the problem by its letter; its question is left out."""
+    prompt = _prompt(replace(problem, question="Which letter does each option have?"))
+    places = rng.sample(range(len(problem.options)), len(problem.options))
+    return " ".join([prompt, *(_named(problem, place) for place in places)])
