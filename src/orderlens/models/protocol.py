@@ -74,7 +74,8 @@ class HiddenRows:
         valid_vocab: rows of ``unembed_VD`` at or past this index are padding and are never computed.
         reduce: the model's own fused reduction for this device, or None for the plain chunked one. Called as
             ``reduce(hidden_RD, unembed_VD, excluded=…, valid_vocab=…, eos_ids=…, targets_R=…)``; returns the
-            top tokens [R] and the columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6].
+            top tokens [R] and the columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6]. It
+            may have an attribute ``draw`` for draws at a temperature: see ``decode.head_torch.draw_stats``.
     """
 
     hidden_RD: Any
