@@ -10,7 +10,6 @@ is that of the option they named. `letters` counts the letters given.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections import Counter, defaultdict
 from typing import Any
@@ -20,19 +19,9 @@ from scipy.stats import binomtest
 from orderlens.evaluation.summary import latest_verdicts
 from orderlens.store.reader import Run, open_run
 from orderlens.tasks.bundled import LETTERS, items
+from orderlens.tasks.named_option import last_named
 
 Rows = list[dict[str, Any]]
-
-
-def named_option(text: str, options: list[str]) -> str | None:
-    """Return the letter of the option that the solution, without its "Answer:" line, names last."""
-    solution = text.split("\nAnswer:", maxsplit=1)[0]
-    ends = {
-        letter: max(match.end() for match in found)
-        for letter, option in zip(LETTERS, options, strict=False)
-        if (found := list(re.finditer(rf"(?<![\w-]){re.escape(option)}(?![\w-])", solution)))
-    }
-    return max(ends, key=lambda letter: ends[letter]) if ends else None
 
 
 def rows_of(run: Run) -> Rows:
@@ -43,8 +32,8 @@ def rows_of(run: Run) -> Rows:
     documents = {item["id"]: item for item in items("choice", "test", len({r["sample_id"] for r in chosen}))}
     for row in chosen:
         if (document := documents.get(row["sample_id"])) is not None:
-            named = named_option(texts[row["sample_id"], row["order"]], document["options"])
-            row |= {"named": named, "gold": document["answer"]}
+            named = last_named(texts[row["sample_id"], row["order"]], document["options"])
+            row |= {"named": None if named is None else LETTERS[named], "gold": document["answer"]}
     return rows
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from orderlens.tasks.bundled import items
 from orderlens.tasks.graders import NUMBER_GRADER, grade_number
 from orderlens.tasks.mmlu_pro import letter_graders
+from orderlens.tasks.named_option import NAMED_GRADER, grade_named
 from orderlens.tasks.protocol import Document, Grader
 from orderlens.tasks.sources import read_docs
 from orderlens.tasks.verdict import Verdict
@@ -59,4 +60,8 @@ def grade_golden(doc: Document, response: object) -> Verdict:
 ARITH = BundledTask(
     "arith", "generated word problems with 1 to 3 steps; no files needed", {NUMBER_GRADER: grade_golden}
 )
-CHOICE = BundledTask("choice", "generated four-way questions; no files needed", letter_graders())
+CHOICE = BundledTask(
+    "choice",
+    "generated four-way questions; no files needed",
+    {**letter_graders(), NAMED_GRADER: grade_named},
+)
