@@ -99,11 +99,8 @@ def test_where_the_work_is_done_may_change(tmp_path):
         kept_plan(tmp_path, replace(plan, data="here/other.jsonl"))
 
 
-@pytest.mark.parametrize(
-    ("model", "device", "size"), [("tiny", "cuda", 256), ("tiny", "cpu", 32), ("hf:o/n", "cuda", 32)]
-)
-def test_a_gpu_gets_more_texts_at_once(model, device, size):
-    assert device_batch(model, device) == size
+def test_a_gpu_gets_more_texts_at_once():
+    assert device_batch("cuda") > device_batch("cpu")
 
 
 def test_a_damaged_plan_is_named(tmp_path):

@@ -37,10 +37,6 @@ DecodeOnlyFlag = Annotated[
     bool,
     typer.Option("--decode-only", help="Stop after the last forward pass; make the results later, anywhere."),
 ]
-BatchOption = Annotated[
-    int | None,
-    typer.Option("--batch-size", help="Texts per work unit; default: 32, or 256 for small models on a GPU."),
-]
 DocsOption = Annotated[
     Path | None,
     typer.Option(
@@ -72,7 +68,7 @@ def replicate(
     ] = None,
     evaluator: EvaluatorOption = "auto",
     seed: opt.SeedOption = 0,
-    batch_size: BatchOption = None,
+    batch_size: opt.BatchOption = None,
     stages: StagesOption = None,
     decode_only: DecodeOnlyFlag = False,
     docs: DocsOption = None,

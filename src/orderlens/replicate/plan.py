@@ -43,6 +43,7 @@ class Plan:
         data: file or built-in name.
         n_sequences: texts wanted, chosen by hash of their id.
         questions: bundled questions that are answered besides; short answers end early, with EOS.
+        answer_tokens: tokens generated after a question.
         budget_s: seconds of decoding after which stages take fewer texts of the list; 0 is no limit.
         prefix_tokens: tokens of prompt.
         target_tokens: tokens scored, and generated.
@@ -56,7 +57,7 @@ class Plan:
         circulation_pairs: adjacent swaps per measured text and order.
         evaluator: autoregressive evaluator of external perplexity.
         seed: of the token draws at T > 0.
-        batch_size: texts per work unit; 0 takes ``device_batch``'s choice.
+        batch_size: texts per work unit; 0 leaves the choice to the model, or to ``device_batch``.
     """
 
     preset: str
@@ -64,6 +65,7 @@ class Plan:
     data: str
     n_sequences: int
     questions: int = 0
+    answer_tokens: int = 40
     budget_s: float = 0.0
     prefix_tokens: int = 32
     target_tokens: int = 128
@@ -83,6 +85,7 @@ class Plan:
         for name, least in (
             ("n_sequences", 1),
             ("questions", 0),
+            ("answer_tokens", 1),
             ("prefix_tokens", 0),
             ("target_tokens", 1),
             ("batch_size", 0),
@@ -144,9 +147,9 @@ def choose_evaluator(wanted: str, model: str) -> str:
     return DEFAULT_EVALUATOR if model.startswith("hf:") else OFFLINE_EVALUATOR
 
 
-def device_batch(model: str, device: str) -> int:
-    """Return how many texts to decode together: enough to fill a GPU, where the model is small."""
-    return GPU_BATCH if device == "cuda" and not model.startswith("hf:") else CPU_BATCH
+def device_batch(device: str) -> int:
+    """Return how many texts of a small model to decode together: enough to fill a GPU."""
+    return GPU_BATCH if device == "cuda" else CPU_BATCH
 
 
 def make_plan(preset: str, model: str, data: str, **changes: Any) -> Plan:
@@ -192,7 +195,7 @@ def read_plan(folder: Path) -> Stored | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         given = {name: _tuples(value) for name, value in found["plan"].items() if name in known}
-        return Stored(Plan(**given), dict(found["data"]), dict(found["model"]), dict(found["sizes"]))
+        return Stored(Plan(**given), dict(found["data"]), dict(found["model"]), dict(found.get("sizes", {})))
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged ({error}); choose a new folder") from None
 

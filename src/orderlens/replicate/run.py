@@ -182,9 +182,9 @@ def check_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[s
 def _open_bench(stored: Stored | None, plan: Plan, model: Model, folder: Path, show: Show) -> Bench:
     loaded = api.prepare_model(model, plan.block_size)
     chosen = stored.plan if stored else plan
-    if not chosen.batch_size:
+    if not chosen.batch_size and not hasattr(loaded, "suggested_batch"):
         device = str(getattr(getattr(loaded, "device", None), "type", "cpu"))
-        chosen = replace(chosen, batch_size=device_batch(chosen.model, device))
+        chosen = replace(chosen, batch_size=device_batch(device))
     rule = SplitRule(chosen.prefix_tokens, chosen.target_tokens)
     data = load_samples(plan.data, loaded.tokenizer, rule, limit=chosen.n_sequences, choose_by_hash=True)
     return Bench(chosen, loaded, data, folder / "runs", show)

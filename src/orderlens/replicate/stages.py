@@ -61,7 +61,7 @@ class Bench:
         """Arguments that ``score`` and ``generate`` share."""
         return {
             "block_size": self.plan.block_size,
-            "batch_size": self.plan.batch_size,
+            "batch_size": self.plan.batch_size or None,
             "data_record": self.data_record(),
         }
 
@@ -84,8 +84,9 @@ def _questions(bench: Bench) -> None:
         asked = load_passages("qa")[: bench.plan.questions]
         samples = [Sample(item.id, item.prompt) for item in asked]
         data = LoadedData(samples, "questions", len(samples), 0)
-        decode = replace(bench, data=data)
-        _decode(decode, "questions", "answering questions at T = 0", bench.plan.generate_orders, (0.0,))
+        plan = replace(bench.plan, target_tokens=bench.plan.answer_tokens)
+        asking = replace(bench, plan=plan, data=data)
+        _decode(asking, "questions", "answering questions at T = 0", plan.generate_orders, (0.0,))
 
 
 def _generate(bench: Bench) -> None:
@@ -145,7 +146,7 @@ def _measure(bench: Bench) -> None:
         return tables
 
     with bench.show("measuring the noise floor") as bar:
-        size = min(plan.batch_size, 8)
+        size = min(plan.batch_size or MEASURED_AT_ONCE, MEASURED_AT_ONCE)
         api.run_units(
             api.cut_units(samples, size),
             work,
@@ -172,6 +173,8 @@ def _tokens(bench: Bench) -> None:
         execute(writer, {"tokens": ids}, work)
 
 
+MEASURED_AT_ONCE = 8
+"""Texts per work unit when the noise floor is measured."""
 MODEL_STAGES: dict[str, Callable[[Bench], None]] = {
     "questions": _questions,
     "score": _score,
