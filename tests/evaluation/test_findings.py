@@ -121,6 +121,16 @@ def test_too_few_answers_decide_nothing() -> None:
     assert "fewer than 20" in Reading(tuple(few_right)).text()
 
 
+def test_where_nothing_is_right_accuracies_are_not_compared() -> None:
+    """Differences of exactly 0 with no width would otherwise pass for proven equality."""
+    frame = simulate_study(200, seed=4).assign(correct=False)
+    found = find(frame, HOW, null_reps=20)
+    names = {item.name for item in found}
+    assert "random-higher-var" in names
+    assert not names & {"structured-better", "structured-alike", "low-var-in-halves", "min-v-near-best"}
+    assert "too few right" in Reading(tuple(found)).text()
+
+
 def test_every_bare_association_says_what_the_controls_leave(
     mean_only: list[Finding], var_matters: list[Finding]
 ) -> None:
@@ -179,7 +189,4 @@ def test_a_task_without_a_single_verdict_is_left_open() -> None:
     found = find(pd.concat([graded, bare.assign(correct=None)]), HOW, {"ungraded": 25.0}, null_reps=20)
     words_of = {line.word for item in found if item.task == "ungraded" for line in item.lines}
     assert words_of == {OPEN}
-    assert (
-        "ungraded: correct answers have lower Var in 0 of 4 orders (4 open)"
-        in Reading(tuple(found)).headlines()[1]
-    )
+    assert "ungraded: too few right or too few wrong answers" in Reading(tuple(found)).headlines()[1]

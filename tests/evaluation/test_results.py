@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -68,6 +69,13 @@ def test_the_plane_holds_averages_and_single_seeds(study: Study, frame: pd.DataF
     levels = {item["task"]: item["guessing"] for item in accuracy_var.data(study)["tasks"]}
     assert levels["letters"] == 25.0
     assert np.isnan(levels["sums"])
+
+
+def test_named_options_have_no_known_level_of_guessing(study: Study) -> None:
+    verdicts = study.verdicts.assign(grader="named-option")
+    other = SimpleNamespace(verdicts=verdicts, run=study.run)
+    assert accuracy_var.guessing_levels(cast(Study, other)) == {}
+    assert accuracy_var.guessing_levels(study)["letters"] == 25.0
 
 
 def test_bins_cover_every_sample_once(study: Study, frame: pd.DataFrame) -> None:

@@ -29,7 +29,7 @@ from orderlens.evaluation.evidence import (
     flipped,
     shifted,
 )
-from orderlens.evaluation.findings_orders import order_findings
+from orderlens.evaluation.findings_orders import MIN_EACH, order_findings
 from orderlens.evaluation.predictors import (
     Cell,
     auroc_lead,
@@ -39,8 +39,6 @@ from orderlens.evaluation.predictors import (
     var_effect,
 )
 
-MIN_EACH = 20
-"""Correct and incorrect samples that a cell needs before anything is said about it."""
 SMALL_RHO, SMALL_ODDS, SMALL_AUROC = 0.05, 0.1, 0.01
 """Effects below these are of no interest: rank correlation, log-odds per standard deviation, AUROC."""
 

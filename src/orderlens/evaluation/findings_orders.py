@@ -31,6 +31,9 @@ from orderlens.metrics.segments import FloatArray, divide
 
 MIN_ITEMS = 50
 """Items below which orders are not compared: intervals of so few would be too rough."""
+MIN_EACH = 20
+"""Correct and incorrect answers that a cell needs before anything is said about it, and that all orders need
+together before their accuracies are compared."""
 ALIKE_PP, CLOSE_PP, SMALL_PP = 1.6, 2.0, 1.0
 """Percentage points: the paper's bands of structured orders and of min-V, and what is too small to count."""
 
@@ -40,32 +43,37 @@ def order_findings(task: str, rows: pd.DataFrame, how: Resampling, null_reps: in
     graded = finite_rows(graded_rows(rows)[0], ("mean", "var", "n"))
     if graded["item_id"].nunique() < MIN_ITEMS:
         return []
-    out = tiers(task, pool_seeds(graded), how)
+    out = higher_var(task, pool_seeds(graded), how)
+    right = int(graded["correct"].sum())
+    if min(right, len(graded) - right) < MIN_EACH:
+        return out
+    out += tiers(task, pool_seeds(graded), how)
     if graded["order"].nunique() > 1:
         out += [halves(task, graded, how), beyond_the_mean(task, graded, how, null_reps)]
         out += choosing(task, graded, how)
     return out
 
 
+def higher_var(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
+    """Is Var higher under random orders, item by item?"""
+    var, tier, chance = _by_tier(graded, "var")
+    if not (tier and chance):
+        return []
+    difference = _paired(var[chance].mean(axis=1) - var[tier].mean(axis=1), how)
+    claim = "Random orders have higher Var than structured ones on the same items."
+    line = Line.judged("", [Check("Var(random) − Var(structured)", difference)])
+    return [Finding("random-higher-var", task, claim, (line,))]
+
+
 def tiers(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
-    """Structured orders against random ones, and among each other, item by item."""
-    right, var = (
-        graded.pivot_table(index="item_id", columns="order", values=name, aggfunc="mean", sort=False)
-        for name in ("correct", "var")
-    )
-    tier = [order for order in right.columns if is_structured(str(order))]
-    chance = [order for order in right.columns if base_name(str(order)) == "random"]
+    """Accuracy of structured orders against random ones, and among each other, item by item."""
+    right, tier, chance = _by_tier(graded, "correct")
     out = []
     if tier and chance:
         better = 100 * (right[tier].mean(axis=1) - right[chance].mean(axis=1))
         check = Check("structured − random (pp)", _paired(better, how), SMALL_PP, 2)
         claim = "The structured orders answer more items correctly than random orders."
         out.append(Finding("structured-better", task, claim, (Line.judged("", [check]),)))
-        check = Check(
-            "Var(random) − Var(structured)", _paired(var[chance].mean(axis=1) - var[tier].mean(axis=1), how)
-        )
-        claim = "Random orders have higher Var than structured ones on the same items."
-        out.append(Finding("random-higher-var", task, claim, (Line.judged("", [check]),)))
     if len(tier) > 1:
         lines = [
             alike(f"{first} against {second}", _paired(100 * (right[first] - right[second]), how))
@@ -74,6 +82,13 @@ def tiers(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
         claim = f"The structured orders are equally accurate (within {ALIKE_PP:g} pp)."
         out.append(Finding("structured-alike", task, claim, tuple(lines)))
     return out
+
+
+def _by_tier(graded: pd.DataFrame, value: str) -> tuple[pd.DataFrame, list[str], list[str]]:
+    """Return a table of items by orders, and which orders are structured and which random."""
+    wide = graded.pivot_table(index="item_id", columns="order", values=value, aggfunc="mean", sort=False)
+    tier = [order for order in wide.columns if is_structured(str(order))]
+    return wide, tier, [order for order in wide.columns if base_name(str(order)) == "random"]
 
 
 def alike(where: str, difference: Estimate) -> Line:

@@ -103,6 +103,10 @@ def _texts(lines: Iterable[Line]) -> list[str]:
 
 
 def _headline(task: str, found: Mapping[str, Finding]) -> str:
+    if not any(line.checks for line in found["lower-when-correct"].lines):
+        return (
+            f"{task}: too few right or too few wrong answers under every order to learn anything about Var."
+        )
     parts = []
     if (guess := found.get("beats-guessing")) and not guess.at(SUPPORTED):
         parts.append(

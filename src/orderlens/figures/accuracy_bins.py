@@ -62,6 +62,16 @@ def _panel(panel: Axes, task: Mapping[str, Any]) -> None:
         panel.errorbar(x, y, yerr=error, elinewidth=0.8, **look_of)
         lowest += x
     if lowest and min(lowest) > 0 and max(lowest) > 5 * min(lowest):
-        panel.set_xscale("log")
+        _log_axis(panel)
     panel.set_xlabel("content Var(log q)")
     panel.set_ylabel("accuracy (%)")
+
+
+def _log_axis(panel: Axes) -> None:
+    """A logarithmic axis with few plain numbers: a decade or less leaves no room for powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())

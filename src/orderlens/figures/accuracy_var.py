@@ -47,15 +47,20 @@ def _point(cell: Cell) -> dict[str, Any]:
 
 
 def guessing_levels(study: Study) -> dict[str, float]:
-    """Return the accuracy (%) of guessing per task whose documents list options."""
-    from orderlens.evaluation.predictors import guessing_level
+    """Return the accuracy (%) of guessing per task whose documents list options and whose grader reads one.
 
+    What guessing gives under the rule that reads named options is not known: some are easy to rule out.
+    """
+    from orderlens.evaluation.predictors import guessing_level
+    from orderlens.tasks.named_option import NAMED_GRADER
+
+    named = set(study.verdicts.loc[study.verdicts["grader"] == NAMED_GRADER, "task"].astype(str))
     if "documents" not in study.run.tables:
         return {}
     documents: dict[str, list[dict[str, Any]]] = {}
     for row in study.run.table("documents").to_arrow().to_pylist():
         documents.setdefault(str(row["task"]), []).append(json.loads(row["document"]))
-    return {task: guessing_level(found) for task, found in documents.items()}
+    return {task: guessing_level(found) for task, found in documents.items() if task not in named}
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
