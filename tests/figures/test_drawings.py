@@ -82,6 +82,7 @@ def tokens():
     ]
     example = {
         "rule": "nearest to left-to-right",
+        "block": 0,
         "sample_id": "qa-01",
         "spearman_content": 0.98,
         "eos_cascade": 1,

@@ -19,6 +19,7 @@ def path(sample, offsets, eos=(), special=()):
         BlockPath(
             sample,
             "max-prob",
+            0,
             offsets,
             offsets + 10,
             np.full(len(offsets), -0.5),
@@ -37,9 +38,8 @@ LATE = path("late", [*range(8), 11, 10, 9, 8], eos=range(8, 12))
 
 
 def names(shapes):
-    return {
-        rule: None if found is None else found.path.sample_id for rule, found in unmask.choose(shapes).items()
-    }
+    chosen = unmask.choose(shapes, [shape for shape in shapes if shape.path.eos.any()])
+    return {rule: None if found is None else found.path.sample_id for rule, found in chosen.items()}
 
 
 def test_each_rule_finds_its_text_whatever_the_order_of_the_run():
@@ -85,6 +85,18 @@ def test_tokens_come_in_text_order_with_their_steps_kinds_and_texts(by_hand):
     assert [token["kind"] for token in example["tokens"]] == ["content", "special", "content", "eos"]
     assert [token["step"] for token in example["tokens"]] == [0, 2, 3, 1]
     assert [token["logq"] for token in example["tokens"]] == pytest.approx([-0.1, -0.3, -0.4, -0.2])
+
+
+def test_the_eos_rules_look_at_the_block_in_which_a_text_ends(by_hand):
+    """A text of two blocks whose first is all content and whose second is sealed from the right."""
+    eos = by_hand.EOS
+    path, tokens = [0, 1, 2, 3, 7, 6, 5, 4], [5, 6, 7, 8, 9, eos, eos, eos]
+    trace = by_hand.trace("a", "max-prob", path, tokens, [-0.1] * 8, temperature=0.0, block_size=4)
+    found = {item["rule"]: item for item in unmask.data(by_hand.study_of([trace]))["examples"]}
+    assert found["nearest to left-to-right"]["block"] == 0
+    strong = found["strongest EOS cascade"]
+    assert (strong["block"], strong["eos_cascade"], strong["content_resumes"]) == (1, 3, 3)
+    assert [token["kind"] for token in strong["tokens"]] == ["content", "eos", "eos", "eos"]
 
 
 def test_a_run_without_the_order_is_named(scored):

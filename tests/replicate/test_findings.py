@@ -131,7 +131,8 @@ def decoded(max_prob_path, max_prob_tokens, random_logq):
         ]
         path = rng.permutation(8)
         traces.append(reveals(name, "random", path, CONTENT, random_logq - jitter, seed=0, temperature=0.0))
-    return {item.name: item for item in decoding_findings(study_of(traces))}
+    study = study_of(traces)
+    return {item.name: item for item in decoding_findings(study, study)}
 
 
 WIDE = np.array([-0.1, -4.0] * 4)

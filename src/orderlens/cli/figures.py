@@ -28,13 +28,13 @@ def figures(
     """Draw figures from runs, each with its data as JSON beside it; no model is needed."""
     from orderlens.errors import UndefinedFigureError
     from orderlens.figures.catalogue import draw_figures, recipe
-    from orderlens.replicate.open_runs import study_of
+    from orderlens.replicate.open_runs import studies_of
 
     names = None if figure is None else [name.strip() for name in figure.split(",") if name.strip()]
     for name in names or ():
         recipe(name)
     drawn = draw_figures(
-        study_of(runs), out, names, [part.strip() for part in formats.split(",") if part.strip()]
+        studies_of(runs), out, names, [part.strip() for part in formats.split(",") if part.strip()]
     )
     if json:
         print_json([{"name": i.name, "files": [str(path) for path in i.paths], "why": i.why} for i in drawn])

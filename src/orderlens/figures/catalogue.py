@@ -37,7 +37,7 @@ class FigureModule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Where a figure's code is, what it shows, and which traces it needs: score, generate or sweep."""
+    """Where a figure's code is, what it shows, and its traces: score, generate, ending (EOS) or sweep."""
 
     module: str
     title: str
@@ -53,7 +53,7 @@ FIGURES: dict[str, Recipe] = {
     "lorenz": Recipe("lorenz", "Lorenz curves of self-information in block 0 (Fig. 1b)", "score"),
     "coherence": Recipe("coherence", "Dependence of log P on the order, beside the noise floor", "score"),
     "reveal-order": Recipe("reveal_order", "Where each order is at each step of block 0", "generate"),
-    "unmask": Recipe("unmask", "Reveal numbers over the tokens of four texts (Fig. 2)", "generate"),
+    "unmask": Recipe("unmask", "Reveal numbers over the tokens of four texts (Fig. 2)", "ending"),
     "temperature": Recipe("temperature", "Greedy decoding against sampling (Fig. S1)", "sweep"),
     "jensen": Recipe("jensen", "Uniform spreading: fitted noise and the cost of uneven confidence", "score"),
 }
@@ -92,7 +92,7 @@ def draw_figures(
     """Draw figures into ``folder``, each with its data beside it; those the run cannot fill say why.
 
     Args:
-        studies: one study, or the study for each kind of traces (score, generate, sweep).
+        studies: one study, or the study for each kind of traces (score, generate, ending, sweep).
         folder: where the files go.
         names: which figures; all by default.
         formats: picture formats; all by default.
@@ -104,7 +104,8 @@ def draw_figures(
         item = recipe(name)
         study = studies.get(item.traces) if isinstance(studies, Mapping) else studies
         if study is None:
-            out.append(Drawn(name, item.title, why=f"there are no '{item.traces}' traces"))
+            wanted = "generate" if item.traces == "ending" else item.traces
+            out.append(Drawn(name, item.title, why=f"there are no '{wanted}' traces"))
             continue
         module = item.load()
         try:

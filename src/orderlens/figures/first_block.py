@@ -1,8 +1,8 @@
-"""The first block of every generated text, reveal by reveal: what the order pictures are made of."""
+"""One block of every generated text, reveal by reveal: what the order pictures are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BlockPath:
-    """Block 0 of one trace in reveal order, n reveals.
+    """One block of one trace in reveal order, n reveals.
 
     Attributes:
         sample_id: whose text it is.
         order: the order's label.
+        block: which block, from 0.
         offsets: places counted from the block's first decoded position [n].
         tokens: revealed token ids [n].
         logq: their log-probabilities [n].
@@ -31,6 +32,7 @@ class BlockPath:
 
     sample_id: str
     order: str
+    block: int
     offsets: IntArray
     tokens: IntArray
     logq: FloatArray
@@ -45,6 +47,17 @@ class BlockPath:
 
 def first_blocks(study: Study, orders: Collection[str] | None = None) -> list[BlockPath]:
     """Return block 0 of the texts decoded at the study's temperature, the first seed of each order."""
+    return _blocks(study, orders, lambda _block, _eos: 0)
+
+
+def ending_blocks(study: Study, orders: Collection[str] | None = None) -> list[BlockPath]:
+    """Return the first block that holds an EOS, of the texts that have one."""
+    return _blocks(study, orders, lambda block, eos: int(block[eos].min()) if eos.any() else None)
+
+
+def _blocks(
+    study: Study, orders: Collection[str] | None, which: Callable[[IntArray, BoolArray], int | None]
+) -> list[BlockPath]:
     frame = study.decoded
     if orders is not None:
         frame = frame[frame["order"].isin(list(orders))]
@@ -53,18 +66,26 @@ def first_blocks(study: Study, orders: Collection[str] | None = None) -> list[Bl
     out = []
     columns = ["block", "position", "token_id", "logq"]
     for row, traces, rows in picked_traces(study.run, study.samples, chosen.index, columns):
-        inside = traces.columns["block"][rows] == 0
-        position = traces.columns["position"][rows][inside]
-        eos, content = traces.eos[rows][inside], traces.content[rows][inside]
+        found = {name: traces.columns[name][rows] for name in columns}
+        wanted = which(found["block"], traces.eos[rows])
+        inside = found["block"] == wanted
+        if wanted is None or not inside.any():
+            continue
+        eos, content, position = (
+            traces.eos[rows][inside],
+            traces.content[rows][inside],
+            found["position"][inside],
+        )
         out.append(
             BlockPath(
                 str(chosen.loc[row, "sample_id"]),
                 str(chosen.loc[row, "order"]),
-                position - position.min() if len(position) else position,
-                traces.columns["token_id"][rows][inside],
-                traces.columns["logq"][rows][inside].astype(np.float64),
+                wanted,
+                position - position.min(),
+                found["token_id"][inside],
+                found["logq"][inside].astype(np.float64),
                 eos,
                 ~eos & ~content,
             )
         )
-    return [item for item in out if len(item.offsets)]
+    return out

@@ -142,7 +142,7 @@ def _heading(panel: Axes, letter: str, item: Mapping[str, Any], top: float) -> N
             facts.append(f"cascade of {item['eos_cascade']} from step {start + 1:.0f}")
             if math.isfinite(resumes):
                 facts.append(f"content resumes at step {resumes + 1:.0f}")
-        text = f"{item['sample_id']}: " + ", ".join(facts)
+        text = f"{item['sample_id']}, block {item['block']}: " + ", ".join(facts)
     panel.text(
         WIDTH_TEXT - _MARGIN,
         top + 0.1,
@@ -158,7 +158,9 @@ def _heading(panel: Axes, letter: str, item: Mapping[str, Any], top: float) -> N
 def _legend(panel: Axes, data: Mapping[str, Any]) -> None:
     from matplotlib.patches import Rectangle
 
-    title = f"{order_label(data['order'])}, block 0, T = {real(data['temperature']):g}: circles count reveals"
+    title = (
+        f"{order_label(data['order'])}, T = {real(data['temperature']):g}: circles count a block's reveals"
+    )
     panel.text(_MARGIN, 0.15, title, fontsize=7.5, va="center")
     left = WIDTH_TEXT - _MARGIN - sum(_legend_width(kind) for kind in KINDS.values()) + _LEGEND_GAP
     for kind in KINDS.values():

@@ -1,7 +1,8 @@
-"""Fig. 2: reveal numbers over the tokens of block 0, for four texts chosen by rule.
+"""Fig. 2: reveal numbers over the tokens of a block, for four texts chosen by rule.
 
-The rules look at one order's paths (max-prob) and always pick the same texts from the same run. Tokens are
-shown by the text stored in the run's ``tokens`` table, or by id where there is none.
+The rules look at one order's paths (max-prob) and always pick the same texts from the same run: at block 0,
+and for the EOS rules at the block in which a text ends. Tokens are shown by the text stored in the run's
+``tokens`` table, or by id where there is none.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orderlens.errors import UndefinedFigureError, UnknownNameError
-from orderlens.figures.first_block import BlockPath, first_blocks
+from orderlens.figures.first_block import BlockPath, ending_blocks, first_blocks
 from orderlens.metrics.order_shape import EosCascade, eos_cascade, spearman_l2r
 
 if TYPE_CHECKING:
@@ -74,21 +75,27 @@ def data(study: Study, order: str = ORDER) -> dict[str, Any]:
         raise UndefinedFigureError(f"the run holds no texts generated with order '{order}'")
     pieces = token_pieces(study)
     examples = []
-    for rule, found in choose(shapes).items():
+    ending = [Shape.of(path) for path in ending_blocks(study, [order])]
+    for rule, found in choose(shapes, ending).items():
         examples.append({"rule": rule} | ({"missing": True} if found is None else _example(found, pieces)))
     return {"order": order, "temperature": study.temperature, "n": len(shapes), "examples": examples}
 
 
-def choose(shapes: Sequence[Shape]) -> dict[str, Shape | None]:
-    """Return the four examples by rule; a rule that no text fits gives None. Ties go to the first id."""
-    ranked = sorted(shapes, key=lambda item: item.path.sample_id)
+def choose(shapes: Sequence[Shape], ending: Sequence[Shape]) -> dict[str, Shape | None]:
+    """Return the four examples by rule; a rule that no text fits gives None. Ties go to the first id.
+
+    Args:
+        shapes: block 0 of every text.
+        ending: the first block with EOS of every text that has one.
+    """
+    ranked = _ranked(shapes)
     content = [item for item in ranked if item.all_content and item.rho == item.rho]
     nearest = _best(content or [item for item in ranked if item.rho == item.rho], lambda item: item.rho)
-    ending = [item for item in ranked if item.path.eos.any() and item.path.content.any()]
-    sealed = [item for item in ending if item.cascade.length >= STRONG]
+    mixed = [item for item in _ranked(ending) if item.path.content.any()]
+    sealed = [item for item in mixed if item.cascade.length >= STRONG]
     # A tail sealed before the text is written comes first; only then the length counts.
     strong = _best(sealed, lambda item: (item.early_eos, item.cascade.length))
-    rest = [item for item in ending if item is not strong]
+    rest = [item for item in mixed if item is not strong]
     mild = _best(rest, lambda item: (item.early_eos, item.switches, -item.cascade.length))
     swapped = [item for item in content if item is not nearest and item.displaced > 0]
     local = [item for item in swapped if item.displaced <= LOCAL]
@@ -100,6 +107,10 @@ def choose(shapes: Sequence[Shape]) -> dict[str, Shape | None]:
         "milder cascade": mild,
         "all content, local swaps": swaps,
     }
+
+
+def _ranked(shapes: Sequence[Shape]) -> list[Shape]:
+    return sorted(shapes, key=lambda item: item.path.sample_id)
 
 
 def _best(items: Sequence[Shape], score: Callable[[Shape], Any]) -> Shape | None:
@@ -127,6 +138,7 @@ def _example(shape: Shape, pieces: Mapping[int, str]) -> dict[str, Any]:
     cascade = shape.cascade
     return {
         "sample_id": path.sample_id,
+        "block": path.block,
         "spearman_content": shape.rho,
         "eos_cascade": cascade.length,
         "cascade_start": cascade.start,

@@ -22,9 +22,9 @@ _PAPER_RHO = {"max-prob": 0.891, "top-margin": 0.807}
 _PAPER_EOS = {"forced-ar": 0.024, "max-prob": 0.079, "top-margin": 0.119}
 
 
-def decoding_findings(study: Study) -> list[Verdict]:
-    """Return the verdicts that need greedy generation."""
-    return [near_left_to_right(study), eos_cascade(study), random_tier(study)]
+def decoding_findings(study: Study, ending: Study) -> list[Verdict]:
+    """Return the verdicts that need greedy generation; ``ending`` may hold texts that end early besides."""
+    return [near_left_to_right(study), eos_cascade(ending, study), random_tier(study)]
 
 
 def _paired(study: Study, frame: pd.DataFrame, column: str) -> Paired:
@@ -65,9 +65,11 @@ def _few(study: Study) -> tuple[str, ...]:
     return few_prompts(int(study.decoded["sample_id"].nunique()))
 
 
-def eos_cascade(study: Study) -> Verdict:
+def eos_cascade(study: Study, continuations: Study | None = None) -> Verdict:
     """Do confidence-first orders seal the tail with EOS before the text is written?"""
     frame = study.decoded
+    more = 0 if continuations is None else len(_ids(study) - _ids(continuations))
+    besides = (f"{more} of the {len(_ids(study))} texts answer questions; the others continue a prompt.",)
     eos = _paired(study, frame, "eos_fraction")
     gaps = [_difference(eos, order, "forced-ar") for order in CONFIDENCE_FIRST]
     share = [_presealed(frame[frame["order"] == order]) for order in CONFIDENCE_FIRST]
@@ -86,8 +88,12 @@ def eos_cascade(study: Study) -> Verdict:
         OPEN if nothing else judge([*gaps, *share]),
         "both EOS fractions exceed forced-ar's, and both orders have texts with content after a cascade.",
         tuple(numbers),
-        (*remarks, *_few(study)),
+        (*remarks, *(besides if more else ()), *_few(study)),
     )
+
+
+def _ids(study: Study) -> set[str]:
+    return set(study.decoded["sample_id"].astype(str))
 
 
 def _presealed(part: pd.DataFrame) -> Estimate:

@@ -7,12 +7,16 @@ from pathlib import Path
 
 from orderlens.analysis import Options, Study
 from orderlens.replicate.external import StoredScores
+from orderlens.replicate.plan import PLAN_FILE
+from orderlens.replicate.results import open_studies
 from orderlens.store.reader import Run, open_run
 
 
-def study_of(places: Sequence[Path]) -> Study:
-    """Return a study over runs, folders of runs or replications."""
+def studies_of(places: Sequence[Path]) -> Study | dict[str, Study]:
+    """Return a study over runs or folders of runs; of one replication, the studies behind its results."""
     run = open_run([str(place) for place in places])
+    if len(places) == 1 and (places[0] / PLAN_FILE).is_file():
+        return open_studies(places[0] / "runs", stored_scores(run))
     return Study(run, Options(evaluator=stored_scores(run)))
 
 

@@ -42,7 +42,7 @@ class Plan:
         model: spec of the model under study.
         data: file or built-in name.
         n_sequences: texts wanted, chosen by hash of their id.
-        questions: bundled questions that are answered besides; short answers end early, with EOS.
+        questions: bundled word problems that are answered besides; their answers end early, with EOS.
         answer_tokens: tokens generated after a question.
         budget_s: seconds of decoding after which stages take fewer texts of the list; 0 is no limit.
         prefix_tokens: tokens of prompt.
@@ -65,7 +65,7 @@ class Plan:
     data: str
     n_sequences: int
     questions: int = 0
-    answer_tokens: int = 40
+    answer_tokens: int = 32
     budget_s: float = 0.0
     prefix_tokens: int = 32
     target_tokens: int = 128

@@ -29,10 +29,11 @@ TABLES_OF = {
 """Which tables each kind of traces fills."""
 RUNS_OF = {
     "score": ("score", "measure"),
-    "generate": ("generate", "questions", "tokens"),
+    "generate": ("generate", "tokens"),
+    "ending": ("generate", "questions", "tokens"),
     "sweep": ("generate", "sweep"),
 }
-"""Which run folders are read together."""
+"""Which run folders are read together; ``ending`` is for EOS: it includes the demo's questions."""
 _SUFFIXES = {"text": "txt", "csv": "csv", "latex": "tex"}
 
 
@@ -52,7 +53,7 @@ def open_studies(runs: Path, evaluator: CausalEvaluator | None) -> dict[str, Stu
     found = {}
     for kind, names in RUNS_OF.items():
         places = [runs / name for name in names if (runs / name).is_dir()]
-        if (runs / kind).is_dir():
+        if (runs / names[0]).is_dir():
             found[kind] = Study(open_run(places), Options(evaluator=evaluator))
     return found
 
@@ -93,7 +94,7 @@ def judge_all(studies: dict[str, Study], tables: Sequence[Table]) -> list[Verdic
     """Return the verdicts in the paper's order."""
     named = {table.name: table for table in tables}
     out = fixed_findings(studies["score"], named) if "score" in studies else []
-    out += decoding_findings(studies["generate"]) if "generate" in studies else []
+    out += decoding_findings(studies["generate"], studies["ending"]) if "generate" in studies else []
     return out + (sweep_findings(studies["sweep"]) if "sweep" in studies else [])
 
 

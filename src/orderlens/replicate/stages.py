@@ -19,7 +19,6 @@ from orderlens.errors import RunError
 from orderlens.measure import circulation_table, noise_table
 from orderlens.models.protocol import Model
 from orderlens.orders import parse_orders
-from orderlens.passages import load_passages
 from orderlens.replicate.external import count_texts, external_folder, find_evaluator, score_texts
 from orderlens.replicate.pace import Show
 from orderlens.replicate.plan import Plan
@@ -27,6 +26,7 @@ from orderlens.samples import Sample, encode_samples
 from orderlens.store.reader import open_run
 from orderlens.store.records import SPEC
 from orderlens.store.writer import execute, open_writer
+from orderlens.tasks.bundled import items
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ def _score(bench: Bench) -> None:
 
 
 def _questions(bench: Bench) -> None:
-    """Answer bundled questions: a model that knows when to stop fills the rest of the canvas with EOS."""
+    """Answer bundled word problems: a model that knows when to stop fills the rest of the canvas with EOS."""
     if bench.plan.questions:
-        asked = load_passages("qa")[: bench.plan.questions]
-        samples = [Sample(item.id, item.prompt) for item in asked]
+        asked = items("arith", "test", bench.plan.questions, level=1)
+        samples = [Sample(item["id"], item["prompt"]) for item in asked]
         data = LoadedData(samples, "questions", len(samples), 0)
         plan = replace(bench.plan, target_tokens=bench.plan.answer_tokens)
         asking = replace(bench, plan=plan, data=data)
@@ -185,7 +185,7 @@ MODEL_STAGES: dict[str, Callable[[Bench], None]] = {
 """Stages with forwards of the model under study; they may run in any order and side by side."""
 
 
-GENERATING = ("questions", "generate", "sweep")
+GENERATING = ("generate", "sweep")
 """Stages whose texts the evaluator scores."""
 
 
