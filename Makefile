@@ -6,7 +6,8 @@ MINIMAL := .venv-minimal
 PIP := -m pip install -q --disable-pip-version-check -c constraints.txt
 # An older pip takes minutes to resolve the extras, so pip comes first.
 EXTRAS := torch,hf,polars,eval,docs,dev
-export OMP_NUM_THREADS ?= 2
+# Threads that spin while they wait make small products ten times slower wherever something else runs too.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: demo test lint types unit minimal bench docs clean
 
@@ -37,7 +38,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider
 
 minimal: $(MINIMAL)/.installed
 	$(MINIMAL)/bin/python -m pytest -p no:cacheprovider tests/minimal
