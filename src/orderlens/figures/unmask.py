@@ -89,8 +89,10 @@ def choose(shapes: Sequence[Shape], ending: Sequence[Shape]) -> dict[str, Shape 
         ending: the first block with EOS of every text that has one.
     """
     ranked = _ranked(shapes)
-    content = [item for item in ranked if item.all_content and item.rho == item.rho]
-    nearest = _best(content or [item for item in ranked if item.rho == item.rho], lambda item: item.rho)
+    longest = max((len(item.path.offsets) for item in ranked), default=0)  # a prompt may fill part of block 0
+    whole = [item for item in ranked if len(item.path.offsets) == longest]
+    content = [item for item in whole if item.all_content and item.rho == item.rho]
+    nearest = _best(content or [item for item in whole if item.rho == item.rho], lambda item: item.rho)
     mixed = [item for item in _ranked(ending) if item.path.content.any()]
     sealed = [item for item in mixed if item.cascade.length >= STRONG]
     # A tail sealed before the text is written comes first; only then the length counts.

@@ -53,7 +53,7 @@ def open_studies(runs: Path, evaluator: CausalEvaluator | None) -> dict[str, Stu
     found = {}
     for kind, names in RUNS_OF.items():
         places = [runs / name for name in names if (runs / name).is_dir()]
-        if (runs / names[0]).is_dir():
+        if (runs / ("generate" if kind == "ending" else kind)).is_dir():
             found[kind] = Study(open_run(places), Options(evaluator=evaluator))
     return found
 
