@@ -56,6 +56,15 @@ def test_a_machine_that_gets_slower_takes_fewer_but_never_too_few(clock):
     assert pace.fit(3, 400) == 3  # the list may be shorter than that
 
 
+def test_what_takes_much_longer_than_the_time_left_is_not_allowed(clock):
+    pace = Pace(100.0, clock)
+    assert pace.allows(10**9)  # nothing is known yet
+    decode(pace, clock, tokens=2000, seconds=20.0)  # 8,000 tokens in the time left
+    assert pace.allows(9000)
+    assert not pace.allows(11000)
+    assert Pace(0.0, clock).allows(10**9)
+
+
 def test_a_moment_says_nothing(clock):
     pace = Pace(10.0, clock)
     decode(pace, clock, tokens=1, seconds=0.5)

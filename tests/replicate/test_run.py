@@ -155,3 +155,26 @@ def test_a_slow_machine_takes_fewer_texts_and_says_so(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "plan.json").read_text())["sizes"] == {"score": 8, "generate": 7}
     assert "had time for score 8, generate 7 of 8 texts" in traces.notes[0]
     assert decode_all(plan, tmp_path).notes[:1] == traces.notes[:1]
+
+
+def test_targets_given_as_text_are_taken_whole(tmp_path):
+    rows = [{"id": str(i), "prompt": "a quiet morning ", "target": "in the harbour " * 12} for i in range(2)]
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plan = small_plan(data=str(data), temperatures=(), questions=0, score_orders=("forced-ar",))
+    decode_all(plan, tmp_path / "out", stages=("score",))
+    n_target = len(load_model(plan.model).tokenizer.encode(rows[0]["target"]))
+    assert n_target > plan.target_tokens
+    assert rows_of(tmp_path / "out", "score").num_rows == 2 * n_target
+
+
+def test_a_very_slow_machine_takes_one_block_of_each_text(tmp_path, monkeypatch):
+    monkeypatch.setattr("orderlens.replicate.pace.Pace.allows", lambda *_: False)
+    plan = small_plan(
+        budget_s=1.0, temperatures=(), score_orders=("forced-ar",), target_tokens=64, n_sequences=6
+    )
+    traces = decode_all(plan, tmp_path)
+    assert [rows_of(tmp_path, name).num_rows for name in ("score", "generate")] == [6 * 32, 6 * 4 * 32]
+    assert "6 of 6 texts, 32 of 64 tokens each" in traces.notes[0]
+    again = decode_all(plan, tmp_path)
+    assert (again.plan, again.notes[:1]) == (traces.plan, traces.notes[:1])

@@ -16,6 +16,8 @@ LEAST = 6
 """Texts below which no verdict can be reached: never fewer, however slow the machine."""
 TRUSTED_S = 2.0
 """Seconds of decoding below which a speed says nothing."""
+SLACK = 1.25
+"""How much longer than its time a stage may take before texts are made shorter."""
 
 Show = Callable[[str], AbstractContextManager[ProgressSink | None]]
 """Opens a progress bar with a label; a stage advances it by tokens."""
@@ -45,6 +47,12 @@ class Pace:
             return most
         left = self._speed * (self.budget_s - (self._clock() - self._start)) - reserved_tokens
         return min(most, max(LEAST, int(left // tokens_per_text)))
+
+    def allows(self, tokens: int) -> bool:
+        """Whether so many reveals take no more than what is left of the time, with some slack."""
+        if not self.budget_s or self._speed is None:
+            return True
+        return tokens <= SLACK * self._speed * (self.budget_s - (self._clock() - self._start))
 
     def watching(self, show: Show) -> Show:
         """Return ``show`` with every bar's advances counted."""

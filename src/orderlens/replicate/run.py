@@ -20,7 +20,7 @@ from orderlens.models.loading import load_model
 from orderlens.models.protocol import Model
 from orderlens.registry import suggest
 from orderlens.replicate.external import read_scores
-from orderlens.replicate.pace import Pace, Show
+from orderlens.replicate.pace import LEAST, Pace, Show
 from orderlens.replicate.plan import Plan, Stored, device_batch, kept_plan, read_plan, save_plan
 from orderlens.replicate.stages import MODEL_STAGES, Bench, is_done, score_from_outside
 
@@ -151,22 +151,33 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 def _run_stage(name: str, bench: Bench, stored: Stored, pace: Pace) -> None:
-    n = stored.sizes.get(name, len(bench.samples))
+    n, tokens = stored.sizes.get(name, len(bench.samples)), _tokens(stored)
     reveals = name != "measure"  # whose tokens cost something else and say nothing about the others
     show = pace.watching(bench.show) if reveals else bench.show
-    MODEL_STAGES[name](replace(bench.first(n), show=show))
+    MODEL_STAGES[name](replace(bench.cut(n, tokens), show=show))
+
+
+def _tokens(stored: Stored) -> int:
+    """Return how many tokens of each text are taken: a slow machine takes one block."""
+    return stored.sizes.get("tokens", stored.plan.target_tokens)
 
 
 def _sized(folder: Path, stored: Stored, stage: str, pace: Pace) -> Stored:
-    """Decide how many texts a stage takes where time is limited; once started, it keeps its number."""
+    """Decide how much of the texts a stage takes where time is limited; once started, it keeps that."""
     plan = stored.plan
     if not plan.budget_s or not plan.orders_of(stage) or stage in stored.sizes:
         return stored
     ahead = [name for name in MODEL_STAGES if plan.orders_of(name) and name not in stored.sizes]
-    cost = plan.target_tokens * sum(map(plan.orders_of, ahead))
-    reserved = MEASURING * plan.measured_sequences * plan.target_tokens if stage == "score" else 0
-    most = min([int(stored.data["n_samples"]), *stored.sizes.values()])
-    stored = replace(stored, sizes={**stored.sizes, stage: pace.fit(most, cost, reserved)})
+    orders = sum(map(plan.orders_of, ahead))
+    measuring = MEASURING * plan.measured_sequences if stage == "score" else 0
+    if not stored.sizes and not pace.allows(plan.target_tokens * (LEAST * orders + measuring)):
+        stored = replace(stored, sizes={"tokens": min(plan.block_size, plan.target_tokens)})
+    tokens = _tokens(stored)
+    most = min(
+        [int(stored.data["n_samples"]), *(stored.sizes[name] for name in DECODING if name in stored.sizes)]
+    )
+    n = pace.fit(most, tokens * orders, tokens * measuring)
+    stored = replace(stored, sizes={**stored.sizes, stage: n})
     save_plan(folder, stored)
     return stored
 
@@ -219,10 +230,13 @@ def _notes(stored: Stored, why_no_evaluator: str | None) -> list[str]:
             f"{data['n_samples']} of {plan.n_sequences} wanted texts: only so many have "
             f"{plan.prefix_tokens} + {plan.target_tokens} tokens ({data['n_too_short']} were too short)."
         )
-    fewest = min(stored.sizes.values(), default=data["n_samples"])
-    if fewest < data["n_samples"]:
-        taken = ", ".join(f"{stage} {n}" for stage, n in stored.sizes.items())
-        notes.append(f"This machine had time for {taken} of {data['n_samples']} texts.")
+    taken = {stage: n for stage, n in stored.sizes.items() if stage != "tokens"}
+    if min(taken.values(), default=data["n_samples"]) < data["n_samples"] or "tokens" in stored.sizes:
+        listed = ", ".join(f"{stage} {n}" for stage, n in taken.items())
+        length = (
+            f", {_tokens(stored)} of {plan.target_tokens} tokens each" if "tokens" in stored.sizes else ""
+        )
+        notes.append(f"This machine had time for {listed} of {data['n_samples']} texts{length}.")
     if why_no_evaluator:
         notes.append(f"No external perplexity with {plan.evaluator}: {why_no_evaluator}.")
     return notes

@@ -44,9 +44,16 @@ class Bench:
         """The chosen texts."""
         return self.data.samples
 
-    def first(self, n: int) -> Bench:
-        """Return the same with only the first ``n`` texts."""
-        return replace(self, data=replace(self.data, samples=self.samples[:n]))
+    def cut(self, n: int, tokens: int) -> Bench:
+        """Return the same with only the first ``n`` texts and, if that is fewer, ``tokens`` of their targets."""
+        samples = self.samples[:n]
+        if tokens < self.plan.target_tokens:  # targets given as text are what they are
+            samples = [
+                item if isinstance(item.target, str | None) else replace(item, target=item.target[:tokens])
+                for item in samples
+            ]
+        plan = replace(self.plan, target_tokens=tokens)
+        return replace(self, plan=plan, data=replace(self.data, samples=samples))
 
     def data_record(self) -> dict[str, Any]:
         """Where the texts came from, by file name: the folder is another on another machine."""
