@@ -45,7 +45,7 @@ class Bench:
         return self.data.samples
 
     def cut(self, n: int, tokens: int) -> Bench:
-        """Return the same with only the first ``n`` texts and, if that is fewer, ``tokens`` of their targets."""
+        """Return the same with only the first ``n`` texts and no more than ``tokens`` of their targets."""
         samples = self.samples[:n]
         if tokens < self.plan.target_tokens:  # targets given as text are what they are
             samples = [
