@@ -122,7 +122,9 @@ def _show(run: Run, out: Path, *, as_json: bool) -> None:
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("task", "order", "grader", "n", "accuracy %", "95 % interval", "no answer"):
-        table.add_column(head, justify="left" if head in ("task", "order", "grader") else "right")
+        table.add_column(
+            head, justify="left" if head in ("task", "order", "grader") else "right", overflow="fold"
+        )
     for row in rows:
         order = row["order"] if row["seed"] is None else f"{row['order']}:{row['seed']}"
         accuracy, interval = "–", "not graded"

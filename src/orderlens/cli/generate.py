@@ -13,6 +13,8 @@ from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, progress_bar
 
 _ORDERS = "forced-ar,max-prob,top-margin,random"
+_SWEPT = f"{_ORDERS},max-prob:select=argmax"
+"""Above T = 0 max-prob means two rules: compare drawn tokens, or choose the position first and then draw."""
 LengthOption = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate, at most 16384.")]
 StopOption = Annotated[
     bool, typer.Option("--eos-stop/--no-eos-stop", help="End after the block that holds an EOS.")
@@ -89,7 +91,7 @@ def sweep(
     out: opt.OutOption,
     model: opt.ModelOption = "tiny",
     data: opt.DataOption = "passages",
-    orders: opt.OrdersOption = _ORDERS,
+    orders: opt.OrdersOption = _SWEPT,
     temperatures: Annotated[
         str, typer.Option("--temperatures", help="Comma-separated.")
     ] = "0,0.3,0.5,0.7,1,1.3,1.5,2",

@@ -49,7 +49,7 @@ def show_summary(run: Run, *, out: str, as_json: bool) -> None:
         "content Var",
     ]
     for index, head in enumerate(heads):
-        table.add_column(head, justify="left" if index == 0 else "right")
+        table.add_column(head, justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
         seed = "" if row["seed"] is None else f":{int(row['seed'])}"
         numbers = [_number(row[name]) for name in ("mean", "var", "content_mean", "content_var")]
