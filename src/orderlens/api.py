@@ -191,8 +191,24 @@ def generate(
 
     units = [unit for value in temperatures for unit in cut_units(encoded, unit_size, value)]
     return run_units(
-        units, work, spec, out, progress, lambda unit: len(chosen) * len(unit.samples) * max_new_tokens
+        units, work, spec, out, progress, reveals_ahead(loaded, chosen, settings[temperatures[0]])
     )
+
+
+def reveals_ahead(
+    model: Model, orders: Sequence[Order], settings: GenerationSettings
+) -> Callable[[Unit], int]:
+    """Return how many reveals a unit takes at most: canvases are rounded up to whole blocks."""
+    anchor = settings.anchor or model.anchor
+
+    def count(unit: Unit) -> int:
+        plans = (
+            Canvas.plan(len(sample.prompt), settings.max_new_tokens, model.block_size, anchor)
+            for sample in unit.samples
+        )
+        return len(orders) * sum(plan.end - plan.prompt_length for plan in plans)
+
+    return count
 
 
 def decode_unit(

@@ -63,6 +63,10 @@ class Bar:
         """Say how many steps there are, once that is known."""
         self._progress.update(self._task, total=total)
 
+    def finish(self) -> None:
+        """Say that the steps taken were all: texts that end early need fewer than were foreseen."""
+        self._progress.update(self._task, total=self._progress.tasks[self._task].completed)
+
 
 @contextmanager
 def progress_bar(label: str, total: int | None, *, quiet: bool = False) -> Iterator[Bar]:
@@ -76,4 +80,6 @@ def progress_bar(label: str, total: int | None, *, quiet: bool = False) -> Itera
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=stderr, disable=quiet, transient=False) as bar:
-        yield Bar(bar, bar.add_task(label, total=total))
+        running = Bar(bar, bar.add_task(label, total=total))
+        yield running
+        running.finish()

@@ -25,6 +25,7 @@ from orderlens.api import (
     decode_unit,
     prepare_model,
     refuse_oracles,
+    reveals_ahead,
     run_units,
     unit_samples,
 )
@@ -114,9 +115,10 @@ def evaluate(
     longest = max(len(sample.prompt) for sample in plan.samples)
     known = BatchLimit.suggested(loaded, longest + max_new_tokens)
     worker = _Worker(loaded, plan, chosen, settings, unit_size, known, progress)
-    size = len(chosen) * max_new_tokens
     units = cut_units(plan.samples, unit_size, temperature)
-    return run_units(units, worker.work, worker.spec(), out, progress, lambda unit: size * len(unit.samples))
+    return run_units(
+        units, worker.work, worker.spec(), out, progress, reveals_ahead(loaded, chosen, settings)
+    )
 
 
 @dataclass(frozen=True, slots=True)
