@@ -17,7 +17,7 @@ from orderlens.errors import RunError, UndefinedFigureError
 from orderlens.evaluation import evaluate
 from orderlens.evaluation.results import DownstreamResults, read, study_of, write_results
 from orderlens.figures import accuracy_bins, accuracy_var, predictors, var_effect
-from orderlens.figures.downstream import DOWNSTREAM
+from orderlens.figures.catalogue import DOWNSTREAM, recipe
 from orderlens.store.reader import memory_run
 
 OPTIONS = Options(resampling=Resampling(reps=100), null_reps=30)
@@ -134,9 +134,9 @@ def test_the_folder_is_complete_and_holds_no_data_text(written: tuple[Downstream
 
 def test_figures_redraw_from_their_sidecars(written: tuple[DownstreamResults, Path]) -> None:
     tmp_path = written[1]
-    for name, recipe in DOWNSTREAM.items():
+    for name in DOWNSTREAM:
         stored = json.loads((tmp_path / "figures" / f"{name}.json").read_text())
-        assert len(recipe.load().draw(stored).axes) == 2
+        assert len(recipe(name).load().draw(stored).axes) == 2
 
 
 def test_runs_without_verdicts_are_refused(tmp_path: Path) -> None:

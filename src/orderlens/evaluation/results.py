@@ -16,8 +16,7 @@ from orderlens.errors import RunError, StorageError
 from orderlens.evaluation.findings import find
 from orderlens.evaluation.reading import Reading
 from orderlens.figures.accuracy_var import guessing_levels
-from orderlens.figures.catalogue import Drawn
-from orderlens.figures.downstream import draw_downstream
+from orderlens.figures.catalogue import DOWNSTREAM, Drawn, draw_figures
 from orderlens.figures.save import save_data
 from orderlens.store.reader import Run
 
@@ -87,7 +86,7 @@ def write_results(study: Study, folder: Path, formats: Sequence[str] | None = No
     """Write reading, tables and figures of a graded study into ``folder``."""
     reading = read(study)
     tables = tuple(table for name in TABLE_NAMES for table in TABLES[name].build(study))
-    figures = tuple(draw_downstream(study, folder / "figures", formats))
+    figures = tuple(draw_figures(study, folder / "figures", DOWNSTREAM, formats))
     try:
         for table in tables:
             _save_table(folder / "tables", table)

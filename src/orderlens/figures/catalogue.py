@@ -37,7 +37,7 @@ class FigureModule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Where a figure's code is, what it shows, and its traces: score, generate, ending (EOS) or sweep."""
+    """Where a figure's code is, what it shows, and its traces: score, generate, ending, sweep or evaluate."""
 
     module: str
     title: str
@@ -56,7 +56,13 @@ FIGURES: dict[str, Recipe] = {
     "unmask": Recipe("unmask", "Reveal numbers over the tokens of four texts (Fig. 2)", "ending"),
     "temperature": Recipe("temperature", "Greedy decoding against sampling (Fig. S1)", "sweep"),
     "jensen": Recipe("jensen", "Uniform spreading: fitted noise and the cost of uneven confidence", "score"),
+    "accuracy-var": Recipe("accuracy_var", "Accuracy against content Var per order", "evaluate"),
+    "accuracy-by-var": Recipe("accuracy_bins", "Accuracy in bins of Var inside each order", "evaluate"),
+    "predictors": Recipe("predictors", "AUROC of Var, mean log q and length for correctness", "evaluate"),
+    "var-effect": Recipe("var_effect", "Effect of Var with and without mean log q and length", "evaluate"),
 }
+DOWNSTREAM = tuple(name for name, item in FIGURES.items() if item.traces == "evaluate")
+"""Figures of graded runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ def draw_figures(
     """Draw figures into ``folder``, each with its data beside it; those the run cannot fill say why.
 
     Args:
-        studies: one study, or the study for each kind of traces (score, generate, ending, sweep).
+        studies: one study, or the study for each kind of traces (see ``Recipe``).
         folder: where the files go.
         names: which figures; all by default.
         formats: picture formats; all by default.

@@ -1,4 +1,4 @@
-"""The figures of a graded run and the loop that draws them.
+"""What the figures of graded runs share: the cells they show, and one panel per task.
 
 The paper shows its downstream study in tables only; these pictures are ours.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orderlens.errors import UndefinedFigureError, one_line
-from orderlens.figures.catalogue import Drawn, Recipe
+from orderlens.errors import UndefinedFigureError
 from orderlens.figures.style import new_figure, panel_letters
 
 if TYPE_CHECKING:
@@ -20,30 +18,6 @@ if TYPE_CHECKING:
 
     from orderlens.analysis.study import Study
     from orderlens.evaluation.predictors import Cell
-
-DOWNSTREAM: dict[str, Recipe] = {
-    "accuracy-var": Recipe("accuracy_var", "Accuracy against content Var per order", "evaluate"),
-    "accuracy-by-var": Recipe("accuracy_bins", "Accuracy in bins of Var inside each order", "evaluate"),
-    "predictors": Recipe("predictors", "AUROC of Var, mean log q and length for correctness", "evaluate"),
-    "var-effect": Recipe("var_effect", "Effect of Var with and without mean log q and length", "evaluate"),
-}
-
-
-def draw_downstream(study: Study, folder: str | Path, formats: Sequence[str] | None = None) -> list[Drawn]:
-    """Draw all figures of a graded run into ``folder``, each with its data beside it."""
-    from orderlens.figures.save import FORMATS, save_figure
-
-    out = []
-    for name, item in DOWNSTREAM.items():
-        module = item.load()
-        try:
-            data = module.data(study)
-        except UndefinedFigureError as error:
-            out.append(Drawn(name, item.title, why=one_line(error)))
-            continue
-        paths = save_figure(module.draw(data), data, folder, name, formats or FORMATS)
-        out.append(Drawn(name, item.title, tuple(paths)))
-    return out
 
 
 def graded_cells(study: Study) -> dict[str, list[Cell]]:
