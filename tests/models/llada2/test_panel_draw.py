@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orderlens.decode import head_torch
@@ -13,6 +13,8 @@ from orderlens.models.llada2.panel_draw import choose_inside, choose_panel
 from orderlens.models.protocol import HiddenRows
 
 WIDTH = 16
+ROUNDING = 1e-6
+"""The kernel sums a panel in float32: a tail below 6e-8 of it is lost, and the draw may stop before it."""
 
 
 def panels_of(logits_RV: torch.Tensor, temperature: float) -> tuple[torch.Tensor, ...]:
@@ -41,6 +43,7 @@ def draw(
     temperature=st.sampled_from([0.05, 0.3, 1.0, 1.7, 40.0]),
     scale=st.sampled_from([0.1, 3.0, 60.0]),
 )
+@example(seed=590210, vocab=21, temperature=1.0, scale=60.0)
 @settings(max_examples=60, deadline=None)
 def test_the_same_draw_as_from_the_whole_row(seed: int, vocab: int, temperature: float, scale: float) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -53,8 +56,8 @@ def test_the_same_draw_as_from_the_whole_row(seed: int, vocab: int, temperature:
     cumulative = torch.softmax(heated, dim=1).cumsum(dim=1)
     rows = torch.arange(7)
     after, before = cumulative[rows, token], torch.nn.functional.pad(cumulative, (1, 0))[rows, token]
-    assert (before <= uniform + 1e-9).all()
-    assert (uniform <= after + 1e-9).all()
+    assert (before <= uniform + ROUNDING).all()
+    assert (uniform <= after + ROUNDING).all()
     assert logits[rows, token].isfinite().all()
     log_p = torch.log_softmax(heated, dim=1)[rows, token]
     assert torch.allclose(tempered, log_p, atol=1e-5)
