@@ -270,4 +270,7 @@ def test_scored_traces_alone_have_no_decoded_paths(scored):
 
 def test_every_figure_can_be_drawn_from_its_sidecar(scored):
     for module in (fixed_sequence, lorenz, coherence):
-        module.draw(json.loads(json.dumps(plain(module.data(scored)))))
+        figure = module.draw(json.loads(json.dumps(plain(module.data(scored)))))
+        shown = [panel for panel in figure.axes if panel.lines or panel.collections or panel.patches]
+        assert shown, module.__name__
+        assert any(panel.get_xlabel() for panel in shown)

@@ -124,4 +124,6 @@ def test_the_drawing_takes_hostile_tokens_without_a_warning(by_hand):
     trace = by_hand.trace("$a_b$", "max-prob", [3, 1, 2, 0], [5, 6, 7, 8], [-0.1] * 4, temperature=0.0)
     study = by_hand.study_of([trace], tokens=by_hand.tokens_table(tokens))
     figure = unmask.draw(unmask.data(study))
-    figure.canvas.draw()
+    figure.canvas.draw()  # warnings are errors: a missing glyph or a token read as mathematics fails
+    drawn = {item.get_text() for panel in figure.axes for item in panel.texts}
+    assert {visible(text) for text in tokens.values()} <= drawn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +21,6 @@ def register(app: typer.Typer) -> None:
 
 def demo(out: FolderOption = Path("demo-out"), json: JsonFlag = False) -> None:
     """Show in minutes what the reveal order does: every experiment of the paper on the bundled model."""
-    # Read when torch loads: on a machine that does other things too, spinning threads cost minutes.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from orderlens.cli.replicate import run_plan
     from orderlens.replicate.plan import choose_evaluator, demo_model, make_plan
     from orderlens.replicate.run import STAGES

@@ -10,21 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orderlens.analysis import Options, Study, Table, as_json, beside_paper, render
+from orderlens.analysis import Options, Study, Table, render
 from orderlens.analysis.tables import TABLES
 from orderlens.errors import RunError, StorageError
 from orderlens.evaluation.findings import find
 from orderlens.evaluation.reading import Reading
 from orderlens.figures.accuracy_var import guessing_levels
 from orderlens.figures.catalogue import DOWNSTREAM, Drawn, draw_figures
-from orderlens.figures.save import save_data
+from orderlens.figures.save import save_data, save_table
 from orderlens.store.reader import Run
 
 TABLE_NAMES = ("downstream", "within-cell", "quadrants", "content", "controls", "null")
 """Tables 2 (with min-V and max-V), 3 and S2, 4, S1, and the controls."""
 _IN_FILE_ONLY = ("downstream-paired", "controls-rivals", "null")
 """Tables too long for the page."""
-_SUFFIXES = {"text": "txt", "csv": "csv", "latex": "tex"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def write_results(study: Study, folder: Path, formats: Sequence[str] | None = No
     figures = tuple(draw_figures(study, folder / "figures", DOWNSTREAM, formats))
     try:
         for table in tables:
-            _save_table(folder / "tables", table)
+            save_table(folder / "tables", table)
         save_data(reading.record(), folder / "summary.json")
         (folder / "summary.txt").write_text(reading.text(), encoding="utf-8")
         page = folder / "results.md"
@@ -97,14 +96,6 @@ def write_results(study: Study, folder: Path, formats: Sequence[str] | None = No
     except OSError as error:
         raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
     return DownstreamResults(reading, tables, figures, page)
-
-
-def _save_table(folder: Path, table: Table) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    full = beside_paper(table)
-    for form, suffix in _SUFFIXES.items():
-        (folder / f"{table.name}.{suffix}").write_text(render([full], form), encoding="utf-8")
-    save_data(as_json(full), folder / f"{table.name}.json")
 
 
 def _page(reading: Reading, tables: Iterable[Table], figures: Iterable[Drawn]) -> list[str]:

@@ -86,7 +86,7 @@ def finish_rows(panel: Axes, orders: Sequence[str]) -> None:
     """Name the rows, the first order on top; say so where there was nothing to draw."""
     if not any(len(line.get_xdata()) for box in panel.containers for line in box.lines[:1]):  # type: ignore[attr-defined]
         place = {"transform": panel.transAxes, "ha": "center", "va": "center", "color": GREY}
-        panel.text(0.5, 0.5, "all answers right\nor all wrong", **place)  # type: ignore[arg-type]
+        panel.text(0.5, 0.5, "undefined:\ntoo few right or wrong", **place)  # type: ignore[arg-type]
     panel.set_ylim(len(orders) - 0.5, -0.5)
     panel.grid(visible=False, axis="y")
     panel.tick_params(axis="y", length=0)

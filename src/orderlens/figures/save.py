@@ -1,4 +1,4 @@
-"""Write a figure as SVG, PNG and PDF with its data as JSON beside it.
+"""Write a figure as SVG, PNG and PDF with its data as JSON beside it, and a table in all its forms.
 
 The same figure gives the same bytes on the same matplotlib: no dates, fixed ids. The JSON holds what was
 drawn, so that a figure can be checked or redrawn without the run. This module does not know what it saves.
@@ -17,6 +17,8 @@ from orderlens.figures.style import look
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from orderlens.analysis import Table
 
 FORMATS = ("svg", "png", "pdf")
 
@@ -68,6 +70,17 @@ def save_data(data: Mapping[str, Any], path: Path) -> Path:
     text = json.dumps(plain(data), ensure_ascii=False, indent=1, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
     return path
+
+
+def save_table(folder: Path, table: Table) -> None:
+    """Write one table as text, CSV, LaTeX and JSON, with the paper's values beside ours."""
+    from orderlens.analysis import as_json, beside_paper, render
+
+    folder.mkdir(parents=True, exist_ok=True)
+    full = beside_paper(table)
+    for form, suffix in {"text": "txt", "csv": "csv", "latex": "tex"}.items():
+        (folder / f"{table.name}.{suffix}").write_text(render([full], form), encoding="utf-8")
+    save_data(as_json(full), folder / f"{table.name}.json")
 
 
 def plain(value: Any) -> Any:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orderlens.analysis import Options, Study, Table, as_json, beside_paper, render
+from orderlens.analysis import Options, Study, Table
 from orderlens.analysis.tables import TABLES
 from orderlens.errors import StorageError
 from orderlens.figures.catalogue import FIGURES, Drawn, draw_figures
-from orderlens.figures.save import save_data
+from orderlens.figures.save import save_data, save_table
 from orderlens.metrics.external import CausalEvaluator
 from orderlens.replicate.findings_decoding import decoding_findings
 from orderlens.replicate.findings_fixed import fixed_findings
@@ -34,7 +34,6 @@ RUNS_OF = {
     "sweep": ("generate", "sweep"),
 }
 """Which run folders are read together; ``ending`` is for EOS: it includes the demo's questions."""
-_SUFFIXES = {"text": "txt", "csv": "csv", "latex": "tex"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +101,3 @@ def _explained(table: Table, why_none: str | None) -> Table:
     if why_none and table.name in ("generation", "temperature"):
         return table.with_notes([f"External perplexity is missing: {why_none}."])
     return table
-
-
-def save_table(folder: Path, table: Table) -> None:
-    """Write one table as text, CSV, LaTeX and JSON, with the paper's values beside ours."""
-    folder.mkdir(parents=True, exist_ok=True)
-    full = beside_paper(table)
-    for form, suffix in _SUFFIXES.items():
-        (folder / f"{table.name}.{suffix}").write_text(render([full], form), encoding="utf-8")
-    save_data(as_json(full), folder / f"{table.name}.json")
