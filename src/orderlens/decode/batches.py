@@ -1,8 +1,9 @@
 """How many sequences are decoded together, and what happens when they do not fit in memory.
 
 A batch that runs out of memory is cut in halves and tried again; the smaller size is remembered for the
-batches that follow. Every number depends on its own sequence alone, so cutting changes no result. Knows
-nothing of tokens, orders or devices: it recognises memory errors and hands smaller lists to the same work.
+batches that follow. Every number depends on its own sequence alone, so cutting changes at most the last bits
+of rounding. Knows nothing of tokens, orders or devices: it recognises memory errors and hands smaller lists
+to the same work.
 """
 
 from __future__ import annotations
