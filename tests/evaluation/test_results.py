@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,6 +138,37 @@ def test_figures_redraw_from_their_sidecars(written: tuple[DownstreamResults, Pa
     for name in DOWNSTREAM:
         stored = json.loads((tmp_path / "figures" / f"{name}.json").read_text())
         assert len(recipe(name).load().draw(stored).axes) == 2
+
+
+def binned(low: float, high: float) -> dict[str, Any]:
+    accuracy = {"value": 50.0, "low": 40.0, "high": 60.0, "n": 20}
+    bins = [{"var": var, "accuracy": accuracy} for var in np.geomspace(low, high, 5)]
+    tasks = [{"task": task, "series": [{"order": "max-prob", "bins": bins}]} for task in ("a", "b", "c")]
+    return {"tasks": tasks}
+
+
+@pytest.mark.parametrize("low", [0.02, 1e-3, 1e-5, 1e-9])
+def test_numbers_on_the_axis_of_var_do_not_overlap(low: float) -> None:
+    figure = accuracy_bins.draw(binned(low, 0.1))
+    figure.canvas.draw()
+    left, right = figure.axes[0].get_xlim()
+    labels = [
+        label.get_window_extent()
+        for label in figure.axes[0].get_xticklabels()
+        if label.get_text() and left <= label.get_position()[0] <= right
+    ]
+    assert len(labels) >= 2
+    ordered = sorted(labels, key=lambda box: box.x0)
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(ordered))
+
+
+def test_orders_that_agree_do_not_look_far_apart() -> None:
+    none = {"value": 0.0, "low": 0.0, "high": 0.0, "n": 20}
+    points = [{"order": "random", "var": none | {"value": 0.4}, "accuracy": none, "seeds": []}]
+    data = {"tasks": [{"task": "a", "guessing": None, "points": points}], "temperature": 0.0}
+    low, high = accuracy_var.draw(data).axes[0].get_ylim()
+    assert high - low == accuracy_var.LEAST_SPAN
+    assert -1 < low < 0
 
 
 def test_runs_without_verdicts_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from orderlens.analysis.study import Study
+
+PLAIN_DECADES = 2.0
+"""Up to this span of Var the axis shows plain numbers; beyond it they would overlap."""
 
 
 def data(study: Study) -> dict[str, Any]:
@@ -62,16 +66,19 @@ def _panel(panel: Axes, task: Mapping[str, Any]) -> None:
         panel.errorbar(x, y, yerr=error, elinewidth=0.8, **look_of)
         lowest += x
     if lowest and min(lowest) > 0 and max(lowest) > 5 * min(lowest):
-        _log_axis(panel)
+        _log_axis(panel, math.log10(max(lowest) / min(lowest)))
     panel.set_xlabel("content Var(log q)")
     panel.set_ylabel("accuracy (%)")
 
 
-def _log_axis(panel: Axes) -> None:
-    """A logarithmic axis with few plain numbers: a decade or less leaves no room for powers of ten."""
+def _log_axis(panel: Axes, decades: float) -> None:
+    """A logarithmic axis with few numbers: plain ones over two decades or less, else powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     panel.set_xscale("log")
-    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if decades <= PLAIN_DECADES:
+        panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        panel.xaxis.set_major_locator(LogLocator(numticks=6))
     panel.xaxis.set_minor_formatter(NullFormatter())

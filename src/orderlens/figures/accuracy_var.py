@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from orderlens.analysis.study import Study
     from orderlens.evaluation.predictors import Cell
 
+LEAST_SPAN = 5.0
+"""Least height of a panel in percentage points."""
+
 
 def data(study: Study) -> dict[str, Any]:
     """Return per task and order mean content Var and accuracy (%), seeds pooled and apart, and guessing."""
@@ -88,6 +91,10 @@ def _panel(panel: Axes, task: Mapping[str, Any]) -> None:
     panel.set_xlabel("content Var(log q)")
     panel.set_ylabel("accuracy (%)")
     panel.margins(0.1)
+    low, high = panel.get_ylim()
+    if high - low < LEAST_SPAN:  # orders that agree must not look far apart
+        middle = max((low + high) / 2, 0.4 * LEAST_SPAN)
+        panel.set_ylim(middle - LEAST_SPAN / 2, middle + LEAST_SPAN / 2)
     panel.locator_params(axis="x", nbins=5)
 
 
