@@ -1,4 +1,4 @@
-"""Draw the loss curves of the bundled models from their metrics logs.
+"""Draw the loss curves of the bundled models and of the autoregressive twin from their metrics logs.
 
     PYTHONPATH=src python recipes/draw_curves.py docs/bundled-curves.svg
 
@@ -16,12 +16,13 @@ import numpy as np
 
 from orderlens.models.bundled import BUNDLED, bundled_folder
 
-COLOURS = {"tiny": "#1a273f", "tiny-ar": "#ac530f"}
+COLOURS = {"tiny": "#1a273f", "tiny-ar": "#ac530f", "twin": "#3f7d6e"}
+TWIN_LOG = Path(__file__).parent / "twin" / "metrics.jsonl"  # the twin is not shipped, its log is
 SPAN = 5  # logged losses per running mean: each is that of a single batch
 
 
 def read_log(name: str) -> list[dict[str, Any]]:
-    path = bundled_folder(name) / "metrics.jsonl"
+    path = bundled_folder(name) / "metrics.jsonl" if name in BUNDLED else TWIN_LOG
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -44,7 +45,7 @@ def main() -> None:
     settings = {"svg.hashsalt": "orderlens", "svg.fonttype": "none", "font.size": 8.5}
     with mpl.rc_context(settings):
         figure, axes = plt.subplots(figsize=(5.4, 2.9), layout="constrained")
-        for name in BUNDLED:
+        for name in COLOURS:
             draw(axes, name)
         axes.set(xlabel="tokens predicted, millions", ylabel="nats per token", ylim=(1.0, 6.0))
         axes.legend(frameon=False)

@@ -183,7 +183,8 @@ def build_trainer(
 def train(
     which: Which,
     work: Work,
-    max_minutes: Annotated[float, typer.Option(help="Wall time, compiling included.")],
+    max_minutes: Annotated[float, typer.Option(help="Wall time, compiling included.")] = 0.0,
+    steps: Annotated[int, typer.Option(help="Steps instead of minutes.")] = 0,
     batch: Annotated[int, typer.Option(help="Windows per step.")] = 256,
     matrix_lr: Annotated[float, typer.Option()] = OptimiserSettings().matrix_lr,
     vector_lr: Annotated[float, typer.Option()] = OptimiserSettings().vector_lr,
@@ -192,12 +193,14 @@ def train(
     attention: Annotated[str, typer.Option(help="flex or dense (slow, but without FlexAttention).")] = "",
     wait_for: Annotated[int, typer.Option(help="Wait until this many corpus parts are tokenised.")] = 1,
 ) -> None:
-    """Train one model until its time is up; goes on from a checkpoint if there is one."""
+    """Train one model until its time or its steps are up; goes on from a checkpoint if there is one."""
+    if bool(max_minutes) == bool(steps):
+        raise SystemExit("give either --max-minutes or --steps")
     while len(list((work / "windows" / "wikipedia-en").glob("*.npy"))) < wait_for or not all(
         list((work / "windows" / source).glob("*.npy")) for source in SHARES
     ):
         time.sleep(1)
-    schedule = Schedule(max_minutes=max_minutes, warmup_steps=100, hold=hold)
+    schedule = Schedule(max_minutes=max_minutes or None, steps=steps or None, warmup_steps=100, hold=hold)
     optimiser = OptimiserSettings(matrix_lr=matrix_lr, vector_lr=vector_lr)
     extra = {"attention": attention} if attention else {}
     torch.set_float32_matmul_precision("high")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,10 @@ from orderlens.rng import keyed_generator  # noqa: E402
 from orderlens.samples import Sample  # noqa: E402
 from orderlens.store.reader import Run  # noqa: E402
 from orderlens.tasks.bundled import items, training_documents  # noqa: E402
+from orderlens.tasks.named_option import last_named  # noqa: E402
 
 MAX_BYTES = {"tiny": 27_000_000, "tiny-ar": 13_000_000}
-FORCED_NATS = (-4.377, -5.115)
+FORCED_NATS = (-4.270, -5.092)
 """log P/n of 32 tokens after 32 of prompt, first two passages, forced order, float32 on a CPU."""
 
 
@@ -82,14 +84,26 @@ def test_orders_disagree_far_beyond_rounding(scored: Run) -> None:
     assert (frame["forced-ar"] - frame["oracle-min-q"]).mean() > 0.05  # rounding moves log P/n by under 1e-5
 
 
-def test_easy_word_problems_are_answered_with_numbers_and_some_are_right() -> None:
-    tasks = items("arith", "test", 12, level=1)
+def answered(task: str, n: int, max_new_tokens: int) -> list[tuple[dict[str, Any], str]]:
+    """The first ``n`` test items of level 1 with the model's greedy left-to-right responses."""
+    tasks = items(task, "test", n, level=1)
     prompts = [Sample(id=item["id"], prompt=item["prompt"]) for item in tasks]
-    outputs = ol.generate("tiny", prompts, ["forced-ar"], max_new_tokens=48).outputs().to_arrow()
-    texts = dict(zip(outputs["sample_id"].to_pylist(), outputs["text"].to_pylist(), strict=True))
-    verdicts = [ol.tasks.grade("arith", item, texts[item["id"]]) for item in tasks]
-    assert all(any(letter.isdigit() for letter in text) for text in texts.values())
-    assert any(verdict.correct for verdict in verdicts)
+    run = ol.generate("tiny", prompts, ["forced-ar"], max_new_tokens=max_new_tokens)
+    texts = {row["sample_id"]: row["text"] for row in run.outputs().to_arrow().to_pylist()}
+    return [(item, texts[item["id"]]) for item in tasks]
+
+
+def test_most_easy_word_problems_are_solved() -> None:
+    verdicts = [ol.tasks.grade("arith", item, text) for item, text in answered("arith", 12, 48)]
+    assert sum(bool(verdict.correct) for verdict in verdicts) >= 8  # 84 % over 400 items
+
+
+def test_the_letter_given_is_that_of_the_option_named() -> None:
+    pairs = answered("choice", 8, 80)
+    given = [ol.tasks.grade("choice", item, text).extracted for item, text in pairs]
+    named = [last_named(text, item["options"]) for item, text in pairs]
+    fits = [place is not None and letter == "ABCD"[place] for letter, place in zip(given, named, strict=True)]
+    assert sum(fits) >= 7  # 99 % over 400 items; by chance a quarter
 
 
 def test_evaluator_prefers_passages_to_their_shuffled_words(evaluator: CausalEvaluator) -> None:
@@ -112,7 +126,7 @@ def test_evaluator_does_not_depend_on_the_batch(evaluator: CausalEvaluator) -> N
         assert np.allclose(evaluator.token_logprobs([pair])[0], values, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("task", "digest"), [("arith", "a80a1ad752ffdb95"), ("choice", "49e8960eef436f52")])
+@pytest.mark.parametrize(("task", "digest"), [("arith", "073f8392c41903d5"), ("choice", "5975b2d52fb2d601")])
 def test_training_documents_are_those_the_weights_were_trained_on(task: str, digest: str) -> None:
     documents = itertools.islice(training_documents(task, 0), 6000)
     assert hashlib.sha256("\0".join(documents).encode()).hexdigest()[:16] == digest

@@ -56,7 +56,9 @@ def test_numbers_stay_small_and_plurals_are_right():
     for item in ITEMS:
         numbers = [int(n) for n in re.findall(r"\d+", item["prompt"] + item["solution"])]
         assert min(numbers) >= 2  # so that "2 apples" is never "1 apples"
-        assert max(numbers) <= 199
+        assert max(numbers) <= 100
+        for left, op, _, result in equations(item):
+            assert op in "*/" or max(left, result) <= 40
 
 
 @pytest.mark.parametrize("level", bundled.LEVELS)

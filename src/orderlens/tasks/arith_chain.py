@@ -45,7 +45,7 @@ class Event(NamedTuple):
 GAIN = Event(
     "+",
     3,
-    60,
+    20,
     (
         "{A} buys {n} more {obj}",
         "{B} gives {A} {n} more {obj}",
@@ -63,7 +63,7 @@ GAIN = Event(
 LOSS = Event(
     "-",
     3,
-    60,
+    20,
     (
         "{A} gives {n} {obj} to {B}",
         "{A} loses {n} {obj}",
@@ -114,7 +114,7 @@ class _Draw(NamedTuple):
 def _draw(rng: Random, level: int) -> _Draw:
     """Draw a start, ``level`` events and their numbers so that every result is allowed."""
     while True:
-        start = rng.randint(4, 90)
+        start = rng.randint(4, 40)
         events = tuple(rng.choice(_EVENTS) for _ in range(level))
         numbers = tuple(rng.randint(event.low, event.high) for event in events)
         results: list[int] = []

@@ -25,7 +25,12 @@ from orderlens.tasks.words import (
     people,
 )
 
-LARGEST = 199
+LARGEST_SUM, LARGEST_PRODUCT = 40, 100
+"""The largest sum (or number subtracted from) and the largest product (or number divided).
+
+Chosen for the bundled model: within these limits single steps can be learnt, and the difficulty is in reading
+the story and in keeping several steps right.
+"""
 _EQUATION = re.compile(r"\{(\w)=(\w+)([-+*/])(\w+)\}")
 _POOLS = {"thing": THINGS, "food": FOOD, "good": GOODS}
 
@@ -54,11 +59,12 @@ def plain(solution: str) -> str:
 
 
 def apply(op: str, left: int, right: int) -> int | None:
-    """Evaluate one step; None where the result is no integer from 2 to ``LARGEST``."""
+    """Evaluate one step; None where the result is no integer of at least 2, or a limit is passed."""
     if op == "/" and left % right:
         return None
     result = {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[op]
-    return result if 2 <= result <= LARGEST else None
+    limit = LARGEST_SUM if op in "+-" else LARGEST_PRODUCT
+    return result if result >= 2 and max(left, result) <= limit else None
 
 
 def evaluate(steps: tuple[Step, ...], numbers: dict[str, int]) -> dict[str, int] | None:

@@ -8,7 +8,7 @@ from orderlens.tasks.arith_stories_long import THREE, TWO
 ONE = (
     Story(
         "together",
-        "x:5-80 y:5-80",
+        "x:3-30 y:3-30",
         (
             "{A} has {x} {obj}. {B} has {y} {obj}.",
             "{A} found {x} {obj} and {B} found {y} {obj}.",
@@ -27,7 +27,7 @@ ONE = (
     ),
     Story(
         "gap",
-        "x:12-99 y:5-80",
+        "x:8-40 y:3-30",
         (
             "{A} has {x} {obj} and {B} has {y} {obj}.",
             "{A} sold {x} {obj} last week. {B} sold {y} {obj}.",
@@ -101,7 +101,7 @@ ONE = (
     ),
     Story(
         "change",
-        "x:10-99 y:3-80",
+        "x:8-40 y:3-30",
         (
             "{A} has {x} dollars and buys {a_one} for {y} dollars.",
             "{A} pays for {a_one} that costs {y} dollars with {x} dollars.",
@@ -115,7 +115,7 @@ ONE = (
     ),
     Story(
         "pages",
-        "x:30-150 y:10-90",
+        "x:20-40 y:4-30",
         (
             "{A} is reading a book of {x} pages and has read {y} pages.",
             "A book has {x} pages. {A} read the first {y} pages yesterday.",
@@ -129,7 +129,7 @@ ONE = (
     ),
     Story(
         "older",
-        "x:4-60 y:2-35",
+        "x:4-35 y:2-20",
         (
             "{A} is {x} years old. {B} is {y} years older than {A}.",
             "{B} was born {y} years before {A}, who is {x} years old.",
@@ -142,7 +142,7 @@ ONE = (
     ),
     Story(
         "younger",
-        "x:10-80 y:2-35",
+        "x:10-40 y:2-20",
         (
             "{A} is {x} years old. {B} is {y} years younger than {A}.",
             "{A}, who is {x} years old, was born {y} years before {B}.",
@@ -169,7 +169,7 @@ ONE = (
     ),
     Story(
         "road",
-        "x:20-150 y:8-99",
+        "x:12-40 y:4-30",
         (
             "The road to the sea is {x} miles long. {A} has driven {y} miles.",
             "{A} plans a trip of {x} miles and has done {y} miles by noon.",
@@ -182,7 +182,7 @@ ONE = (
     ),
     Story(
         "people",
-        "x:12-90 y:3-60",
+        "x:10-35 y:3-20",
         (
             "There are {x} people on a train. At the next stop {y} people get on.",
             "{x} people are in the hall, and then {y} more people come in.",
@@ -196,7 +196,7 @@ ONE = (
     ),
     Story(
         "leave",
-        "x:15-99 y:3-80",
+        "x:10-40 y:3-30",
         (
             "There are {x} people on a bus. At the next stop {y} people get off.",
             "{x} birds sit on a roof, and then {y} of them fly away.",
@@ -210,7 +210,7 @@ ONE = (
     ),
     Story(
         "twice",
-        "x:3-60",
+        "x:3-40",
         (
             "{A} has {x} {obj}. {B} has twice as many {obj} as {A}.",
             "{A} picked {x} {obj}, and {B} picked double that number.",
@@ -224,7 +224,7 @@ ONE = (
     ),
     Story(
         "half",
-        "q:3-50 x=q+q",
+        "q:3-40 x=q*2",
         (
             "{A} has {x} {obj}. {B} has half as many {obj} as {A}.",
             "{A} bought {x} {obj} and gave away half of them.",

@@ -7,7 +7,7 @@ from orderlens.tasks.arith_engine import Story
 TWO = (
     Story(
         "more-total",
-        "x:5-60 y:3-40",
+        "x:3-18 y:2-15",
         (
             "{A} has {x} {obj}. {B} has {y} more {obj} than {A}.",
             "{A} picked {x} {obj}, and {B} picked {y} {obj} more than {A} did.",
@@ -22,7 +22,7 @@ TWO = (
     ),
     Story(
         "fewer-total",
-        "x:12-80 y:3-40",
+        "x:8-24 y:3-20",
         (
             "{A} has {x} {obj}. {B} has {y} fewer {obj} than {A}.",
             "{A} bought {x} {obj}, and {B} bought {y} {obj} fewer than {A}.",
@@ -35,7 +35,7 @@ TWO = (
     ),
     Story(
         "boxes-plus",
-        "x:2-9 y:2-12 z:3-50",
+        "x:2-9 y:2-12 z:3-25",
         (
             "{A} has {x} {boxes} with {y} {obj} in each {box}. {He} also has {z} loose {obj}.",
             "There are {x} {boxes} with {y} {obj} each, and {z} more {obj} lie on the floor.",
@@ -49,7 +49,7 @@ TWO = (
     ),
     Story(
         "boxes-minus",
-        "x:2-12 y:2-12 z:3-50",
+        "x:2-12 y:2-12 z:3-30",
         (
             "{A} buys {x} {boxes} with {y} {obj} in each {box}. Then {he} gives {z} {obj} to {B}.",
             "{A} had {x} {boxes} of {y} {obj} each and sold {z} {obj} at the {shop}.",
@@ -62,7 +62,7 @@ TWO = (
     ),
     Story(
         "change-many",
-        "x:2-9 y:2-9 z:20-100",
+        "x:2-9 y:2-9 z:12-40",
         (
             "{A} has {z} dollars. {He} buys {y} {many} that cost {x} dollars each.",
             "{A_one} costs {x} dollars. {A} buys {y} {many} and had {z} dollars at first.",
@@ -76,7 +76,7 @@ TWO = (
     ),
     Story(
         "two-prices",
-        "x:3-60 y:3-60 z:30-150",
+        "x:3-20 y:3-20 z:12-40",
         (
             "{A} buys {a_one} for {x} dollars and {a_one2} for {y} dollars. {He} had {z} dollars.",
             "{A} has {z} dollars and pays {x} dollars for {a_one} and {y} dollars for {a_one2}.",
@@ -89,7 +89,7 @@ TWO = (
     ),
     Story(
         "join-share",
-        "a:12-96 y:2-8 x:5-60 z=a-x q=a/y",
+        "a:12-40 y:2-8 x:5-35 z=a-x q=a/y",
         (
             "{A} has {x} {obj} and {B} has {z} {obj}. They share all of them equally among {y} friends.",
             "{x} {obj} and {z} {obj} are mixed and packed into {y} equal {boxes}.",
@@ -102,7 +102,7 @@ TWO = (
     ),
     Story(
         "use-share",
-        "a:8-72 y:2-8 z:3-30 x=a+z q=a/y",
+        "a:6-36 y:2-8 z:3-20 x=a+z q=a/y",
         (
             "{A} has {x} {obj}. {He} keeps {z} {obj} and shares the rest equally among {y} friends.",
             "From {x} {obj}, {z} are thrown away, and the others are put into {y} equal {boxes}.",
@@ -115,7 +115,7 @@ TWO = (
     ),
     Story(
         "bus",
-        "x:12-70 y:3-40 z:3-40",
+        "x:10-36 y:3-20 z:3-20",
         (
             "A bus has {x} people on it. At one stop {y} people get off and {z} people get on.",
             "{x} people are in a shop. Then {y} of them leave and {z} others come in.",
@@ -129,7 +129,7 @@ TWO = (
     ),
     Story(
         "week",
-        "x:2-9 y:2-9 z:20-99",
+        "x:2-9 y:2-9 z:12-40",
         (
             "{A} wants to collect {z} {obj}. {He} collects {x} {obj} a day and has done so for {y} days.",
             "{A} needs {z} {obj} and gets {x} {obj} each day for {y} days.",
@@ -142,7 +142,7 @@ TWO = (
     ),
     Story(
         "twice-total",
-        "x:3-45",
+        "x:3-13",
         (
             "{A} has {x} {obj}, and {B} has twice as many {obj} as {A}.",
             "{B} found double the number of {obj} that {A} found. {A} found {x} {obj}.",
@@ -155,7 +155,7 @@ TWO = (
     ),
     Story(
         "ages-sum",
-        "x:4-50 y:2-30",
+        "x:4-18 y:2-15",
         (
             "{A} is {x} years old and {B} is {y} years older than {A}.",
             "{B} is {y} years older than {A}. {A} is {x} years old.",
@@ -168,7 +168,7 @@ TWO = (
     ),
     Story(
         "three-groups",
-        "x:4-50 y:4-50 z:4-50",
+        "x:3-20 y:3-20 z:3-20",
         (
             "{A} has {x} {obj}, {B} has {y} {obj} and {C} has {z} {obj}.",
             "On Monday {A} sold {x} {obj}, on Tuesday {y} {obj} and on Friday {z} {obj}.",
@@ -199,7 +199,7 @@ THREE = (
     ),
     Story(
         "shopping",
-        "x:2-9 y:2-9 z:2-60 w:30-150",
+        "x:2-9 y:2-9 z:2-20 w:15-40",
         (
             "{A} has {w} dollars. {He} buys {y} {many} for {x} dollars each and {a_one2} for {z} dollars.",
             "{A} had {w} dollars. {He} paid for {y} {many} at {x} dollars each and {a_one2} at {z} dollars.",
@@ -212,7 +212,7 @@ THREE = (
     ),
     Story(
         "three-friends",
-        "x:4-40 y:2-25 z:2-25",
+        "x:3-12 y:2-8 z:2-10",
         (
             "{A} has {x} {obj}. {B} has {y} more {obj} than {A}. {C} has {z} more {obj} than {B}.",
             "{A} picked {x} {obj}, {B} picked {y} more than {A}, and {C} picked {z} more than {B}.",
@@ -225,7 +225,7 @@ THREE = (
     ),
     Story(
         "up-down-friends",
-        "x:8-50 y:2-25 z:2-25",
+        "x:4-20 y:2-15 z:2-15",
         (
             "{A} has {x} {obj}. {B} has {y} more {obj} than {A}. {C} has {z} fewer {obj} than {B}.",
             "{A} sold {x} {obj}, {B} sold {y} more than {A}, and {C} sold {z} fewer than {B}.",
@@ -251,7 +251,7 @@ THREE = (
     ),
     Story(
         "work-days",
-        "x:2-12 y:2-9 z:2-40 w:2-40",
+        "x:2-12 y:2-9 z:2-15 w:2-15",
         (
             "{A} earns {x} dollars a day for {y} days. {He} spends {z} on food and {w} on {a_one}.",
             "For {y} days {A} earns {x} dollars a day. {He} pays {z} for {a_one} and {w} for {a_one2}.",
@@ -264,7 +264,7 @@ THREE = (
     ),
     Story(
         "bus-two-stops",
-        "x:12-70 y:3-30 z:3-30 w:3-30",
+        "x:8-30 y:3-15 z:3-15 w:3-12",
         (
             "A bus has {x} people. At one stop {y} get on and {z} get off. At the next stop {w} get on.",
             "A library has {x} visitors. Then {y} come in, {z} leave, and {w} more come in.",
@@ -277,7 +277,7 @@ THREE = (
     ),
     Story(
         "twice-then-total",
-        "x:4-30 y:2-25",
+        "x:3-9 y:2-15",
         (
             "{A} has {x} {obj}. {B} has twice as many as {A}. {C} has {y} more {obj} than {B}.",
             "{B} found twice as many {obj} as {A}, and {C} found {y} more than {B}. {A} found {x} {obj}.",
@@ -303,7 +303,7 @@ THREE = (
     ),
     Story(
         "three-sums-pack",
-        "x:5-40 y:5-40 z:5-40 w:2-6",
+        "x:3-18 y:3-18 z:3-18 w:2-6",
         (
             "{A} has {x} {obj}, {B} has {y} and {C} has {z}. They pack all of them into {w} equal {boxes}.",
             "{x} red, {y} blue and {z} green {obj} are shared equally among {w} children.",

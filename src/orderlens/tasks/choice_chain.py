@@ -10,29 +10,27 @@ from orderlens.tasks.problem import Problem
 from orderlens.tasks.words import DAYS, NAMES, Person, article, capital, people, pool
 
 _JOBS = pool("baker farmer teacher painter doctor driver singer tailor gardener plumber writer artist")
-_STREETS = tuple(
-    f"{name} Street" for name in pool("Oak Elm Mill Park Hill Lake River Church Bridge Garden King Ash")
-)
+_CITIES = pool("London Paris Rome Berlin Boston Chicago Sydney Moscow Washington Toronto York")
 _RIDES = pool("bicycle boat truck car bus train tram scooter van canoe taxi sled")
 _TINTS = pool("red blue green yellow black white brown gray pink purple orange silver")
-_KINDS = (_JOBS, _STREETS, _RIDES, _TINTS)
+_KINDS = (_JOBS, _CITIES, _RIDES, _TINTS)
 _HEADS = ("job", "lives", "rides", "color")
 _RULES = {
     "job": ("{a} is {an} {b}.", "{a} works as {an} {b}.", "By trade {a} is {an} {b}."),
-    "lives": ("Every {a} lives on {b}.", "All {a}s live on {b}.", "Each {a} has a house on {b}."),
+    "lives": ("Every {a} lives in {b}.", "All {a}s live in {b}.", "Each {a} has a house in {b}."),
     "rides": (
-        "Everyone on {a} goes to work by {b}.",
-        "People on {a} always travel by {b}.",
-        "On {a} all go by {b}.",
+        "Everyone in {a} goes to work by {b}.",
+        "People in {a} always travel by {b}.",
+        "In {a} all go by {b}.",
     ),
     "color": (
-        "Every {a} in town is {b}.",
-        "In this town each {a} is {b}.",
+        "Every {a} we see is {b}.",
+        "In these cities each {a} is {b}.",
         "Any {a} seen here is {b}.",
     ),
 }
 _RULE_ASKS = (
-    ("On which street does {} live?", "Where does {} live?"),
+    ("In which city does {} live?", "Where does {} live?"),
     ("How does {} go to work?", "What does {} travel by?"),
     ("What color is the one that {} travels in?", "In what color does {} travel to work?"),
 )
@@ -41,7 +39,7 @@ _RULE_ASKS = (
 def rules(rng: Random, level: int) -> Problem:
     """Every member of a group has a property: one to three rules are followed beside a parallel false trail.
 
-    Facts are ("job", who, job), ("lives", job, street), ("rides", street, ride), ("color", ride, color).
+    Facts are ("job", who, job), ("lives", job, city), ("rides", city, ride), ("color", ride, color).
     """
     draws = [rng.sample(pool, 2) for pool in (NAMES, *_KINDS[: level + 1])]
     chain, trail = ([pair[side] for pair in draws] for side in (0, 1))
@@ -54,9 +52,9 @@ def rules(rng: Random, level: int) -> Problem:
 
 
 def _rule_solution(chain: list[str]) -> str:
-    said = [f"{chain[0]} is {article(chain[1])} {chain[1]}.", f"Every {chain[1]} lives on {chain[2]}."]
+    said = [f"{chain[0]} is {article(chain[1])} {chain[1]}.", f"Every {chain[1]} lives in {chain[2]}."]
     if len(chain) > 3:
-        said.append(f"On {chain[2]} all go by {chain[3]}.")
+        said.append(f"In {chain[2]} all go by {chain[3]}.")
     if len(chain) > 4:
         said.append(f"Every {chain[3]} is {chain[4]}.")
     return f"{' '.join(said)} So for {chain[0]} it is {chain[-1]}."
@@ -141,7 +139,7 @@ _EVENTS = pool(
     """concert lecture meeting exam party race play dinner match parade workshop picnic lesson dance
     rehearsal exhibition auction tour interview wedding"""
 )
-_HOURS = tuple(f"{hour} o'clock" for hour in range(1, 13))
+_HOURS = pool("one two three four five six seven eight nine ten eleven twelve")
 
 
 def schedule(rng: Random, level: int) -> Problem:
