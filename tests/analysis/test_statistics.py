@@ -126,6 +126,9 @@ def test_nested_logistic_says_why_it_is_undefined():
     assert "combination" in nested_logistic(x > 0, z, [z * 2]).why
     assert "separation" in nested_logistic(x > 0, x, [z]).why
     assert math.isnan(nested_logistic(x > 0, x, [z]).p)
+    mixed = np.arange(50) % 2 == 0
+    assert "too few" in nested_logistic(mixed[:3], x[:3], [z[:3]]).why
+    assert "too few" in nested_logistic(mixed, x, [z], clusters=np.zeros(50)).why
 
 
 def test_clustered_rows_get_a_wald_test_with_robust_errors():

@@ -64,6 +64,8 @@ def nested_logistic(
         return _undefined("the predictor is constant")
     small = np.column_stack([np.ones(len(outcome)), *(c for c in map(_standard, base) if c is not None)])
     full = np.column_stack([small, added])
+    if len(outcome) <= full.shape[1] or (clusters is not None and len(np.unique(np.asarray(clusters))) < 2):
+        return _undefined("too few rows or items for the fit")
     if np.linalg.matrix_rank(full) < full.shape[1]:
         return _undefined("the predictor is a combination of the others")
     first, second = _fit(outcome, small, None), _fit(outcome, full, clusters)
