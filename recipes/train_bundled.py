@@ -31,6 +31,7 @@ import torch
 import typer
 from check_overlap import document_digest
 
+from orderlens.errors import OrderLensError
 from orderlens.models.bpe import BpeTokenizer
 from orderlens.models.bundled import bundled_folder, load_folder, save_folder
 from orderlens.models.transformer import Transformer, TransformerConfig
@@ -335,4 +336,7 @@ def smoke(
 
 
 if __name__ == "__main__":
-    app()
+    try:
+        app()
+    except OrderLensError as error:
+        raise SystemExit(str(error)) from None

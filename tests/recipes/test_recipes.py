@@ -1,0 +1,89 @@
+"""The recipes run: windows, a few steps, an export that loads, the probe of letters, the curves."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+pytest.importorskip("safetensors")
+
+from orderlens.datafiles import read_rows
+from orderlens.models.bundled import load_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("wikipedia-en", "wikinews-en", "gutenberg", "c4-en")
+
+
+def recipe(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "recipes" / script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the windows of a few passages, passed off as the four sources, and of task documents."""
+    folder = tmp_path_factory.mktemp("recipe")
+    (folder / "corpus").mkdir()
+    with lzma.open(folder / "corpus" / "text-0.jsonl.xz", "wt", encoding="utf-8") as file:
+        for index, row in enumerate(read_rows("passages")[:24]):
+            file.write(json.dumps({"source": SOURCES[index % 4], "text": row["text"]}) + "\n")
+    done = recipe(
+        "train_bundled.py", "prepare", "--corpus", folder / "corpus", "--work", folder / "w",
+        "--task-documents", 12, "--processes", 2,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder / "w"
+
+
+@pytest.mark.parametrize("which", ["toy", "toy-ar"])
+def test_a_few_steps_export_a_model_that_loads(which: str, work: Path) -> None:
+    common = ("--which", which, "--work", work, "--device", "cpu")
+    done = recipe("train_bundled.py", "train", *common, "--steps", 2, "--batch", 8, "--attention", "dense")
+    assert done.returncode == 0, done.stderr
+    assert "done at step 2" in done.stdout
+    done = recipe("train_bundled.py", "export", *common, "--out", work / "out", "--limit", 2)
+    assert done.returncode == 0, done.stderr
+    loaded = load_folder(work / "out" / which)
+    assert loaded.config.attention == ("causal" if which == "toy-ar" else "block-causal")
+    figures = json.loads((work / "out" / which / "figures.json").read_text(encoding="utf-8"))
+    assert figures["step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "either --max-minutes or --steps"),
+        (("--steps", 2, "--batch", 3), "raise the batch size"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments: tuple[object, ...], said: str, work: Path) -> None:
+    done = recipe(
+        "train_bundled.py", "train", "--which", "toy", "--work", work, "--device", "cpu", *arguments
+    )
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_letter_directly_behind_a_name_is_found_again_and_one_before_it_is_not() -> None:
+    done = recipe("probe_binding.py", "--trials", 12)
+    assert done.returncode == 0, done.stderr
+    right = {row["format"]: row["share_right"] for row in map(json.loads, done.stdout.splitlines())}
+    assert right["Anna K"] > 0.9
+    assert right["K. Anna"] < 0.6
+
+
+def test_curves_of_all_three_models_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = recipe("draw_curves.py", tmp_path / "curves.svg")
+    assert done.returncode == 0, done.stderr
+    drawing = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert all(f"{name}, training mixture" in drawing for name in ("tiny", "tiny-ar", "twin"))
