@@ -56,6 +56,17 @@ def test_no_text_of_the_data_appears(page, replication):
             assert not text or text[:24] not in written
 
 
+def test_what_people_wrote_on_the_page_is_kept(replication, tmp_path):
+    place = tmp_path / "results.md"
+    fresh = write_docs(replication.results, place).read_text()
+    reading = "## Our reading\n\nWritten by hand.\n\n### In detail\n\n- One of 28 pairs."
+    place.write_text(fresh.replace("## Figures", f"{reading}\n\n## Figures", 1))
+    for _ in range(2):
+        again = write_docs(replication.results, place, ("Made again.",)).read_text()
+        assert again.replace("- Made again.\n", "").replace(f"{reading}\n\n", "") == fresh
+        assert again.count(reading) == 1
+
+
 def test_a_page_needs_results_and_a_place(replication, tmp_path, capsys):
     folder = str(replication.results.folder)
     assert main(["replicate", "--out", folder, "--decode-only", "--docs", str(tmp_path / "x.md")]) == 2

@@ -1,10 +1,12 @@
 """A finished replication as a page of a repository: Markdown, with its pictures in a folder beside it.
 
-Everything on it comes from the runs; the data set's own text does not appear. Knows nothing of models.
+Everything on it comes from the runs, but for one section that people may write and that is kept when the page
+is made again; the data set's own text does not appear. Knows nothing of models.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ from orderlens.store.records import SPEC
 from orderlens.store.specfile import read_spec
 
 PICTURES = (".png", ".svg")
+BY_HAND = "## Our reading"
 _GROUPS: tuple[tuple[Word, str], ...] = (
     (SUPPORTED, "Agrees with the paper"),
     (REFUSED, "Does not agree"),
@@ -34,7 +37,7 @@ def write_docs(results: Results, page: Path, notes: Sequence[str] = ()) -> Path:
 
     Args:
         results: what was made of a replication's traces.
-        page: the Markdown file; it is overwritten.
+        page: the Markdown file; it is overwritten, but for a section called "Our reading".
         notes: what a reader should know besides.
     """
     stored = read_plan(results.folder)
@@ -47,19 +50,32 @@ def write_docs(results: Results, page: Path, notes: Sequence[str] = ()) -> Path:
             for path in item.paths:
                 if path.suffix in PICTURES:
                     shutil.copyfile(path, pictures / path.name)
-        page.write_text("\n".join(_lines(results, stored, page, notes)) + "\n", encoding="utf-8")
+        lines = _lines(results, stored, page, notes, _written_by_hand(page))
+        page.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise StorageError(f"cannot write {page}: {error.strerror or error}") from error
     return page
 
 
-def _lines(results: Results, stored: Stored, page: Path, notes: Sequence[str]) -> Iterable[str]:
+def _written_by_hand(page: Path) -> str:
+    """Return the section that people wrote on an earlier page, or nothing."""
+    if not page.exists():
+        return ""
+    found = re.search(
+        rf"^{BY_HAND}\n.*?(?=^## |\Z)", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    return found[0].strip() if found else ""
+
+
+def _lines(results: Results, stored: Stored, page: Path, notes: Sequence[str], by_hand: str) -> Iterable[str]:
     yield f"# The paper's experiments on {stored.model['name']}"
     yield "\nMade by `orderlens replicate`; the rules are in [Replicating the paper](replicate.md).\n"
     yield from _facts(results.folder, stored, notes)
     yield f"\n## In short\n\n{summary(results.verdicts)} Intervals are 95 % bootstrap intervals over texts."
     for word, heading in _GROUPS:
         yield from _group(heading, [item for item in enumerate(results.verdicts, 1) if item[1].word == word])
+    if by_hand:
+        yield f"\n{by_hand}"
     yield "\n## Figures\n"
     for drawn in results.figures:
         yield from _figure(drawn, f"figures/{page.stem}")
