@@ -18,6 +18,7 @@ from typing import Annotated
 import torch
 import typer
 
+from orderlens.errors import OrderLensError
 from orderlens.models.bundled import LoadedModel, bundled_folder, load_folder
 from orderlens.tasks.words import NAMES
 from orderlens.training.objective import AnyOrderLoss
@@ -65,10 +66,15 @@ def share_right(model: LoadedModel, shape: tuple[str, str], trials: int) -> floa
 
 def main(
     model: Annotated[Path | None, typer.Option(help="Model folder; default: the bundled tiny.")] = None,
-    trials: Annotated[int, typer.Option(help="Trials per format.")] = 60,
+    trials: Annotated[int, typer.Option(help="Trials per format.", min=1)] = 60,
 ) -> None:
     """Print one JSON row per format."""
-    loaded = load_folder(model or bundled_folder("tiny"))
+    try:
+        loaded = load_folder(model or bundled_folder("tiny"))
+    except OrderLensError as error:
+        raise SystemExit(str(error)) from None
+    if loaded.config.attention == "causal":
+        raise SystemExit(f"{model}: an autoregressive model; the probe needs an order-agnostic one")
     for name, shape in FORMATS.items():
         right = share_right(loaded, shape, trials)
         print(json.dumps({"format": name, "trials": trials, "share_right": round(right, 3)}), flush=True)

@@ -197,6 +197,10 @@ def train(
     """Train one model until its time or its steps are up; goes on from a checkpoint if there is one."""
     if bool(max_minutes) == bool(steps):
         raise SystemExit("give either --max-minutes or --steps")
+    if which not in CONFIGS:
+        raise SystemExit(f"no model {which!r}; choose one of {', '.join(CONFIGS)}")
+    if not (work / "windows").is_dir():
+        raise SystemExit(f"{work} holds no windows; run 'prepare' first")
     while len(list((work / "windows" / "wikipedia-en").glob("*.npy"))) < wait_for or not all(
         list((work / "windows" / source).glob("*.npy")) for source in SHARES
     ):
@@ -279,7 +283,7 @@ def export(
         "float32": figures(model, work, c4, device, limit),
         "int8": figures(quantised, work, c4, device, limit),
     }  # fmt: skip
-    (folder / "figures.json").write_text(json.dumps(report, indent=1))
+    (folder / "figures.json").write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report, indent=1), flush=True)
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
 from orderlens.datafiles import read_rows
-from orderlens.models.bundled import load_folder
+from orderlens.models.bundled import bundled_folder, load_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("wikipedia-en", "wikinews-en", "gutenberg", "c4-en")
@@ -62,6 +62,8 @@ def test_a_few_steps_export_a_model_that_loads(which: str, work: Path) -> None:
     [
         ((), "either --max-minutes or --steps"),
         (("--steps", 2, "--batch", 3), "raise the batch size"),
+        (("--steps", 2, "--which", "huge"), "no model 'huge'; choose one of tiny"),
+        (("--steps", 2, "--work", "nowhere"), "nowhere holds no windows; run 'prepare' first"),
     ],
 )
 def test_bad_input_is_one_clear_line(arguments: tuple[object, ...], said: str, work: Path) -> None:
@@ -71,6 +73,12 @@ def test_bad_input_is_one_clear_line(arguments: tuple[object, ...], said: str, w
     assert done.returncode != 0
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_probe_refuses_an_autoregressive_model() -> None:
+    done = recipe("probe_binding.py", "--model", bundled_folder("tiny-ar"))
+    assert done.returncode != 0
+    assert "autoregressive" in done.stderr
 
 
 def test_a_letter_directly_behind_a_name_is_found_again_and_one_before_it_is_not() -> None:

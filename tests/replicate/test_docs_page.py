@@ -67,6 +67,14 @@ def test_what_people_wrote_on_the_page_is_kept(replication, tmp_path):
         assert again.count(reading) == 1
 
 
+def test_a_file_that_is_no_page_is_not_overwritten(replication, tmp_path):
+    place = tmp_path / "results.md"
+    place.write_bytes(b"\xff\xfe\x00 not text")
+    with pytest.raises(StorageError, match="no UTF-8 text"):
+        write_docs(replication.results, place)
+    assert place.read_bytes().startswith(b"\xff\xfe")
+
+
 def test_a_page_needs_results_and_a_place(replication, tmp_path, capsys):
     folder = str(replication.results.folder)
     assert main(["replicate", "--out", folder, "--decode-only", "--docs", str(tmp_path / "x.md")]) == 2

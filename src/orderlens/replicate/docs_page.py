@@ -51,7 +51,13 @@ def write_docs(results: Results, page: Path, notes: Sequence[str] = ()) -> Path:
                 if path.suffix in PICTURES:
                     shutil.copyfile(path, pictures / path.name)
         lines = _lines(results, stored, page, notes, _written_by_hand(page))
-        page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        partial = page.with_name(f"{page.name}.partial")  # a full disk must not cost what people wrote
+        partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        partial.replace(page)
+    except UnicodeDecodeError as error:
+        raise StorageError(
+            f"{page} is there and is no UTF-8 text; choose another name for the page"
+        ) from error
     except OSError as error:
         raise StorageError(f"cannot write {page}: {error.strerror or error}") from error
     return page
