@@ -20,7 +20,7 @@ import typer
 
 from orderlens.errors import OrderLensError
 from orderlens.models.bundled import LoadedModel, bundled_folder, load_folder
-from orderlens.tasks.words import NAMES
+from orderlens.tasks.bundled.words import NAMES
 from orderlens.training.objective import AnyOrderLoss
 
 LETTERS = "KMRT"

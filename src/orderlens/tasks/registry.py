@@ -13,8 +13,8 @@ TASKS: Registry[Task] = Registry(
         "mmlu-pro": "orderlens.tasks.mmlu_pro:TASK",
         "ifeval": "orderlens.tasks.ifeval:TASK",
         "gsm8k": "orderlens.tasks.gsm8k:TASK",
-        "arith": "orderlens.tasks.bundled_tasks:ARITH",
-        "choice": "orderlens.tasks.bundled_tasks:CHOICE",
+        "arith": "orderlens.tasks.bundled.tasks:ARITH",
+        "choice": "orderlens.tasks.bundled.tasks:CHOICE",
     },
     entry_point_group="orderlens.tasks",
 )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from orderlens.tasks.arith_engine import apply, draw_words
-from orderlens.tasks.problem import Problem
+from orderlens.tasks.bundled.arith_engine import apply, draw_words
+from orderlens.tasks.bundled.problem import Problem
 
 _STARTS = (
     "{A} has {n} {obj}.",

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from orderlens.errors import UserInputError
-from orderlens.tasks import bundled
+from orderlens.tasks.bundled import generator as bundled
 
 TASKS = sorted(bundled.TASKS)
 
@@ -63,7 +63,7 @@ def test_about_an_eighth_of_the_keys_are_test_keys():
 def test_the_key_of_a_story_leaves_out_names_things_and_wording():
     """So that a test item with another name or wording cannot be a training item."""
     one, two = (bundled._stream("arith", "x", 0, i) for i in (0, 1))
-    from orderlens.tasks import arith_stories
+    from orderlens.tasks.bundled import arith_stories
 
     story = arith_stories.BY_LEVEL[1][0]
     problems = [story.problem(rng) for rng in (one, two) for _ in range(4000)]
@@ -82,7 +82,7 @@ def test_ids_are_unique_and_stable(task):
 
 def test_items_do_not_depend_on_the_hash_seed_of_the_process():
     ids = "[i['id'] for t in bundled.TASKS for i in bundled.items(t, 'test', 20)]"
-    code = f"from orderlens.tasks import bundled; print({ids})"
+    code = f"from orderlens.tasks.bundled import generator as bundled; print({ids})"
     runs = [
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from random import Random
 
-from orderlens.tasks import arith_chain, arith_stories
-from orderlens.tasks.problem import Problem
+from orderlens.tasks.bundled import arith_chain, arith_stories
+from orderlens.tasks.bundled.problem import Problem
 
 CHAIN_SHARE = 0.4  # the rest are written stories, which have more kinds of structure
 

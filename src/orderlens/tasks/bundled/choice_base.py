@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from orderlens.tasks.problem import Atom, Problem
+from orderlens.tasks.bundled.problem import Atom, Problem
 
 Fact = tuple[Atom, ...]
 

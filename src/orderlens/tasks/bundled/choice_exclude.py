@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from orderlens.tasks.choice_base import Fact, build, four_options
-from orderlens.tasks.problem import Problem
-from orderlens.tasks.words import NAMES, listed, pool
+from orderlens.tasks.bundled.choice_base import Fact, build, four_options
+from orderlens.tasks.bundled.problem import Problem
+from orderlens.tasks.bundled.words import NAMES, listed, pool
 
 
 class _Theme(NamedTuple):

@@ -1,6 +1,6 @@
 """What a generator hands over: one problem, before it is given to a split.
 
-Knows nothing about prompts, ids or splits (see bundled.py) nor about how an answer is graded (graders.py).
+Knows nothing about prompts, ids or splits (see generator.py) nor about how an answer is graded (graders.py).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orderlens.tasks.bundled import items
+from orderlens.tasks.bundled.generator import items
 from orderlens.tasks.graders import NUMBER_GRADER, grade_number
 from orderlens.tasks.mmlu_pro import letter_graders
 from orderlens.tasks.named_option import NAMED_GRADER, grade_named

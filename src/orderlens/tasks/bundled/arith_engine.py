@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from orderlens.tasks.problem import Problem
-from orderlens.tasks.words import (
+from orderlens.tasks.bundled.problem import Problem
+from orderlens.tasks.bundled.words import (
     CONTAINERS,
     FOOD,
     GOODS,

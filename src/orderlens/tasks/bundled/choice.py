@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from orderlens.tasks.choice_chain import kinship, rules, schedule
-from orderlens.tasks.choice_exclude import elimination
-from orderlens.tasks.choice_order import amounts, ordering
-from orderlens.tasks.choice_place import carrying, directions, moves
-from orderlens.tasks.problem import Problem
+from orderlens.tasks.bundled.choice_chain import kinship, rules, schedule
+from orderlens.tasks.bundled.choice_exclude import elimination
+from orderlens.tasks.bundled.choice_order import amounts, ordering
+from orderlens.tasks.bundled.choice_place import carrying, directions, moves
+from orderlens.tasks.bundled.problem import Problem
 
 FAMILIES: dict[str, Callable[[Random, int], Problem]] = {
     "ordering": ordering,

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from orderlens.tasks import arith_stories, bundled
+from orderlens.tasks.bundled import arith_stories
+from orderlens.tasks.bundled import generator as bundled
 
 ITEMS = bundled.items("arith", "test", 1500) + bundled.items("arith", "train", 1500)
 EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")

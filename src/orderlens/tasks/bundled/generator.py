@@ -14,8 +14,8 @@ from random import Random
 from typing import Any, Literal
 
 from orderlens.errors import UnknownNameError, UserInputError
-from orderlens.tasks import arith, choice
-from orderlens.tasks.problem import Problem
+from orderlens.tasks.bundled import arith, choice
+from orderlens.tasks.bundled.problem import Problem
 
 Split = Literal["test", "train"]
 Item = dict[str, Any]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from orderlens.tasks.choice_base import Fact, build, four_options
-from orderlens.tasks.problem import Problem
-from orderlens.tasks.words import NAMES, pool
+from orderlens.tasks.bundled.choice_base import Fact, build, four_options
+from orderlens.tasks.bundled.problem import Problem
+from orderlens.tasks.bundled.words import NAMES, pool
 
 _ITEMS = pool(
     """ball book cup hat key lamp letter map pen phone plate ring rope spoon toy coin bell brush candle
