@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.generate import MIN_TEMPERATURE, GenerationSettings, generate_batch
 from orderlens.decode.reference import generate_plainly
 from orderlens.errors import UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.orders import parse_orders
+from orderlens.orders import StaticOrder, parse_orders
 from orderlens.samples import EncodedSample
 
 DEPLOYABLE = parse_orders("forced-ar,reverse-ar,random,max-prob,max-prob:argmax,top-margin,entropy")
@@ -148,8 +148,40 @@ def test_oracles_cannot_generate(hmm, mixed_samples):
         ("temperature", -0.1, "temperature=-0.1"),
         ("temperature", float("nan"), "temperature=nan"),
         ("temperature", float("inf"), "temperature=inf"),
+        ("temperature", 1e-310, "use 0 to decode greedily"),
+        ("temperature", 9e-5, "use 0 to decode greedily"),
     ],
 )
 def test_bad_settings_are_named(field, value, message):
     with pytest.raises(UserInputError, match=message):
         GenerationSettings(**{field: value})
+
+
+@pytest.mark.parametrize("kind", ["hmm", "block-causal"])
+def test_the_smallest_temperature_draws_the_likeliest_token(hmm, make_transformer, mixed_samples, kind):
+    model = hmm if kind == "hmm" else make_transformer(kind)
+    orders = parse_orders("forced-ar,max-prob,random:2")
+    settings = GenerationSettings(12, MIN_TEMPERATURE, stop_at_eos=False)
+    columns = generate_batch(model, mixed_samples, orders, settings).columns
+    assert np.isfinite(columns["logq"]).all()
+    assert (columns["tempered_logq"] <= 0).all()
+    clear = columns["max_logprob"] - columns["second_logprob"] > 0.01
+    assert clear.any()
+    assert columns["logq"][clear] == pytest.approx(columns["max_logprob"][clear])
+
+
+class Halved(StaticOrder):
+    """A wrong rule: from the second block on it names only even places, twice."""
+
+    id, summary = "halved", "wrong on purpose"
+
+    def path(self, n_positions, sample_id, block):
+        places = np.arange(n_positions)
+        return places if block == 0 else places // 2 * 2
+
+
+def test_a_path_that_is_no_permutation_is_refused_before_anything_is_decoded(hmm, mixed_samples):
+    seen = []
+    with pytest.raises(UserInputError, match=r"'halved'.*block 1\) is no permutation of 0…"):
+        generate_batch(hmm, mixed_samples, [Halved()], GenerationSettings(70), seen.append)
+    assert seen == []

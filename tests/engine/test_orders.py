@@ -9,6 +9,7 @@ from orderlens.decode.select import choose
 from orderlens.errors import ModelOutputError, UnknownNameError, UserInputError
 from orderlens.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order, parse_orders
 from orderlens.orders.catalogue import ORDERS
+from orderlens.orders.paths import check_path
 from orderlens.stats import DrawStats, PositionStats, TargetStats
 
 
@@ -109,3 +110,22 @@ def test_nan_scores_are_refused():
 def test_bad_specs_are_named(spec, message):
     with pytest.raises((UnknownNameError, UserInputError), match=message):
         parse_orders(spec)
+
+
+@pytest.mark.parametrize(
+    "path", [[0, 0, 1], [0, 1], [0, 1, 2, 3], [1, 2, 3], [0.0, 1.0, 2.0], [True, False, True], []]
+)
+def test_a_static_path_must_be_a_permutation(path):
+    class Given(StaticOrder):
+        id, summary = "given", "a fixed list"
+
+        def path(self, n_positions, sample_id, block):
+            return np.array(path)
+
+    with pytest.raises(UserInputError, match=r"'given': its path over 3 places.*no permutation"):
+        check_path(Given(), 3, "a", 0)
+
+
+def test_a_right_path_is_passed_on():
+    assert sorted(check_path(parse_order("random:4"), 9, "a", 2)) == list(range(9))
+    assert check_path(parse_order("reverse-ar"), 3, "a", 0).tolist() == [2, 1, 0]

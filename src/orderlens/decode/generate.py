@@ -28,11 +28,14 @@ from orderlens.decode.select import choose
 from orderlens.errors import UserInputError
 from orderlens.grid import Canvas
 from orderlens.models.protocol import Anchor, IntArray, Model, Rows, StateBatch
+from orderlens.orders.paths import check_path
 from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, Order, StaticOrder
 from orderlens.samples import EncodedSample
 from orderlens.stats import DrawStats, PositionStats
 
 MAX_NEW_TOKENS = 16384
+MIN_TEMPERATURE = 1e-4
+"""Smallest temperature above 0: float32 logits near 16 are known to 2e-6, small against it."""
 Advance = Callable[[int], None]
 
 
@@ -53,6 +56,11 @@ class GenerationSettings:
             )
         if not 0 <= self.temperature < np.inf:
             raise UserInputError(f"temperature={self.temperature} must be a finite number ≥ 0")
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise UserInputError(
+                f"temperature={self.temperature} lies between 0 and {MIN_TEMPERATURE:g}, where "
+                "rounding decides the draws; use 0 to decode greedily"
+            )
 
 
 @dataclass(slots=True)
@@ -114,6 +122,7 @@ def generate_batch(
             )
     chains = _open_chains(model, samples, orders, settings)
     check_fits(model, samples, [chains[i * len(orders)].canvas for i in range(len(samples))])
+    _check_paths(chains, samples, orders)
     recorder = _Recorder()
     widths = [model.block_size if model.attention == "block-causal" else chain.canvas.end for chain in chains]
     advance, known = on_reveals or (lambda _: None), limit or BatchLimit()
@@ -132,6 +141,16 @@ def generate_batch(
 
 def _unfinished(chains: Sequence[Chain]) -> list[Chain]:
     return [chain for chain in chains if chain.finish_reason is None]
+
+
+def _check_paths(chains: Sequence[Chain], samples: Sequence[EncodedSample], orders: Sequence[Order]) -> None:
+    """Refuse a static order with a wrong path in any block before the first one is decoded."""
+    for chain in chains:
+        order, canvas = orders[chain.order], chain.canvas
+        if isinstance(order, StaticOrder):
+            for block, start in enumerate(canvas.block_starts):
+                n_open = start + canvas.block_size - max(start, canvas.prompt_length)
+                check_path(order, n_open, samples[chain.sample].id, block)
 
 
 def _open_chains(
@@ -207,9 +226,8 @@ class _Batch:
         order, sample_id = self.orders[chain.order], self.samples[chain.sample].id
         chain.steps_in_block = 0
         if isinstance(order, StaticOrder):
-            chain.path = chain.first_open + order.path(
-                chain.block_stop - chain.first_open, sample_id, chain.block
-            )
+            n_open = chain.block_stop - chain.first_open
+            chain.path = chain.first_open + check_path(order, n_open, sample_id, chain.block)
         if self.settings.temperature > 0:
             seed = self.settings.sample_seed
             chain.uniforms = block_uniforms(seed, sample_id, order, chain.block, self.model.block_size)

@@ -26,6 +26,7 @@ from orderlens.decode.target_states import BoolArray, TargetStates
 from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.grid import Canvas
 from orderlens.models.protocol import Anchor, IntArray, Model
+from orderlens.orders.paths import check_path
 from orderlens.orders.protocol import ConfidenceOrder, OracleOrder, Order, StaticOrder
 from orderlens.samples import EncodedSample
 from orderlens.stats import TargetStats
@@ -132,7 +133,7 @@ class _Scorer:
                 continue
             for m, open_W in enumerate(self.blocks.open_MW):
                 sample_id = self.samples[self.blocks.sample_M[m]].id
-                path = order.path(int(self.steps_M[m]), sample_id, int(self.blocks.block_M[m]))
+                path = check_path(order, int(self.steps_M[m]), sample_id, int(self.blocks.block_M[m]))
                 self.rank_OMW[o, m, np.flatnonzero(open_W)[path]] = np.arange(len(path))
 
     def _waves(self) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
