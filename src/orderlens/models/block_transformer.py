@@ -3,7 +3,8 @@
 Block-causal networks keep keys and values of finished blocks, so a state costs one window. Full-attention
 networks (the same layers without the block mask) keep nothing and see whole canvases.
 
-Shape letters: S slots, N states, W window, L cached positions, R rows, H heads, D head width, C width.
+Shape letters: S slots, N states, W window, L cached positions, R rows, H heads, K key/value heads,
+D head width, C width.
 """
 
 from __future__ import annotations
@@ -15,11 +16,18 @@ from typing import Literal, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from orderlens.errors import UserInputError
+from orderlens.models.chat import ChatTemplate
 from orderlens.models.protocol import Anchor, FloatArray, HiddenRows, IntArray, StateBatch, Tokenizer
-from orderlens.models.transformer import Layer, Transformer, block_causal_mask, rotary_table, rotate
+from orderlens.models.transformer import (
+    Layer,
+    Transformer,
+    attention,
+    block_causal_mask,
+    rotary_table,
+    rotate,
+)
 
 STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
 """Windows per forward: enough to fill the device, small enough to stay in cache (CPU) or memory (GPU)."""
@@ -43,6 +51,8 @@ class TransformerModel:
         name: str,
         digest: str,
         special_ids: frozenset[int] = frozenset(),
+        eos_ids: frozenset[int] = frozenset(),
+        chat: ChatTemplate | None = None,
         block_size: int | None = None,
     ) -> None:
         if network.config.attention == "causal":
@@ -54,7 +64,8 @@ class TransformerModel:
         self.attention: Literal["block-causal", "full"] = network.config.attention
         self.vocab_size = network.config.vocab_size
         self.mask_id = network.config.mask_id
-        self.eos_ids = frozenset({network.config.eos_id})
+        self.eos_ids = eos_ids or frozenset({network.config.eos_id})
+        self.chat = chat
         self.max_positions = network.config.max_positions
 
     @property
@@ -64,25 +75,23 @@ class TransformerModel:
 
     def with_block_size(self, block_size: int) -> TransformerModel:
         """Return this network on another block grid (it was trained on its own; expect worse likelihoods)."""
-        return TransformerModel(
-            self.network,
-            self.tokenizer,
-            name=self.name,
-            digest=self.digest,
-            special_ids=self.special_ids,
-            block_size=block_size,
-        )
+        return self._like(self.network, self.digest, block_size)
 
     def with_dtype(self, name: str) -> TransformerModel:
         """Return a copy whose weights and activations have another dtype (``"bfloat16"``, ``"float32"``)."""
         network = copy.deepcopy(self.network).to(getattr(torch, name))
+        return self._like(network, f"{self.digest}-{name}", self.block_size)
+
+    def _like(self, network: Transformer, digest: str, block_size: int) -> TransformerModel:
         return TransformerModel(
             network,
             self.tokenizer,
             name=self.name,
-            digest=f"{self.digest}-{name}",
+            digest=digest,
             special_ids=self.special_ids,
-            block_size=self.block_size,
+            eos_ids=self.eos_ids,
+            chat=self.chat,
+            block_size=block_size,
         )
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
@@ -91,9 +100,7 @@ class TransformerModel:
             ids_BT = torch.tensor([list(tokens)], device=self.device)
             positions_BT = torch.arange(ids_BT.shape[1], device=self.device)[None]
             mask = self._mask(ids_BT.shape[1], grid_offset)
-            hidden_BTC = self.network(
-                ids_BT, positions_BT, lambda _, q, k, v: scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            )
+            hidden_BTC = self.network(ids_BT, positions_BT, lambda _, q, k, v: attention(q, k, v, mask))
             logits_TV = hidden_BTC[0].float() @ self.network.embedding.weight.T.float()
             logits_TV[:, self.mask_id] = -torch.inf
             return torch.log_softmax(logits_TV, dim=1).double().cpu().numpy()
@@ -109,7 +116,7 @@ class TransformerModel:
 
 
 class TransformerSession:
-    """The Session protocol over a key/value cache [layer][S, H, L, D]."""
+    """The Session protocol over a key/value cache [layer][S, K, L, D]."""
 
     def __init__(self, model: TransformerModel) -> None:
         self._model = model
@@ -125,7 +132,7 @@ class TransformerSession:
             return
         self._lengths_S = np.array([len(prefix) for prefix in prefixes])
         config, width = self._network.config, int(self._lengths_S.max(initial=0))
-        shape = (len(prefixes), config.n_heads, width, config.head_width)
+        shape = (len(prefixes), config.kv_heads, width, config.head_width)
         weight = self._network.embedding.weight
         self._keys = [weight.new_zeros(shape) for _ in range(config.n_layers)]
         self._values = [weight.new_zeros(shape) for _ in range(config.n_layers)]
@@ -146,7 +153,7 @@ class TransformerSession:
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._keys[layer][slots, :, :width] = k
             self._values[layer][slots, :, :width] = v
-            return scaled_dot_product_attention(q, k, v, attn_mask=mask_SLL[:, None])
+            return attention(q, k, v, mask_SLL[:, None])
 
         positions_SL = torch.arange(width, device=self._device).expand(len(prefixes), width)
         self._network(torch.as_tensor(tokens_SL, device=self._device), positions_SL, attend)
@@ -233,7 +240,7 @@ class TransformerSession:
     def _window_pass(
         self, slots: IntArray, starts: IntArray, tokens_NW: IntArray
     ) -> list[tuple[Tensor, Tensor]]:
-        """Return each layer's window keys and values [N, H, W, D]."""
+        """Return each layer's window keys and values [N, K, W, D]."""
         prefix = _Prefix(self, slots, starts, tokens_NW.shape[1])
         new: list[tuple[Tensor, Tensor]] = []
 
@@ -284,10 +291,10 @@ class _Prefix:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend from the windows to their prefixes and themselves."""
-        return scaled_dot_product_attention(q, *self.extended(layer, k, v), attn_mask=self.mask)
+        return attention(q, *self.extended(layer, k, v), self.mask)
 
     def extended(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values of prefix and window, [N, H, L + W, D]."""
+        """Return keys and values of prefix and window, [N, K, L + W, D]."""
         if not self.longest:
             return k, v
         cached_k = self._session._keys[layer][:, :, : self.longest].index_select(0, self._index)
@@ -305,7 +312,7 @@ def _last_layer_rows(
 ) -> Tensor:
     """Run the last layer with all keys but only the wanted queries (padded to the most any state wants)."""
     layer = cast(Layer, network.layers[-1])
-    attention, device = layer.attention, x_NWC.device
+    own, device = layer.attention, x_NWC.device
     in_state = np.argsort(np.argsort(row_state, kind="stable"), kind="stable") - np.searchsorted(
         np.sort(row_state), row_state
     )
@@ -314,18 +321,18 @@ def _last_layer_rows(
     pick = torch.as_tensor(offset_NQ, device=device)[..., None]
     normed_NWC = layer.attention_norm(x_NWC)
     n, w, c = normed_NWC.shape
-    heads, d = attention.n_heads, c // attention.n_heads
-    weight_q, weight_kv = attention.qkv.weight[:c], attention.qkv.weight[c:]
-    kv = (normed_NWC @ weight_kv.T).view(n, w, 2, heads, d).permute(2, 0, 3, 1, 4)
-    k, v = rotate(attention.k_norm(kv[0]), *rotary), kv[1]
+    d = own.head_width
+    weight_q, weight_kv = own.qkv.weight[:c], own.qkv.weight[c:]
+    kv = (normed_NWC @ weight_kv.T).view(n, w, 2, own.kv_heads, d).permute(2, 0, 3, 1, 4)
+    k, v = rotate(own.k_norm(kv[0]), *rotary), kv[1]
     queries_NQC = normed_NWC.gather(1, pick.expand(-1, -1, c))
-    q = (queries_NQC @ weight_q.T).view(n, -1, heads, d).transpose(1, 2)
+    q = (queries_NQC @ weight_q.T).view(n, -1, own.n_heads, d).transpose(1, 2)
     cos, sin = (
         table.expand(n, 1, w, -1).gather(2, pick[:, None].expand(-1, 1, -1, d // 2)) for table in rotary
     )
-    q = rotate(attention.q_norm(q), cos, sin)
-    o_NHQD = scaled_dot_product_attention(q, *prefix.extended(attention.index, k, v), attn_mask=prefix.mask)
-    out_NQC = attention.out(o_NHQD.transpose(1, 2).reshape(n, -1, c))
+    q = rotate(own.q_norm(q), cos, sin)
+    o_NHQD = attention(q, *prefix.extended(own.index, k, v), prefix.mask)
+    out_NQC = own.out(o_NHQD.transpose(1, 2).reshape(n, -1, c))
     rows = (torch.as_tensor(row_state, device=device), torch.as_tensor(in_state, device=device))
     x_RC = x_NWC.gather(1, pick.expand(-1, -1, c))[rows] + out_NQC[rows]
     return torch.as_tensor(network.final_norm(x_RC + layer.ffn(layer.ffn_norm(x_RC))))

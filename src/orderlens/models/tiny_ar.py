@@ -18,14 +18,14 @@ from torch.nn import functional
 
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.bundled import LoadedModel, load_bundled, load_folder
-from orderlens.models.transformer import Transformer
+from orderlens.models.transformer import Transformer, attention
 
 FloatArray = NDArray[np.float64]
 
 
 def causal_attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Plain left-to-right attention."""
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return attention(q, k, v, causal=True)
 
 
 def causal_log_probs(network: Transformer, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:

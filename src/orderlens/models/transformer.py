@@ -1,9 +1,11 @@
-"""The small transformer behind the bundled models: RMSNorm, RoPE, QK-norm, SwiGLU, tied embeddings.
+"""The small transformer behind ``tiny`` and ``smol``: RMSNorm, RoPE, SwiGLU, tied embeddings.
+
+QK-norm (``tiny``) and grouped keys and values (``smol``) are options of the shape.
 
 The network does not know what it may attend to: every layer hands its queries, keys and values to an
 ``attend`` callable. Training, the cached decoder and the plain reference differ only in that callable.
 
-Shape letters: B batch, T tokens, H heads, D head width, C model width.
+Shape letters: B batch, T tokens, H query heads, K key/value heads, D head width, C model width.
 """
 
 from __future__ import annotations
@@ -15,14 +17,21 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.functional import scaled_dot_product_attention
 
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer index, q_BHTD, k_BHTD, v_BHTD) -> o_BHTD."""
+"""(layer index, q_BHTD, k_BKTD, v_BKTD) -> o_BHTD; see ``attention`` where H and K differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransformerConfig:
-    """Shape of the network. ``attention`` is what it was trained with: causal for autoregressive twins."""
+    """Shape of the network.
+
+    Attributes:
+        attention: what it was trained with; causal for autoregressive models.
+        n_kv_heads: key/value heads, each shared by a group of query heads; 0 for as many as query heads.
+        qk_norm: whether queries and keys are normalised per head before the rotary encoding.
+    """
 
     vocab_size: int = 8192
     n_layers: int = 12
@@ -36,6 +45,13 @@ class TransformerConfig:
     attention: Literal["block-causal", "full", "causal"] = "block-causal"
     mask_id: int = 0
     eos_id: int = 1
+    n_kv_heads: int = 0
+    qk_norm: bool = True
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of key/value heads."""
+        return self.n_kv_heads or self.n_heads
 
     @property
     def head_width(self) -> int:
@@ -58,27 +74,55 @@ def rotate(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
+def attention(
+    q_BHTD: Tensor, k_BKLD: Tensor, v_BKLD: Tensor, mask: Tensor | None = None, causal: bool = False
+) -> Tensor:
+    """Return plain attention [B, H, T, D]; query head h reads key/value head h // (H / K).
+
+    Where all queries of a sequence see the same keys, a group's queries are laid side by side on their one
+    key head, so that nothing is copied; otherwise keys and values are repeated.
+    """
+    group = q_BHTD.shape[1] // k_BKLD.shape[1]
+    if group == 1:
+        return scaled_dot_product_attention(q_BHTD, k_BKLD, v_BKLD, attn_mask=mask, is_causal=causal)
+    if not causal and (mask is None or mask.shape[-2] == 1):
+        batch, kv_heads, _, width = k_BKLD.shape
+        side_by_side = q_BHTD.reshape(batch, kv_heads, -1, width)
+        o = scaled_dot_product_attention(side_by_side, k_BKLD, v_BKLD, attn_mask=mask)
+        return o.reshape(q_BHTD.shape)
+    k, v = (x.repeat_interleave(group, dim=1) for x in (k_BKLD, v_BKLD))
+    return scaled_dot_product_attention(q_BHTD, k, v, attn_mask=mask, is_causal=causal)
+
+
 class SelfAttention(nn.Module):
     """Projections, QK-norm and rotary encoding around a pluggable ``attend``."""
 
     def __init__(self, config: TransformerConfig, index: int) -> None:
         super().__init__()
         self.index = index
-        self.n_heads = config.n_heads
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
+        self.n_heads, self.kv_heads, self.head_width = config.n_heads, config.kv_heads, config.head_width
+        self.qkv = nn.Linear(
+            config.width, (config.n_heads + 2 * config.kv_heads) * config.head_width, bias=False
+        )
         self.out = nn.Linear(config.width, config.width, bias=False)
-        self.q_norm = nn.RMSNorm(config.head_width, eps=config.norm_eps)
-        self.k_norm = nn.RMSNorm(config.head_width, eps=config.norm_eps)
+        self.q_norm, self.k_norm = (
+            nn.RMSNorm(config.head_width, eps=config.norm_eps) if config.qk_norm else nn.Identity()
+            for _ in range(2)
+        )
 
     def forward(self, x_BTC: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Return the attention output [B, T, C]."""
-        batch, length, width = x_BTC.shape
-        qkv = self.qkv(x_BTC).view(batch, length, 3, self.n_heads, width // self.n_heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = self.heads(x_BTC)
         q = rotate(self.q_norm(q), cos, sin)
         k = rotate(self.k_norm(k), cos, sin)
         o_BHTD = attend(self.index, q, k, v)
-        return torch.as_tensor(self.out(o_BHTD.transpose(1, 2).reshape(batch, length, width)))
+        return torch.as_tensor(self.out(o_BHTD.transpose(1, 2).flatten(2)))
+
+    def heads(self, x_BTC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries [B, H, T, D], keys and values [B, K, T, D], before norm and rotary encoding."""
+        parts_BNTD = self.qkv(x_BTC).unflatten(2, (-1, self.head_width)).transpose(1, 2)
+        q, k, v = parts_BNTD.split((self.n_heads, self.kv_heads, self.kv_heads), dim=1)
+        return q, k, v
 
 
 class FeedForward(nn.Module):

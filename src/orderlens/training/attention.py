@@ -13,9 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from orderlens.models.transformer import Attend
+from orderlens.models.transformer import Attend, attention
 
 Rule: TypeAlias = Callable[[Any, Any, Any, Any], Tensor]
 """(batch, head, query index, key index) -> may see; FlexAttention's mask function."""
@@ -58,7 +57,7 @@ def dense_attend(mask_TT: Tensor) -> Attend:
     """Return plain attention under a boolean mask."""
 
     def attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask_TT)
+        return attention(q, k, v, mask_TT)
 
     return attend
 
@@ -70,6 +69,8 @@ def flex_attend(rule: Rule, size: int, device: torch.device) -> Attend:
     block_mask = create_block_mask(rule, None, None, size, size, device=str(device))
 
     def attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        group = q.shape[1] // k.shape[1]  # repeated here: the kernel's own grouping wants powers of two
+        k, v = (x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k, v))
         o_BHTD = flex_attention(q, k, v, block_mask=block_mask)
         assert isinstance(o_BHTD, Tensor)
         return o_BHTD
@@ -79,7 +80,7 @@ def flex_attend(rule: Rule, size: int, device: torch.device) -> Attend:
 
 def causal_attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Plain left-to-right attention."""
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return attention(q, k, v, causal=True)
 
 
 def stream_attend(rule: Rule, size: int, device: torch.device, execution: Execution) -> Attend:

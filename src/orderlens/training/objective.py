@@ -64,12 +64,10 @@ class AnyOrderLoss(nn.Module):
     def _last(self, layer: Layer, x_BSC: Tensor, first_BT: Tensor) -> Tensor:
         """Run the last layer; past its attention only the rows that will be predicted are needed."""
         attention = layer.attention
-        batch, size, width = x_BSC.shape
-        qkv = attention.qkv(layer.attention_norm(x_BSC)).view(batch, size, 3, attention.n_heads, -1)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = attention.heads(layer.attention_norm(x_BSC))
         q = rotate(attention.q_norm(q), self.cos, self.sin)
         k = rotate(attention.k_norm(k), self.cos, self.sin)
-        o_BSC = self.attend(attention.index, q, k, v).transpose(1, 2).reshape(batch, size, width)
+        o_BSC = self.attend(attention.index, q, k, v).transpose(1, 2).flatten(2)
         x_BTC = pick_hidden(x_BSC, first_BT) + attention.out(pick_hidden(o_BSC, first_BT))
         return torch.as_tensor(x_BTC + layer.ffn(layer.ffn_norm(x_BTC)))
 
