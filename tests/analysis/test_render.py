@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.orders import PAPER_NAMES, in_paper_order, is_structured, is_target_aware, label
 from orderlens.analysis.paper import beside_paper, paper_tables, printed_values
 from orderlens.analysis.render import FORMATS, as_json, cell_text, number, render
 from orderlens.analysis.table import Column, Table
@@ -159,24 +158,3 @@ def test_paper_audit_items_are_remarked():
         "3 of 4",
     ):
         assert fact in remarks
-
-
-def test_order_names():
-    assert in_paper_order(["random", "zeta", "max-prob", "forced-ar"]) == [
-        "forced-ar",
-        "max-prob",
-        "random",
-        "zeta",
-    ]
-    assert is_target_aware("oracle-min-q")
-    assert not is_target_aware("random:3")
-    assert not is_target_aware("unheard-of")
-    assert [name for name in PAPER_NAMES if is_structured(name)] == [
-        "forced-ar",
-        "max-prob",
-        "top-margin",
-        "entropy",
-    ]
-    assert label("random", 3.0, True) == "random:3"
-    assert label("random", math.nan, True) == "random"
-    assert label("random", 3.0, False) == "random"

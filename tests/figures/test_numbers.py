@@ -53,8 +53,3 @@ def test_per_sequence_averages_seeds_and_joins_runs():
 def test_paired_mean_counts_only_sequences_with_both():
     cell = numbers.paired_mean(pd.Series([1.0, math.nan, 3.0], index=list("abc")), Resampling(20))
     assert (cell.value, cell.n) == (2.0, 2)
-
-
-def test_legends_follow_the_fixed_styles_and_keep_variants_beside_their_order():
-    found = numbers.in_legend_order(["random", "max-prob:select=argmax", "zz", "max-prob", "forced-ar"])
-    assert found == ["forced-ar", "max-prob", "max-prob:select=argmax", "random", "zz"]

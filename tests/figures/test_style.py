@@ -39,6 +39,9 @@ DEFICIENCIES = {
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 
 
+STYLES = [style.order_style(order) for order in sorted(ORDER_IDS)]
+
+
 def linear_rgb(color: str) -> np.ndarray:
     c = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
@@ -51,8 +54,7 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 
 
 def test_every_order_has_a_style_of_its_own() -> None:
-    assert set(style.ORDER_STYLES) == ORDER_IDS
-    looks = list(style.ORDER_STYLES.values())
+    looks = STYLES
     assert len({look.marker for look in looks}) == len(looks)
     assert len({look.color for look in looks}) == len(looks)
     assert len({look.linestyle for look in looks}) == len(looks)
@@ -61,12 +63,12 @@ def test_every_order_has_a_style_of_its_own() -> None:
 @pytest.mark.parametrize("deficiency", DEFICIENCIES)
 def test_colours_differ_for_every_kind_of_colour_vision(deficiency: str) -> None:
     matrix = np.array(DEFICIENCIES[deficiency])
-    seen = [lab(matrix @ linear_rgb(look.color)) for look in style.ORDER_STYLES.values()]
+    seen = [lab(matrix @ linear_rgb(look.color)) for look in STYLES]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 20
 
 
 def test_colours_differ_in_grey() -> None:
-    lightness = sorted(lab(linear_rgb(look.color))[0] for look in style.ORDER_STYLES.values())
+    lightness = sorted(lab(linear_rgb(look.color))[0] for look in STYLES)
     assert min(np.diff(lightness)) > 5
     assert lightness[-1] < 82  # still visible on white
 
@@ -79,7 +81,7 @@ def test_an_unknown_order_gets_a_stable_spare_look() -> None:
     spare = style.order_style("my-rule")
     assert spare == style.order_style("my-rule")
     assert spare.label == "my-rule"
-    assert spare.marker not in {look.marker for look in style.ORDER_STYLES.values()}
+    assert spare.marker not in {look.marker for look in STYLES}
 
 
 def test_look_leaves_matplotlib_as_it_was() -> None:

@@ -15,7 +15,7 @@ from orderlens.analysis.association import (
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.frames import cells as cells_by
 from orderlens.analysis.frames import graded_rows
-from orderlens.analysis.orders import base_name, is_structured
+from orderlens.analysis.orders import is_random, is_structured
 from orderlens.analysis.paired import wilson
 from orderlens.analysis.selectors import SELECTORS, compare_selectors
 from orderlens.analysis.study import NOT_GRADED, Study
@@ -69,7 +69,7 @@ def _tier_notes(rows: Sequence[dict[str, Cell]]) -> list[str]:
             if row["task"] == task and isinstance(row["accuracy"], Estimate) and row["accuracy"].is_defined
         }
         tier = [value for order, value in values.items() if is_structured(order)]
-        chance = [value for order, value in values.items() if base_name(order) == "random"]
+        chance = [value for order, value in values.items() if is_random(order)]
         if tier and chance:
             low, high = min(tier) - max(chance), max(tier) - min(chance)
             notes.append(f"{task}: structured − random {low:.1f} to {high:.1f} pp.")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums, mean, means, median
-from orderlens.analysis.orders import is_target_aware
+from orderlens.analysis.orders import kind_of
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.metrics.coherence import (
@@ -45,8 +45,12 @@ def fixed_sequence(study: Study) -> list[Table]:
         part = frame[frame["order"] == order]
         found = study.estimates(part, [column.name for column in _FIXED]) if len(part) else []
         cells = found or [Estimate.undefined(NO_TARGET)] * len(_FIXED)
-        kind = "target-aware" if is_target_aware(order) else "deployable"
-        head: dict[str, Cell] = {"order": order, "kind": kind, "n": len(part), "seeds": _n_seeds(part)}
+        head: dict[str, Cell] = {
+            "order": order,
+            "kind": kind_of(order),
+            "n": len(part),
+            "seeds": _n_seeds(part),
+        }
         rows.append(head | dict(zip((column.name for column in _FIXED), cells, strict=True)))
     columns = (Column("kind", "kind"), Column("n", "n"), Column("seeds", "seeds"), *_FIXED)
     title = "Fixed sequences: mean log q and its variance per order (nats, per sequence, then averaged)"
@@ -108,12 +112,9 @@ def _range_rows(study: Study) -> list[dict[str, Cell]]:
     frame = study.scored
     out: list[dict[str, Cell]] = []
     wide, clusters = _per_sequence(study, frame)
-    aware = [order for order in wide.columns if is_target_aware(str(order))]
-    scopes = {
-        "deployable": [o for o in wide.columns if o not in aware],
-        "target-aware": aware,
-        "all": list(wide.columns),
-    }
+    kinds = {order: kind_of(str(order)) for order in wide.columns}
+    scopes = {kind: [o for o in wide.columns if kinds[o] == kind] for kind in ("deployable", "target-aware")}
+    scopes["all"] = list(wide.columns)
     for scope, orders in scopes.items():
         cells = _ranges(wide[orders], clusters) if len(frame) else [Estimate.undefined(NO_TARGET)] * 2
         for name, cell in zip(("range_of_means", "mean_of_ranges"), cells, strict=True):

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.orders import is_target_aware
+from orderlens.analysis.orders import kind_of
 from orderlens.analysis.picked import pick, picked_traces
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
@@ -59,9 +59,9 @@ MAX_SEQUENCES = 200
 def _fit_table(study: Study) -> Table:
     """Return σ and k fitted to how often the target was the argmax, as a function of q."""
     frame = study.scored
-    aware = np.array([is_target_aware(str(order)) for order in frame["order"]], np.bool_)
+    kinds = frame["order"].map(lambda order: kind_of(str(order)))
     rows, notes = [], []
-    for name, part in (("deployable", frame[~aware]), ("target-aware", frame[aware])):
+    for name, part in ((kind, frame[kinds == kind]) for kind in ("deployable", "target-aware")):
         cells, remarks = _fit(study, part)
         rows.append({"orders": name, **cells})
         notes += [f"{name}: {remark}." for remark in remarks]

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from orderlens.analysis.orders import display_name
 from orderlens.figures.downstream import graded_cells, task_panels
-from orderlens.figures.marks import footnote, order_label
+from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import arms, centre, interval, real
 from orderlens.figures.style import look, order_style
 
@@ -62,7 +63,7 @@ def _panel(panel: Axes, task: Mapping[str, Any]) -> None:
         y = [centre(one["accuracy"]) for one in bins]
         ends = [arms(one["accuracy"]) for one in bins]
         error = [[below for below, _ in ends], [above for _, above in ends]]
-        look_of = style.line() | {"label": order_label(item["order"])}
+        look_of = style.line() | {"label": display_name(item["order"])}
         panel.errorbar(x, y, yerr=error, elinewidth=0.8, **look_of)
         lowest += x
     if lowest and min(lowest) > 0 and max(lowest) > 5 * min(lowest):

@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from orderlens.analysis.orders import display_name
 from orderlens.figures.downstream import graded_cells, task_panels
-from orderlens.figures.marks import GREY, footnote, order_label, point
+from orderlens.figures.marks import GREY, footnote, point
 from orderlens.figures.numbers import interval, real
 from orderlens.figures.style import look, order_style
 
@@ -105,5 +106,5 @@ def _legend(figure: Figure, orders: list[str]) -> None:
         Line2D([], [], linestyle="none", marker=order_style(order).marker, color=order_style(order).color)
         for order in orders
     ]
-    names = [order_label(order) for order in orders]
+    names = [display_name(order) for order in orders]
     figure.legend(handles, names, loc="outside upper center", ncols=min(6, len(orders)))

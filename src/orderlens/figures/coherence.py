@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orderlens.analysis.orders import is_target_aware
+from orderlens.analysis.orders import in_paper_order, is_target_aware, kind_of
 from orderlens.analysis.table import Table
 from orderlens.analysis.tables_fixed import coherence
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.marks import GREY, footnote, row_labels, rows
 from orderlens.figures.numbers import (
     centre,
-    in_legend_order,
     interval,
     is_drawable,
     paired_mean,
@@ -52,12 +51,11 @@ def _gaps(study: Study) -> list[dict[str, Any]]:
     wide = per_sequence(study.scored, "mean")
     if REFERENCE not in wide.columns:
         return []
-    others = [order for order in in_legend_order(wide.columns) if order != REFERENCE]
+    others = [order for order in in_paper_order(wide.columns) if order != REFERENCE]
     found = []
     for order in sorted(others, key=is_target_aware):
         cell = paired_mean(wide[order] - wide[REFERENCE], study.options.resampling)
-        kind = "target-aware" if is_target_aware(order) else "deployable"
-        found.append({"order": order, "kind": kind, "gap": interval(cell)})
+        found.append({"order": order, "kind": kind_of(order), "gap": interval(cell)})
     return found
 
 

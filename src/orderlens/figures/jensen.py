@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.frames import joined_keys
-from orderlens.analysis.orders import is_target_aware
+from orderlens.analysis.orders import display_name, in_paper_order, is_deployable
 from orderlens.analysis.picked import pick, picked_traces
 from orderlens.errors import UndefinedFigureError
-from orderlens.figures.marks import footnote, order_label
-from orderlens.figures.numbers import in_legend_order, real, short
+from orderlens.figures.marks import footnote
+from orderlens.figures.numbers import real, short
 from orderlens.figures.style import look, new_figure, order_style, panel_letters
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import SIGMAS, segment_jensen_loss
@@ -43,7 +43,7 @@ def data(study: Study) -> dict[str, Any]:
     keyed = frame.assign(key=joined_keys(frame, ("run", "task", "sample_id")))
     kept = pick(keyed["key"].tolist(), MAX_SEQUENCES, study.options.resampling.seed, "noise fit")
     traces = _read(study, keyed[keyed["key"].isin(kept)])
-    fit = _fit([item for item in traces if not is_target_aware(item["order"])])
+    fit = _fit([item for item in traces if is_deployable(item["order"])])
     losses = _losses(traces, fit.sigma_one)
     return {
         **_fit_record(fit),
@@ -130,7 +130,7 @@ def _curves(sigma: float, k: float, sigma_one: float, lowest: float) -> dict[str
 
 def _correlations(frame: pd.DataFrame, losses: list[dict[str, Any]], fitted: float) -> list[dict[str, Any]]:
     """Return Spearman of Var, −min and bottleneck rate with the loss per token, by σ, deployable orders."""
-    aware = np.array([is_target_aware(str(order)) for order in frame["order"]], np.bool_)
+    aware = np.array([not is_deployable(str(order)) for order in frame["order"]], np.bool_)
     mine = frame[~aware]
     n = mine["n"].to_numpy(np.float64)
     found = [
@@ -138,7 +138,7 @@ def _correlations(frame: pd.DataFrame, losses: list[dict[str, Any]], fitted: flo
         for sigma in SIGMAS
         if (column := f"jensen_{sigma:g}") in mine.columns
     ]
-    own = [item for item in losses if not is_target_aware(item["order"])]
+    own = [item for item in losses if is_deployable(item["order"])]
     columns = {name: np.array([item[name] for item in own]) for name in _MEASURES}
     at_fit = _rho(fitted, columns, np.array([item["loss"] for item in own])) | {"is_fitted": True}
     return sorted([*found, at_fit], key=lambda item: item["sigma"])
@@ -191,7 +191,7 @@ def _draw_hits(panel: Axes, data: Mapping[str, Any]) -> None:
 
 
 def _draw_losses(panel: Axes, data: Mapping[str, Any]) -> None:
-    orders = in_legend_order(item["order"] for item in data["traces"])
+    orders = in_paper_order(item["order"] for item in data["traces"])
     for order in orders:
         style = order_style(order)
         mine = [item for item in data["traces"] if item["order"] == order]
@@ -204,7 +204,7 @@ def _draw_losses(panel: Axes, data: Mapping[str, Any]) -> None:
             alpha=0.55,
             markeredgewidth=0,
             color=style.color,
-            label=order_label(order),
+            label=display_name(order),
         )
     panel.axhline(0, color="#b9b9b9", linewidth=0.8)
     panel.set_xlabel("Var(log q)")

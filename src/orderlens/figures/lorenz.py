@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orderlens.analysis.curves import lorenz_curves
-from orderlens.analysis.orders import is_target_aware
+from orderlens.analysis.orders import display_name, kind_of
 from orderlens.errors import UndefinedFigureError
-from orderlens.figures.marks import footnote, order_label
+from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import real, short
 from orderlens.figures.style import look, new_figure, order_style, panel_letters
 from orderlens.metrics.segments import FloatArray
@@ -38,7 +38,7 @@ def data(study: Study) -> dict[str, Any]:
     for order, part in frame[frame["length"] == length].groupby("order", sort=False):
         first = part.iloc[0]
         heights = part.sort_values("step")["lorenz"].tolist()
-        kind = "target-aware" if is_target_aware(str(order)) else "deployable"
+        kind = kind_of(str(order))
         curves.append(
             {"order": order, "kind": kind, "gini": first["gini"], "n": int(first["n"]), "lorenz": heights}
         )
@@ -83,6 +83,6 @@ def _curve(panel: Axes, item: Mapping[str, Any], steps: FloatArray, heights: Flo
         markevery=(place % spacing, spacing),
         linewidth=1.2,
         markersize=4.0,
-        label=f"{order_label(item['order'])} ({short(item['gini'], 3)})",
+        label=f"{display_name(item['order'])} ({short(item['gini'], 3)})",
         markerfacecolor="white" if item["kind"] == "target-aware" else style.color,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orderlens.analysis.orders import display_name
 from orderlens.figures.numbers import arms, centre, is_drawable
 from orderlens.figures.style import order_style
 
@@ -48,14 +49,7 @@ def rows(panel: Axes, orders: Sequence[str], cells: Sequence[Cell], hollow: Sequ
 
 def row_labels(panel: Axes, orders: Sequence[str]) -> None:
     """Write the orders' names at the rows."""
-    panel.set_yticks(range(len(orders)), [order_label(order) for order in orders])
-
-
-def order_label(order: str) -> str:
-    """Return an order's name for print; the second selection rule of max-prob is spelt out."""
-    name, _, option = order.partition(":")
-    label = order_style(name).label
-    return f"{label} ({option.removeprefix('select=')} rule)" if option.startswith("select=") else label
+    panel.set_yticks(range(len(orders)), [display_name(order) for order in orders])
 
 
 def footnote(figure: Figure, text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -70,11 +70,3 @@ def paired_mean(differences: pd.Series, resampling: Resampling) -> Estimate:
     if not len(known):
         return Estimate.undefined("no sequence under both orders")
     return mean(known.to_numpy(), Clusters(list(known.index), resampling))
-
-
-def in_legend_order(orders: Iterable[str]) -> list[str]:
-    """Return orders as legends list them: the fixed styles first, others by name."""
-    from orderlens.figures.style import ORDER_STYLES
-
-    rank = {name: place for place, name in enumerate(ORDER_STYLES)}
-    return sorted(set(orders), key=lambda name: (rank.get(name.partition(":")[0], len(rank)), name))

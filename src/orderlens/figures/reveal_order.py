@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from orderlens.analysis.orders import display_name, in_paper_order
 from orderlens.analysis.tables_generation import reveal_order
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.first_block import BlockPath, first_blocks
-from orderlens.figures.marks import footnote, order_label
-from orderlens.figures.numbers import in_legend_order, interval, real, short
+from orderlens.figures.marks import footnote
+from orderlens.figures.numbers import interval, real, short
 from orderlens.figures.style import look, new_figure
 from orderlens.metrics.segments import BoolArray, FloatArray
 
@@ -33,7 +34,7 @@ def data(study: Study) -> dict[str, Any]:
     shapes = {str(row["order"]): row for row in reveal_order(study)[0].rows}
     width = int(max(path.offsets.max() for path in paths)) + 1
     maps = []
-    for order in in_legend_order(path.order for path in paths):
+    for order in in_paper_order(path.order for path in paths):
         mine = [path for path in paths if path.order == order]
         maps.append(
             {
@@ -106,7 +107,7 @@ def _heading(item: Mapping[str, Any]) -> str:
     rho = item["spearman_l2r_block0"]
     ends = f" [{short(rho['low'])}, {short(rho['high'])}]" if real(rho["low"]) == real(rho["low"]) else ""
     arness = f"local {_of(item, 'local')}, global {_of(item, 'global')}"
-    return f"{order_label(item['order'])}\nρ = {short(rho['value'])}{ends}\n{arness}"
+    return f"{display_name(item['order'])}\nρ = {short(rho['value'])}{ends}\n{arness}"
 
 
 def _of(item: Mapping[str, Any], kind: str) -> str:

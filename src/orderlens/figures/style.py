@@ -1,7 +1,7 @@
 """One look for every figure: an order keeps its colour, line style and marker throughout the product.
 
 Colours differ under the common colour-vision deficiencies and step through lightness, and no two orders share
-a marker, so that a figure still reads in grey. This module knows order ids, not runs or metrics.
+a marker, so that a figure still reads in grey. This module knows the cards of orders, not runs or metrics.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from orderlens.analysis.orders import base_name, display_name, order_card
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+Line = str | tuple[int, tuple[float, ...]]
+"""A matplotlib line style."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +27,7 @@ class OrderStyle:
     """How one order is drawn: hex colour, matplotlib line style and marker, and the name in legends."""
 
     color: str
-    linestyle: str | tuple[int, tuple[float, ...]]
+    linestyle: Line
     marker: str
     label: str
 
@@ -34,18 +40,18 @@ class OrderStyle:
         return {"color": self.color, "marker": self.marker, "label": self.label}
 
 
-ORDER_STYLES: dict[str, OrderStyle] = {
-    "forced-ar": OrderStyle("#1a273f", "-", "o", "Forced-AR"),
-    "max-prob": OrderStyle("#ac530f", "--", "s", "Max-prob"),
-    "top-margin": OrderStyle("#eea005", "-.", "^", "Top-margin"),
-    "random": OrderStyle("#7c7c7c", ":", "X", "Random"),
-    "reverse-ar": OrderStyle("#558cef", (0, (5, 1)), "D", "Reverse-AR"),
-    "entropy": OrderStyle("#c68bc7", (0, (3, 1, 1, 1)), "v", "Entropy"),
-    "oracle-max-q": OrderStyle("#195e33", (0, (1, 1)), "P", "Oracle max-q"),
-    "oracle-margin": OrderStyle("#98d587", (0, (7, 2, 1, 2)), "h", "Oracle margin"),
-    "oracle-min-q": OrderStyle("#661584", (0, (3, 1, 1, 1, 1, 1)), "*", "Oracle min-q"),
-}
-"""The fixed styles, in the order in which legends list them."""
+_LOOKS: tuple[tuple[str, Line], ...] = (
+    ("#1a273f", "-"),
+    ("#ac530f", "--"),
+    ("#eea005", "-."),
+    ("#c68bc7", (0, (3, 1, 1, 1))),
+    ("#7c7c7c", ":"),
+    ("#558cef", (0, (5, 1))),
+    ("#195e33", (0, (1, 1))),
+    ("#98d587", (0, (7, 2, 1, 2))),
+    ("#661584", (0, (3, 1, 1, 1, 1, 1))),
+)
+"""Colour and line style by the rank on an order's card."""
 
 _SPARE_MARKERS = ("<", ">", "p", "H", "d", "8")
 _SPARE_COLORS = ("#3f3f3f", "#9b5d18", "#1f8a99", "#b3a100", "#a33a5b", "#6f6fd0")
@@ -89,25 +95,28 @@ WIDTH_TEXT = 6.8
 
 
 def order_style(order: str) -> OrderStyle:
-    """Return the style of an order id; ``random:3`` looks like ``random``.
+    """Return the style of an order's label; ``random:3`` looks like ``random``.
 
-    An order the product does not know gets a spare look that depends on its name alone.
+    The marker is the card's and the colour goes by its rank; where the card leaves them open, a spare look is
+    taken that depends on the id alone.
     """
-    name = order.split(":", 1)[0]
-    known = ORDER_STYLES.get(name)
-    if known is not None:
-        return known
-    turn = sum(name.encode())
-    color = _SPARE_COLORS[turn % len(_SPARE_COLORS)]
-    return OrderStyle(color, (0, (2, 1)), _SPARE_MARKERS[turn // 7 % len(_SPARE_MARKERS)], order)
+    card = order_card(order)
+    turn = sum(base_name(order).encode())
+    color, line = (
+        _LOOKS[card.rank]
+        if card.rank < len(_LOOKS)
+        else (_SPARE_COLORS[turn % len(_SPARE_COLORS)], (0, (2.0, 1.0)))
+    )
+    marker = card.marker or _SPARE_MARKERS[turn // 7 % len(_SPARE_MARKERS)]
+    return OrderStyle(color, line, marker, display_name(order))
 
 
-def ramp(count: int) -> list[tuple[str, str | tuple[int, tuple[float, ...]]]]:
+def ramp(count: int) -> list[tuple[str, Line]]:
     """Return ``count`` (colour, line style) pairs from dark to light, for an ordered quantity such as σ."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    dashes: Sequence[str | tuple[int, tuple[float, ...]]] = (
+    dashes: Sequence[Line] = (
         "-",
         (0, (5, 1.2)),
         (0, (3, 1, 1, 1)),

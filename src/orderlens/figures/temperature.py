@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from orderlens.analysis.orders import base_name, display_name, in_paper_order
 from orderlens.analysis.tables_generation import temperature as temperature_table
 from orderlens.errors import UndefinedFigureError
-from orderlens.figures.marks import footnote, order_label
-from orderlens.figures.numbers import arms, centre, in_legend_order, interval, is_drawable
+from orderlens.figures.marks import footnote
+from orderlens.figures.numbers import arms, centre, interval, is_drawable
 from orderlens.figures.style import OrderStyle, look, new_figure, order_style, panel_letters
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def data(study: Study) -> dict[str, Any]:
         series.setdefault(str(row["order"]), []).append(point)
     evaluator = study.options.evaluator
     return {
-        "series": [{"order": order, "points": series[order]} for order in in_legend_order(series)],
+        "series": [{"order": order, "points": series[order]} for order in in_paper_order(series)],
         "high_temperature": HIGH_TEMPERATURE,
         "collapsed_from": _collapsed_from(series),
         "evaluator": None if evaluator is None else evaluator.name,
@@ -89,7 +90,7 @@ def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
     count = len(data["series"])
     for place, item in enumerate(data["series"]):
         style = order_style(item["order"])
-        variant = ":" in item["order"]
+        variant = base_name(item["order"]) != item["order"]
         points = [point for point in item["points"] if is_drawable(point[name])]
         any_drawn = any_drawn or bool(points)
         warm = [point for point in points if point["temperature"] > 0]
@@ -103,7 +104,7 @@ def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
             markersize=4.2,
             markerfacecolor="white" if variant else style.color,
             elinewidth=0.8,
-            label=order_label(item["order"]),
+            label=display_name(item["order"]),
         )
         shift = 0.045 * (place - (count - 1) / 2)
         for point in points:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from orderlens.figures.marks import order_label
+from orderlens.analysis.orders import display_name
 from orderlens.figures.numbers import real, short
 from orderlens.figures.style import WIDTH_TEXT, look
 
@@ -159,7 +159,7 @@ def _legend(panel: Axes, data: Mapping[str, Any]) -> None:
     from matplotlib.patches import Rectangle
 
     title = (
-        f"{order_label(data['order'])}, T = {real(data['temperature']):g}: circles count a block's reveals"
+        f"{display_name(data['order'])}, T = {real(data['temperature']):g}: circles count a block's reveals"
     )
     panel.text(_MARGIN, 0.15, title, fontsize=7.5, va="center")
     left = WIDTH_TEXT - _MARGIN - sum(_legend_width(kind) for kind in KINDS.values()) + _LEGEND_GAP

@@ -7,6 +7,7 @@ from typing import Literal, cast, get_args
 import numpy as np
 
 from orderlens.errors import UserInputError
+from orderlens.orders.card import Card
 from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, Scores
 from orderlens.stats import DrawStats, PositionStats
 
@@ -18,6 +19,7 @@ class MaxProb(DrawingOrder):
 
     id = "max-prob"
     summary = "most probable token first; at T > 0 max-prob:select=argmax ranks before drawing"
+    card = Card("Max-prob", "structured", 1, "s")
 
     def __init__(self, select: Select = "sampled") -> None:
         self.select = select
@@ -49,6 +51,7 @@ class TopMargin(ConfidenceOrder):
 
     id = "top-margin"
     summary = "largest gap between the two most probable tokens first"
+    card = Card("Top-margin", "structured", 2, "^")
 
     def scores(self, stats: PositionStats) -> Scores:
         """Return the probability gap."""
@@ -60,6 +63,7 @@ class LowEntropy(ConfidenceOrder):
 
     id = "entropy"
     summary = "lowest entropy first"
+    card = Card("Entropy", "structured", 3, "v")
 
     def scores(self, stats: PositionStats) -> Scores:
         """Return −H."""

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.errors import UserInputError
+from orderlens.orders.card import Card
 from orderlens.orders.protocol import StaticOrder
 from orderlens.rng import keyed_generator
 
@@ -15,6 +16,7 @@ class ForcedAR(StaticOrder):
 
     id = "forced-ar"
     summary = "left to right inside each block"
+    card = Card("Forced-AR", "structured", 0, "o")
 
     def path(self, n_positions: int, sample_id: str, block: int) -> NDArray[np.int64]:
         """Return 0, 1, 2 and so on."""
@@ -26,6 +28,7 @@ class ReverseAR(StaticOrder):
 
     id = "reverse-ar"
     summary = "right to left inside each block"
+    card = Card("Reverse-AR", "control", 5, "D")
 
     def path(self, n_positions: int, sample_id: str, block: int) -> NDArray[np.int64]:
         """Return n−1 down to 0."""
@@ -37,6 +40,7 @@ class RandomOrder(StaticOrder):
 
     id = "random"
     summary = "uniformly random; random:3 is seed 3, plain random is seed 0"
+    card = Card("Random", "random", 4, "X")
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from orderlens.orders.card import Card
 from orderlens.orders.protocol import OracleOrder, Scores
 from orderlens.stats import TargetStats
 
@@ -13,6 +14,7 @@ class OracleMaxQ(OracleOrder):
 
     id = "oracle-max-q"
     summary = "target token most probable first (needs the target)"
+    card = Card("Oracle max-q", "target-aware", 6, "P")
 
     def scores(self, stats: TargetStats) -> Scores:
         """Return log p(x*), which orders like p(x*)."""
@@ -24,6 +26,7 @@ class OracleMargin(OracleOrder):
 
     id = "oracle-margin"
     summary = "target beats its best competitor most clearly first (needs the target)"
+    card = Card("Oracle margin", "target-aware", 7, "h")
 
     def scores(self, stats: TargetStats) -> Scores:
         """Return p(x*) − max over other tokens."""
@@ -35,6 +38,7 @@ class OracleMinQ(OracleOrder):
 
     id = "oracle-min-q"
     summary = "target token least probable first (needs the target)"
+    card = Card("Oracle min-q", "target-aware", 8, "*")
 
     def scores(self, stats: TargetStats) -> Scores:
         """Return −log p(x*)."""

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.orders.card import Card
 from orderlens.stats import DrawStats, PositionStats, TargetStats
 
 Scores = NDArray[np.float64]
@@ -23,6 +24,7 @@ class Order(ABC):
 
     id: ClassVar[str]
     summary: ClassVar[str]
+    card: ClassVar[Card]
 
     @property
     def label(self) -> str:
