@@ -67,6 +67,18 @@ class UndefinedFigureError(UserInputError):
     """A figure was asked for that this run cannot support; the message says what is missing."""
 
 
+class PluginError(UserInputError):
+    """A third party's package offers something that cannot be used; the message names the package."""
+
+
+class StoppedError(OrderLensError):
+    """The user or the system stopped the command; the message says what is kept and how to go on."""
+
+    def __init__(self, message: str, exit_code: int = 130) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def one_line(error: BaseException) -> str:
     """Return the message of ``error`` on one line, or its type's name when it has none."""
     text = " ".join(str(error).split())

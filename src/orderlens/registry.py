@@ -1,20 +1,23 @@
 """One registry for every kind of named thing (models, orders, tasks, tables).
 
 Built-in entries are ``"module:attribute"`` strings, imported on first use; third parties add theirs through
-entry points. An unknown name is answered with the nearest known ones.
+entry points. An unknown name is answered with the nearest known ones. A package that is broken is named when
+its entry is asked for and does not disturb the rest; it can never take the place of something built in.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar, cast
 
-from orderlens.errors import UnknownNameError, UserInputError
+from orderlens.errors import OrderLensError, PluginError, UnknownNameError, UserInputError, one_line
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -24,14 +27,29 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 class Registry(Generic[T]):
-    """Names to lazily imported objects of one kind."""
+    """Names to lazily imported objects of one kind.
 
-    def __init__(self, kind: str, builtin: Mapping[str, str], entry_point_group: str | None = None) -> None:
+    Args:
+        kind: what the entries are, for messages.
+        builtin: name → ``"module:attribute"``.
+        entry_point_group: where third parties add theirs.
+        check: returns what is wrong with a third party's object, or None.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        builtin: Mapping[str, str],
+        entry_point_group: str | None = None,
+        check: Callable[[object], str | None] | None = None,
+    ) -> None:
         self.kind = kind
         self._targets: dict[str, str] = dict(builtin)
         self._objects: dict[str, T] = {}
         self._group = entry_point_group
-        self._plugins: dict[str, EntryPoint] | None = None
+        self._check = check
+        self._plugins: dict[str, list[EntryPoint]] | None = None
+        self._warned: set[str] = set()
 
     def names(self) -> list[str]:
         """Return all known names: built-in ones in their declared order, then plugins sorted."""
@@ -45,14 +63,20 @@ class Registry(Generic[T]):
         self._objects[name] = value
 
     def get(self, name: str) -> T:
-        """Return the object called ``name``, importing it if needed."""
+        """Return the object called ``name``, importing it if needed.
+
+        Raises:
+            UnknownNameError: nobody offers the name.
+            PluginError: a third party's package offers it and cannot be used.
+        """
+        self._warn_of_shadow(name)
         if name in self._objects:
             return self._objects[name]
         if name in self._targets:
             module, _, attribute = self._targets[name].partition(":")
             self._objects[name] = cast(T, getattr(importlib.import_module(module), attribute))
         elif name in self._discovered():
-            self._objects[name] = cast(T, self._discovered()[name].load())
+            self._objects[name] = self._load(name)
         else:
             known = self.names()
             raise UnknownNameError(
@@ -60,8 +84,59 @@ class Registry(Generic[T]):
             )
         return self._objects[name]
 
-    def _discovered(self) -> dict[str, EntryPoint]:
+    def entries(self) -> Iterator[tuple[str, T | PluginError]]:
+        """Yield every name with its object, or with the reason why it cannot be used; for listings."""
+        self._warned.update(self._targets)  # a listing shows refused() itself
+        for name in self.names():
+            try:
+                yield name, self.get(name)
+            except PluginError as error:
+                yield name, error
+
+    def refused(self) -> list[str]:
+        """Return a line for every third party's entry that has the name of a built-in one."""
+        return [self._shadow(name) for name in self._discovered() if name in self._targets]
+
+    def _shadow(self, name: str) -> str:
+        packages = " and ".join(_package(point) for point in self._discovered()[name])
+        return f"{self.kind} '{name}' is built in; the one of {packages} is ignored and needs another name"
+
+    def _warn_of_shadow(self, name: str) -> None:
+        if name in self._targets and name in self._discovered() and name not in self._warned:
+            self._warned.add(name)
+            _log.warning("%s", self._shadow(name))
+
+    def _load(self, name: str) -> T:
+        points = self._discovered()[name]
+        label = f"{self.kind} '{name}' of {' and '.join(map(_package, points))}"
+        if len(points) > 1:
+            raise PluginError(f"{label}: offered more than once; uninstall all but one")
+        try:
+            found = points[0].load()
+        except (Exception, SystemExit) as error:
+            if isinstance(error, OrderLensError):
+                raise PluginError(f"{label}: {one_line(error)}") from error
+            why = f"{type(error).__name__}: {one_line(error)}"
+            raise PluginError(f"{label} cannot be loaded ({why}); mend or uninstall it") from error
+        wrong = self._check(found) if self._check else None
+        if wrong is not None:
+            raise PluginError(f"{label} cannot be used: {wrong}")
+        return cast(T, found)
+
+    def _discovered(self) -> dict[str, list[EntryPoint]]:
         if self._plugins is None:
-            found = entry_points(group=self._group) if self._group else ()
-            self._plugins = {point.name: point for point in found}
+            self._plugins = {}
+            for point in entry_points(group=self._group) if self._group else ():
+                same_name = self._plugins.setdefault(point.name, [])
+                if all(
+                    (other.value, _package(other)) != (point.value, _package(point)) for other in same_name
+                ):
+                    same_name.append(point)
         return self._plugins
+
+
+def _package(point: EntryPoint) -> str:
+    """Return ``package NAME VERSION``, or the module when the package is unknown."""
+    if point.dist is None:
+        return f"module {point.module}"
+    return f"package {point.dist.name} {point.dist.version}"

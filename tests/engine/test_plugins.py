@@ -35,12 +35,35 @@ def orderlens(folder, *arguments):
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_entry_points_of_an_installed_package_are_used(tmp_path):
-    (tmp_path / "plugged.py").write_text(PLUGIN, encoding="utf-8")
-    info = tmp_path / "plugged-0.1.dist-info"
+def install(folder, name, code, entry_points):
+    """Put a package where Python finds it, as pip would."""
+    (folder / f"{name}.py").write_text(code, encoding="utf-8")
+    info = folder / f"{name}-0.1.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 0.1\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(entry_points, encoding="utf-8")
+
+
+def test_a_broken_package_is_named_and_the_rest_is_listed(tmp_path):
+    install(tmp_path, "plugged", PLUGIN, ENTRY_POINTS)
+    install(
+        tmp_path,
+        "shattered",
+        "raise RuntimeError('no licence found')",
+        "[orderlens.orders]\nodd = shattered:Odd\nrandom = shattered:Random\n",
+    )
+    listed = orderlens(tmp_path, "orders", "--json")
+    assert listed.returncode == 0, listed.stderr
+    kinds = {row["id"]: row["kind"] for row in json.loads(listed.stdout)}
+    assert (kinds["middle-out"], kinds["odd"], kinds["random"]) == ("static", "broken", "static")
+    assert "order 'random' is built in; the one of package shattered 0.1 is ignored" in listed.stderr
+    used = orderlens(tmp_path, "score", "--model", "hmm", "--orders", "odd", "--out", tmp_path / "run")
+    assert used.returncode == 2
+    assert "order 'odd' of package shattered 0.1 cannot be loaded (RuntimeError: no licence" in used.stderr
+
+
+def test_entry_points_of_an_installed_package_are_used(tmp_path):
+    install(tmp_path, "plugged", PLUGIN, ENTRY_POINTS)
     (tmp_path / "text.txt").write_text(
         "some plain words to score, long enough for a few blocks", encoding="utf-8"
     )

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orderlens.cli.console import JsonFlag, print_json, print_text
-from orderlens.errors import StorageError, UserInputError
+from orderlens.errors import UserInputError
+from orderlens.files import write_text
 
 if TYPE_CHECKING:
     from orderlens.analysis.study import Options
@@ -121,18 +122,11 @@ def _show(tables: list[Table], form: str, paper: bool, out: Path | None) -> None
 
     ready = [beside_paper(table) for table in tables] if paper else tables
     if out is not None:
-        _write(out, render(ready, form))
+        write_text(out, render(ready, form))
     elif form == "json":
         print_json({"tables": [as_json(table) for table in ready]})
     else:
         print_text(render(ready, form))
-
-
-def _write(out: Path, text: str) -> None:
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"cannot write {out}: {error.strerror}") from error
 
 
 def _print_list(summaries: dict[str, str], json_output: bool) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
 
-from orderlens.cli.console import JsonFlag, print_json, stdout
+from orderlens.cli.console import JsonFlag, print_json, print_line, stdout
+from orderlens.errors import PluginError, one_line
+
+if TYPE_CHECKING:
+    from orderlens.registry import Registry
 
 _MODEL_NOTES = {
     "tiny": "bundled order-agnostic language model (the default)",
@@ -27,9 +32,11 @@ def orders(json: JsonFlag = False) -> None:
     from orderlens.orders.catalogue import ORDERS
     from orderlens.orders.protocol import OracleOrder, StaticOrder
 
-    rows = []
-    for name in ORDERS.names():
-        kind = ORDERS.get(name)
+    rows: list[dict[str, object]] = []
+    for name, kind in ORDERS.entries():
+        if isinstance(kind, PluginError):
+            rows.append({"id": name, "kind": "broken", "needs_target": None, "summary": one_line(kind)})
+            continue
         word = (
             "static"
             if issubclass(kind, StaticOrder)
@@ -38,6 +45,7 @@ def orders(json: JsonFlag = False) -> None:
             else "confidence"
         )
         rows.append({"id": name, "kind": word, "needs_target": word == "oracle", "summary": kind.summary})
+    _warn(ORDERS)
     _show(rows, ("id", "kind", "summary"), json)
 
 
@@ -56,15 +64,27 @@ def models(json: JsonFlag = False) -> None:
     rows += [
         {"id": name, "kind": "family", "summary": "model_type in config.json"} for name in FAMILIES.names()
     ]
+    _warn(MODELS)
+    _warn(FAMILIES)
     _show(rows, ("id", "kind", "summary"), json)
 
 
 def tasks(json: JsonFlag = False) -> None:
     """List the benchmarks."""
-    from orderlens.tasks import get_task, task_names
+    from orderlens.tasks.registry import TASKS
 
-    rows = [{"id": name, "summary": get_task(name).summary} for name in task_names()]
+    rows = []
+    for name, task in TASKS.entries():
+        summary = f"broken: {one_line(task)}" if isinstance(task, PluginError) else task.summary
+        rows.append({"id": name, "summary": summary})
+    _warn(TASKS)
     _show(rows, ("id", "summary"), json)
+
+
+def _warn(registry: Registry[Any]) -> None:
+    """Name the packages whose entries are refused because they have a built-in name."""
+    for line in registry.refused():
+        print_line(f"warning: {line}")
 
 
 def _show(rows: Sequence[Mapping[str, object]], columns: tuple[str, ...], as_json: bool) -> None:
@@ -75,5 +95,5 @@ def _show(rows: Sequence[Mapping[str, object]], columns: tuple[str, ...], as_jso
     for name in columns:
         table.add_column(name, no_wrap=name == "id")
     for row in rows:
-        table.add_row(*(str(row[name]).replace("[", "\\[") for name in columns))
+        table.add_row(*(str(row[name]) for name in columns))
     stdout.print(table)

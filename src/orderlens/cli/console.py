@@ -1,15 +1,21 @@
-"""What every verb shares: output, progress bars, and the one place where errors become exit codes."""
+"""What every verb shares: output and progress bars.
+
+The two consoles are the only way to the terminal: strings are plain text (no markup, no emoji codes), and
+what could steer a terminal is shown as its escape, wherever it came from.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,16 +25,39 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
+from rich.text import Text
 
-stdout = Console(highlight=False, soft_wrap=True)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+from orderlens.cli.printable import ENCODING_ERRORS, install, printable, printable_json
+
+
+class SafeConsole(Console):
+    """A console that shows characters which could steer the terminal as escapes."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Make a string safe before it is measured, so that columns stay aligned."""
+        return super().render_str(printable(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Make everything else safe; what rich itself sends to the terminal is marked as control."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+stdout = SafeConsole()
+stderr = SafeConsole(stderr=True)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON instead of text.")]
 
 
 def print_json(value: Any) -> None:
     """Print ``value`` as JSON on standard output (NaN and infinities become null)."""
-    sys.stdout.write(json.dumps(_plain(value), ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
+    text = json.dumps(_plain(value), ensure_ascii=encoding != "utf8", indent=2, allow_nan=False)
+    sys.stdout.write(printable_json(text) + "\n")
 
 
 def _plain(value: Any) -> Any:
@@ -45,7 +74,34 @@ def _plain(value: Any) -> Any:
 
 def print_text(text: str) -> None:
     """Print plain text; markup in it is shown, never interpreted."""
-    stdout.print(text, markup=False)
+    stdout.print(text)
+
+
+def print_line(message: str) -> None:
+    """Print one line for people on standard error: a failure or a warning."""
+    stderr.print(f"orderlens: {message}", style="red" if stderr.is_terminal else None)
+
+
+class _Lines(logging.Handler):
+    """Log records as lines on standard error, made safe like everything else."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = " ".join(record.getMessage().split())
+        stderr.print(f"orderlens: {record.levelname.lower()}: {text}")
+
+
+def prepare_streams() -> None:
+    """Let nothing that is printed fail or bypass the consoles.
+
+    A terminal that cannot show a character gets an ASCII spelling; warnings and log records become lines.
+    """
+    install()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ENCODING_ERRORS)
+    root = logging.getLogger()
+    if not any(isinstance(handler, _Lines) for handler in root.handlers):
+        root.addHandler(_Lines(logging.WARNING))
 
 
 class Bar:
@@ -72,7 +128,7 @@ class Bar:
 def progress_bar(label: str, total: int | None, *, quiet: bool = False) -> Iterator[Bar]:
     """Show a bar with elapsed and remaining time on standard error; yields the function that advances it."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

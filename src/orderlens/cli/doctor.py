@@ -54,20 +54,18 @@ def doctor(
 
 def _show(report: dict[str, Any]) -> None:
     machine = report["machine"]
-    stdout.print(
-        f"orderlens {report['orderlens']}, Python {machine['python']}, {machine['system']}", markup=False
-    )
+    stdout.print(f"orderlens {report['orderlens']}, Python {machine['python']}, {machine['system']}")
     stdout.print(f"{machine['cores']} cores, {machine['memory_gib']:.1f} GiB memory, "
-                 f"{machine['disk_free_gib']:.0f} GiB free here", markup=False)  # fmt: skip
+                 f"{machine['disk_free_gib']:.0f} GiB free here")  # fmt: skip
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("package", "version", "needed for", "remedy"):
         table.add_column(head)
     for row in report["packages"]:
         remedy = "" if row["version"] else row["install"]
-        table.add_row(row["name"], row["version"] or "missing", row["for"], remedy.replace("[", "\\["))
+        table.add_row(row["name"], row["version"] or "missing", row["for"], remedy)
     stdout.print(table)
     for line in report["expect"]:
-        stdout.print(f"- {line}", markup=False)
+        stdout.print(f"- {line}")
 
 
 def examine(model: str | None = None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, progress_bar, stdout
+from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.errors import UserInputError
 
 if TYPE_CHECKING:
@@ -57,14 +58,19 @@ def evaluate(
     if regrade:
         from orderlens.evaluation import regrade as grade_again
 
-        _show(grade_again(out, graders=graders), out, as_json=json)
+        with keeping(lambda: f"the responses and earlier verdicts in {out} are as they were; run it again"):
+            graded = grade_again(out, graders=graders)
+        _show(graded, out, as_json=json)
         return
     if not tasks.strip():
         raise UserInputError("--tasks is missing; name tasks separated by commas, see 'orderlens tasks'")
     from orderlens.cli.inputs import parse_anchor
     from orderlens.evaluation import evaluate as run_tasks
 
-    with progress_bar("evaluating (tokens)", None, quiet=json) as bar:
+    with (
+        keeping(lambda: kept_in(out)),
+        progress_bar("evaluating (tokens)", None, quiet=json) as bar,
+    ):
         run = run_tasks(
             model,
             tasks,
@@ -112,11 +118,11 @@ def _show(run: Run, out: Path, *, as_json: bool) -> None:
         return
     stdout.print(_table(rows))
     for name, count in skipped.items():
-        stdout.print(f"{name}: {count} items not evaluated (prompt too long for the model)", markup=False)
+        stdout.print(f"{name}: {count} items not evaluated (prompt too long for the model)")
     for name, why in without.items():
-        stdout.print(f"{name}: {why}; then 'orderlens evaluate --regrade --out {out}'", markup=False)
-    stdout.print(f"run: {out}", markup=False)
-    stdout.print(f"what it says: orderlens downstream {out}", markup=False)
+        stdout.print(f"{name}: {why}; then 'orderlens evaluate --regrade --out {out}'")
+    stdout.print(f"run: {out}")
+    stdout.print(f"what it says: orderlens downstream {out}")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from orderlens.cli.console import JsonFlag, print_json, print_text
+from orderlens.cli.interrupt import keeping
 
 
 def register(app: typer.Typer) -> None:
@@ -33,9 +34,9 @@ def figures(
     names = None if figure is None else [name.strip() for name in figure.split(",") if name.strip()]
     for name in names or ():
         recipe(name)
-    drawn = draw_figures(
-        studies_of(runs), out, names, [part.strip() for part in formats.split(",") if part.strip()]
-    )
+    chosen = [part.strip() for part in formats.split(",") if part.strip()]
+    with keeping(lambda: f"the figures finished so far are whole in {out}; the same command draws them all"):
+        drawn = draw_figures(studies_of(runs), out, names, chosen)
     if json:
         print_json([{"name": i.name, "files": [str(path) for path in i.paths], "why": i.why} for i in drawn])
     else:

@@ -11,6 +11,7 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, progress_bar
+from orderlens.cli.interrupt import keeping, kept_in
 
 _ORDERS = "forced-ar,max-prob,top-margin,random"
 _SWEPT = f"{_ORDERS},max-prob:select=argmax"
@@ -145,7 +146,10 @@ def _decode(request: DecodeRequest, *, as_json: bool) -> None:
     where = parse_anchor(request.anchor)
     rule = SplitRule(request.prefix_tokens, 1, allow_short=True)
     inputs = load_inputs(request.model, request.data, rule, request.limit, request.device, request.dtype)
-    with progress_bar("generating (tokens)", None, quiet=as_json) as bar:
+    with (
+        keeping(lambda: kept_in(request.out)),
+        progress_bar("generating (tokens)", None, quiet=as_json) as bar,
+    ):
         run = api.generate(
             inputs.model,
             inputs.data.samples,

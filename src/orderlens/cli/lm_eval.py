@@ -13,6 +13,7 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json
+from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.errors import DataFileError, MissingPackageError, UnknownNameError, UserInputError, one_line
 
 _SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -48,7 +49,8 @@ def lm_eval(
     command = ["--batch_size", str(batch_size or "auto"), "--output_path", str(out), "--log_samples"]
     command += ["--limit", str(limit)] if limit is not None else []
     command += ["--include_path", str(include_path)] if include_path is not None else []
-    launch([*command, *context.args], _split(tasks), arguments, quiet=json)
+    with keeping(lambda: kept_in(out)):
+        launch([*command, *context.args], _split(tasks), arguments, quiet=json)
     if json:
         print_json(_newest_results(out) | {"out": str(out)})
 

@@ -1,11 +1,13 @@
 """The ``orderlens`` command: assembles the verbs and turns errors into one line and an exit code.
 
-Exit codes: 0 done, 2 bad input, 1 failure, 130 interrupted. ``--debug`` anywhere shows the traceback.
+Exit codes: 0 done, 2 bad input, 1 failure, 130 interrupted, 143 terminated. ``--debug`` anywhere shows the
+traceback.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -13,8 +15,11 @@ from collections.abc import Sequence
 import typer
 
 from orderlens._version import __version__
-from orderlens.cli.console import stderr
-from orderlens.errors import OrderLensError, one_line
+from orderlens.cli.console import prepare_streams, print_line, stderr
+from orderlens.cli.foreign import explain
+from orderlens.cli.group import Verbs
+from orderlens.cli.interrupt import NOTHING, interrupted, listen
+from orderlens.errors import OrderLensError, UserInputError, one_line
 
 VERB_MODULES: tuple[str, ...] = (
     "score",
@@ -45,6 +50,8 @@ def build_app() -> typer.Typer:
     """Return the command-line application with all verbs."""
     app = typer.Typer(
         name="orderlens",
+        cls=Verbs,
+        context_settings={"max_content_width": 100},
         help="See what the decoding order does inside an order-agnostic language model.",
         epilog="Add --debug to any command to see the full traceback of a failure.",
         add_completion=False,
@@ -73,8 +80,11 @@ def main(arguments: Sequence[str]) -> int:
     # Read when torch loads: spinning threads make small products ten times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = "--debug" in arguments
+    prepare_streams()
     try:
-        outcome = build_app()(args=[item for item in arguments if item != "--debug"], standalone_mode=False)
+        _refuse_deleted_folder()
+        plain = [item for item in arguments if item != "--debug"]
+        outcome = build_app()(args=plain, prog_name="orderlens", standalone_mode=False)
         return outcome if isinstance(outcome, int) else 0
     except typer.Exit as stop:
         return int(stop.exit_code)
@@ -83,18 +93,22 @@ def main(arguments: Sequence[str]) -> int:
             typer.echo(str(getattr(error, "message", error)))
             return 0
         return _fail(_usage_message(error), 2, debug)
-    except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted; what was already committed is kept", 130, debug)
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        return _fail(one_line(interrupted(stop, NOTHING)), 130, debug)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OrderLensError as error:
         return _fail(one_line(error), error.exit_code, debug)
     except Exception as error:  # noqa: BLE001  the last line of defence: one line instead of a traceback
-        code = 2 if getattr(error, "is_user_input_error", False) else 1
-        label = "" if code == 2 else f"unexpected {type(error).__name__}: "
-        hint = "" if code == 2 else " (run again with --debug for the traceback)"
-        return _fail(f"{label}{one_line(error)}{hint}", code, debug)
+        return _fail(*explain(error), debug)
+
+
+def _refuse_deleted_folder() -> None:
+    try:
+        os.getcwd()  # noqa: PTH109  Path.cwd says the same
+    except FileNotFoundError:
+        raise UserInputError("the folder you are in was deleted; change to another one (cd)") from None
 
 
 def _usage_message(error: Exception) -> str:
@@ -105,10 +119,12 @@ def _usage_message(error: Exception) -> str:
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug and sys.exc_info()[0] is not None:
         stderr.print_exception()
-    stderr.print(f"orderlens: {message}", markup=False, style="red" if stderr.is_terminal else None)
+    print_line(message)
     return code
 
 
 def entry_point() -> None:
     """Console-script entry point."""
+    listen()
+    logging.captureWarnings(True)
     sys.exit(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
+from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.cli.stage_lines import stage_progress
 
 if TYPE_CHECKING:
@@ -126,16 +127,19 @@ def run_plan(
     decoding = [name for name in stages if name != "results"]
     traces = None
     if decoding:
-        traces = decode_all(plan, out, stages=decoding, device=device, dtype=dtype, show=show_stage)
+        with keeping(lambda: kept_in(out)):
+            traces = decode_all(plan, out, stages=decoding, device=device, dtype=dtype, show=show_stage)
     if "results" not in stages:
         assert traces is not None
         show_traces(traces, out, as_json=as_json)
         return
-    outcome = make_results(out, traces.why_no_scores if traces else None)
-    if docs is not None:
-        from orderlens.replicate.docs_page import write_docs
+    later = f"orderlens replicate --out {out} --stages results"
+    with keeping(lambda: f"the traces are kept; make the results with: {later}"):
+        outcome = make_results(out, traces.why_no_scores if traces else None)
+        if docs is not None:
+            from orderlens.replicate.docs_page import write_docs
 
-        write_docs(outcome.results, docs, outcome.notes)
+            write_docs(outcome.results, docs, outcome.notes)
     if as_json:
         print_json(record(outcome, traces))
     else:

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from orderlens.cli.console import JsonFlag, print_json, print_text, stdout
+from orderlens.cli.group import Verbs
 
 if TYPE_CHECKING:
     from orderlens.store.folder import Folder
@@ -21,7 +22,7 @@ RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run folder or its
 
 def register(app: typer.Typer) -> None:
     """Add the verb ``runs`` with its commands."""
-    runs = typer.Typer(help="Inspect, verify, export and compact runs.", no_args_is_help=True)
+    runs = typer.Typer(cls=Verbs, help="Inspect, verify, export and compact runs.", no_args_is_help=True)
     runs.command("list")(list_runs)
     runs.command("show")(show)
     runs.command("verify")(verify)
@@ -59,9 +60,9 @@ def list_runs(
 
 
 def _list_row(item: Mapping[str, Any]) -> list[str]:
-    name = str(item["run"]).replace("[", "\\[")
+    name = str(item["run"])
     if item["problem"]:
-        return [name, f"{item['state']}: {item['problem']}".replace("[", "\\["), "", "", "", ""]
+        return [name, f"{item['state']}: {item['problem']}", "", "", "", ""]
     reveals = f"{item['rows'].get('reveals', 0):,}"
     return [name, item["state"], str(item["units"]), reveals, _size(item["bytes"]), ", ".join(item["orders"])]
 

@@ -8,6 +8,7 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, progress_bar
+from orderlens.cli.interrupt import keeping, kept_in
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +50,10 @@ def score(
     inputs = load_inputs(
         model, data, SplitRule(prefix_tokens, target_tokens, allow_short), limit, device, dtype
     )
-    with progress_bar("scoring (tokens)", None, quiet=json) as bar:
+    with (
+        keeping(lambda: kept_in(out)),
+        progress_bar("scoring (tokens)", None, quiet=json) as bar,
+    ):
         run = api.score(
             inputs.model,
             inputs.data.samples,

@@ -39,7 +39,7 @@ class Lines:
 
     def say(self, text: str) -> None:
         """Write one line to standard error."""
-        stderr.print(f"{self._label}: {text}", markup=False)
+        stderr.print(f"{self._label}: {text}")
 
     def _state(self, seconds: float) -> str:
         if not self._total:

@@ -56,7 +56,7 @@ def show_summary(run: Run, *, out: str, as_json: bool) -> None:
         temperature = [f"{row['temperature']:g}"] if with_temperature else []
         table.add_row(f"{row['order']}{seed}", *temperature, str(row["n_samples"]), *numbers)
     stdout.print(table)
-    stdout.print(f"run: {out}", markup=False)
+    stdout.print(f"run: {out}")
 
 
 def _number(value: float) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orderlens.cli.console import JsonFlag, print_json, print_text, progress_bar
+from orderlens.cli.group import Verbs
 from orderlens.errors import UserInputError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ OrderOption = Annotated[str | None, typer.Option("--order", help="Only this orde
 def register(app: typer.Typer) -> None:
     """Add the verb and its parts."""
     group = typer.Typer(
+        cls=Verbs,
         help="The uniform-spreading theory: critical noise, curves, the paper's claims, your traces.",
         invoke_without_command=True,
     )

@@ -11,6 +11,7 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text, progress_bar
+from orderlens.cli.interrupt import keeping
 
 
 class AttentionChoice(StrEnum):
@@ -64,12 +65,23 @@ def train(
         heads=heads, block_size=block_size, window=window, batch_size=batch_size, vocab_size=vocab_size,
         tokenizer=tokenizer, seed=seed, device=str(pick_device(device)),
     )  # fmt: skip
-    with progress_bar("training (%)", 100, quiet=json) as advance:
+    with keeping(lambda: _kept(out)), progress_bar("training (%)", 100, quiet=json) as advance:
         summary = train_from_text(data, out, options, resume=resume, report=_Percent(advance))
     if json:
         print_json(summary)
     else:
         print_text(_describe(summary))
+
+
+def _kept(out: Path) -> str:
+    """Say at which step an interrupted training stands."""
+    from orderlens.training.checkpoint import load_checkpoint
+    from orderlens.training.loop import CHECKPOINT
+
+    if not (out / CHECKPOINT).is_file():
+        return f"no step was finished, so {out} holds no model yet; the same command starts again"
+    step = load_checkpoint(out / CHECKPOINT)["step"]
+    return f"step {step} is kept in {out}; the same command with --resume goes on there"
 
 
 class _Percent:

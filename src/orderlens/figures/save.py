@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orderlens.errors import StorageError, UserInputError
+from orderlens.errors import UserInputError
 from orderlens.figures.style import look
+from orderlens.files import replacing, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,33 +54,26 @@ def save_figure(
         raise UserInputError(f"unknown figure format {unknown[0]!r}; allowed: {', '.join(FORMATS)}")
     place = Path(folder)
     paths = [place / f"{name}.{kind}" for kind in formats]
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        with look():
-            for path in paths:
-                figure.savefig(path, metadata=_METADATA[path.suffix[1:]])
-        return [*paths, save_data(data, place / f"{name}.json")]
-    except OSError as error:
-        raise StorageError(
-            f"cannot write the figure {name!r} to {place}: {error.strerror or error}"
-        ) from error
+    with look():
+        for path in paths:
+            with replacing(path) as fresh:
+                figure.savefig(fresh, metadata=_METADATA[path.suffix[1:]])
+    return [*paths, save_data(data, place / f"{name}.json")]
 
 
 def save_data(data: Mapping[str, Any], path: Path) -> Path:
     """Write ``data`` as JSON; NaN and infinities, which JSON lacks, become null."""
     text = json.dumps(plain(data), ensure_ascii=False, indent=1, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
-    return path
+    return write_text(path, text + "\n")
 
 
 def save_table(folder: Path, table: Table) -> None:
     """Write one table as text, CSV, LaTeX and JSON, with the paper's values beside ours."""
     from orderlens.analysis import as_json, beside_paper, render
 
-    folder.mkdir(parents=True, exist_ok=True)
     full = beside_paper(table)
     for form, suffix in {"text": "txt", "csv": "csv", "latex": "tex"}.items():
-        (folder / f"{table.name}.{suffix}").write_text(render([full], form), encoding="utf-8")
+        write_text(folder / f"{table.name}.{suffix}", render([full], form))
     save_data(as_json(full), folder / f"{table.name}.json")
 
 

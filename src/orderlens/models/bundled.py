@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from orderlens.errors import ModelLoadError, UnknownNameError
+from orderlens.files import replacing, write_text
 from orderlens.models.bpe import BpeTokenizer
 from orderlens.models.quantised import file_digest, load_weights, save_weights
 from orderlens.models.transformer import Transformer, TransformerConfig
@@ -78,11 +79,12 @@ def save_folder(
     notes: dict[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint folder; ``notes`` (plain data) are kept in ``config.json`` for the reader."""
-    folder.mkdir(parents=True, exist_ok=True)
     record = {"model_type": MODEL_TYPE, **asdict(network.config), "notes": notes or {}}
-    (folder / CONFIG).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    save_weights(folder / WEIGHTS, network.state_dict(), int8=int8)
-    tokenizer.save(folder / TOKENIZER)
+    with replacing(folder / WEIGHTS) as fresh:
+        save_weights(fresh, network.state_dict(), int8=int8)
+    with replacing(folder / TOKENIZER) as fresh:
+        tokenizer.save(fresh)
+    write_text(folder / CONFIG, json.dumps(record, indent=2) + "\n")  # last: it makes the folder a model
 
 
 def read_config(folder: Path) -> TransformerConfig:

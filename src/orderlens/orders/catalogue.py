@@ -20,7 +20,14 @@ _BUILTIN = {
     "oracle-min-q": "orderlens.orders.oracle:OracleMinQ",
 }
 
-ORDERS: Registry[type[Order]] = Registry("order", _BUILTIN, entry_point_group="orderlens.orders")
+
+def _no_order(value: object) -> str | None:
+    return None if isinstance(value, type) and issubclass(value, Order) else "it is no subclass of Order"
+
+
+ORDERS: Registry[type[Order]] = Registry(
+    "order", _BUILTIN, entry_point_group="orderlens.orders", check=_no_order
+)
 
 
 def parse_order(spec: str | Order) -> Order:

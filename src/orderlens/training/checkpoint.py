@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from orderlens.errors import ModelLoadError
+from orderlens.files import replacing
 
 FORMAT = 1
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write ``state`` so that ``path`` is always a whole checkpoint, the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as stream:
+    with replacing(path) as fresh, fresh.open("wb") as stream:
         torch.save({"format": FORMAT, **state}, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
 
 
 def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.errors import UserInputError
+from orderlens.files import replacing
 from orderlens.rng import keyed_generator
 from orderlens.training.packing import Tokens
 
@@ -27,11 +28,8 @@ from orderlens.training.packing import Tokens
 def write_shard(folder: Path, source: str, name: str, windows: Tokens) -> Path:
     """Store one shard; it appears under its name only when complete."""
     target = folder / source / f"{name}.npy"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_suffix(".partial")
-    with partial.open("wb") as stream:
+    with replacing(target) as fresh, fresh.open("wb") as stream:
         np.save(stream, windows)
-    partial.rename(target)
     return target
 
 

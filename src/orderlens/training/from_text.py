@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from orderlens.errors import RunError, UserInputError
+from orderlens.files import make_folder, replacing, storing
 from orderlens.models.bpe import BpeTokenizer
 from orderlens.models.bundled import TOKENIZER, bundled_folder, save_folder
 from orderlens.models.transformer import TransformerConfig
@@ -111,17 +112,20 @@ def prepare(files: Sequence[Path], out: Path, options: TextTraining) -> None:
     if not documents:
         raise UserInputError(f"no text in {', '.join(str(path) for path in files)}")
     kept, apart = _split(documents)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / METRICS).unlink(missing_ok=True)
+    make_folder(out)
     tokenizer = _tokenizer(options, kept)
-    tokenizer.save(out / TOKENIZER)
+    with storing(out):
+        (out / METRICS).unlink(missing_ok=True)
+    with replacing(out / TOKENIZER) as fresh:
+        tokenizer.save(fresh)
     rng = keyed_generator(options.seed, "pack")
     sets = [
         pack(tokenizer.encode_many(texts), options.window, EOS_ID, PADDED_SHARE, rng)
         for texts in (kept, apart)
     ]
     write_shard(out / WINDOWS, "text", "0", sets[0])
-    np.save(out / HELDOUT, sets[1])
+    with replacing(out / HELDOUT) as fresh, fresh.open("wb") as stream:
+        np.save(stream, sets[1])
 
 
 def _split(documents: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from orderlens.errors import ModelOutputError, RunError
+from orderlens.files import storing
 from orderlens.models.transformer import Transformer, TransformerConfig
 from orderlens.rng import keyed_generator
 from orderlens.training.attention import Execution
@@ -30,8 +31,11 @@ from orderlens.training.objective import AnyOrderLoss, CausalLoss
 from orderlens.training.optimiser import Optimiser, OptimiserSettings
 from orderlens.training.packing import Tokens
 from orderlens.training.schedule import Schedule
+from orderlens.training.stopping import Deferred
 
 CHECKPOINT, METRICS = "checkpoint.pt", "metrics.jsonl"
+EARLY_CHECKPOINT_S = 20.0
+"""Seconds between two checkpoints in the first two minutes."""
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -47,7 +51,8 @@ class LoopSettings:
         attention: how stream attention is executed.
         log_every: steps between two lines of the metrics log; the host waits for the device only here.
         validate_every: steps between two validation losses (0: never).
-        checkpoint_seconds: wall time between two checkpoints; one is always written at the end.
+        checkpoint_seconds: wall time between two checkpoints, less in the first minutes; one is always
+            written at the end and when training is interrupted.
         refresh_every: steps between two looks for new shards (0: never).
     """
 
@@ -144,19 +149,27 @@ class Trainer:
         self._working.zero_grad(set_to_none=True)
 
     def run(self, report: Report | None = None) -> dict[str, Any]:
-        """Train until the budget is spent; returns the last metrics. Call again after ``resume`` to go on."""
+        """Train until the budget is spent; returns the last metrics. Call again after ``resume`` to go on.
+
+        An interrupt (SIGINT, SIGTERM) takes effect after the running step, with a checkpoint written.
+        """
         self._started = time.monotonic() - self.elapsed_s
         reader = BatchReader(self.mixture, self.step, self.settings.refresh_every)
-        try:
-            last = self._steps(reader, report)
-        finally:
-            reader.close()
-        self.checkpoint()
+        with Deferred() as stop:
+            try:
+                last = self._steps(reader, report, stop)
+            finally:
+                reader.close()
+            self.checkpoint()
+        stop.deliver()
         return last
 
-    def _steps(self, reader: BatchReader, report: Report | None) -> dict[str, Any]:
-        saved, last = time.monotonic(), {}
+    def _steps(self, reader: BatchReader, report: Report | None, stop: Deferred) -> dict[str, Any]:
+        begun = saved = time.monotonic()
+        last: dict[str, Any] = {}
         for windows in reader:
+            if stop.pending is not None:
+                break
             self.elapsed_s = time.monotonic() - self._started
             if self.schedule.progress(self.step, self.elapsed_s) >= 1:
                 break
@@ -165,10 +178,15 @@ class Trainer:
             self.step += 1
             if self.step % self.settings.log_every == 0 or self.step == self.schedule.steps:
                 last = self._log(loss, norm, factor, report)
-            if time.monotonic() - saved > self.settings.checkpoint_seconds:
+            now = time.monotonic()
+            if now - saved > self._checkpoint_gap(now - begun):
                 self.checkpoint()
                 saved = time.monotonic()
         return last
+
+    def _checkpoint_gap(self, worked_s: float) -> float:
+        """Return the seconds between two checkpoints: short while little work would be lost, then longer."""
+        return min(self.settings.checkpoint_seconds, max(EARLY_CHECKPOINT_S, worked_s / 6))
 
     def _log(self, loss: Tensor, norm: Tensor, factor: float, report: Report | None) -> dict[str, Any]:
         value = float(loss)
@@ -189,7 +207,7 @@ class Trainer:
         }
         if self.settings.validate_every and self.step % self.settings.validate_every == 0:
             line["heldout_loss"] = round(self.heldout_loss(), 5)
-        with (self.folder / METRICS).open("a", encoding="utf-8") as stream:
+        with storing(self.folder / METRICS), (self.folder / METRICS).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
         if report:
             report(line)

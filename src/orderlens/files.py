@@ -1,0 +1,107 @@
+"""Whole files or none: a file is written beside its place and takes it only when it is complete.
+
+A full disk, an interrupt or a crash leaves what stood there before. Everything outside run folders (tables,
+figures, pages, model folders) is written through here; what the file system refuses becomes one line with
+its remedy. Knows nothing of what the files hold.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from orderlens.errors import OrderLensError, StorageError, UserInputError, one_line
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LOCKED = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def refusal(error: OSError) -> str:
+    """Return why the file system refused, with a remedy where one is known."""
+    if error.errno in _FULL:
+        return "the disk is full; what was finished is kept: free some space and run the same command again"
+    if error.errno in _LOCKED:
+        return "it is read-only or belongs to somebody else; make it writable or choose another place"
+    if error.errno == errno.ENAMETOOLONG:
+        return "the name is too long for this file system; choose a shorter one"
+    if error.errno == errno.ENOENT:
+        return "there is no such file or folder"
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return "a part of the path is a file; choose another place"
+    if error.errno == errno.EISDIR:
+        return "it is a folder; name a file"
+    if error.errno == errno.EMFILE:
+        return "too many files are open; raise the limit (ulimit -n) or use fewer workers"
+    return error.strerror or one_line(error)
+
+
+@contextmanager
+def storing(path: Path | str) -> Iterator[None]:
+    """Turn what the file system refuses inside the block into one line about ``path``.
+
+    Raises:
+        UserInputError: the name itself cannot work (too long, a NUL character, a file for a folder).
+        StorageError: the disk is full, read-only or broken.
+    """
+    try:
+        yield
+    except OrderLensError:
+        raise
+    except OSError as error:
+        wrong_name = error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+        kind = UserInputError if wrong_name else StorageError
+        raise kind(f"cannot write {path}: {refusal(error)}") from error
+    except ValueError as error:
+        if "null" not in str(error) and not isinstance(error, UnicodeError):
+            raise
+        raise UserInputError(f"cannot write {str(path)!r}: no file can have this name") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; the file takes the place of ``path`` when the block ends well.
+
+    Missing folders are made. A link is followed; a device or a pipe (``/dev/stdout``) is written directly.
+    """
+    with storing(path):
+        place = path.resolve() if path.is_symlink() else path
+        if place.is_dir():
+            raise UserInputError(f"cannot write {path}: it is a folder; name a file")
+        if place.exists() and not place.is_file():
+            yield place
+            return
+        if place.exists() and not os.access(place, os.W_OK):
+            raise StorageError(f"cannot write {path}: {refusal(PermissionError(errno.EACCES, ''))}")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fresh = place.with_name(f".{uuid4().hex[:12]}{place.suffix[:8]}")
+        try:
+            yield fresh
+            with fresh.open("rb+") as handle:
+                os.fsync(handle.fileno())
+            fresh.replace(place)
+        finally:
+            with suppress(OSError):
+                fresh.unlink()
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write or replace a UTF-8 file as a whole; half characters (lone surrogates) become U+FFFD."""
+    return write_bytes(path, text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode())
+
+
+def write_bytes(path: Path, data: bytes) -> Path:
+    """Write or replace a file as a whole."""
+    with replacing(path) as fresh:
+        fresh.write_bytes(data)
+    return path
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder and its parents; one that is there is fine."""
+    with storing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,143 @@
+"""Ctrl-C and SIGTERM in real processes: what is said, the exit code, and going on afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import orderlens as ol
+
+TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps for a while in the sun. " * 4
+PATIENCE_S = 120.0
+
+
+def start(*arguments, folder):
+    command = [sys.executable, "-m", "orderlens", *map(str, arguments)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=os.environ.copy()
+    )
+
+
+def stop_when(process, reached, number=signal.SIGINT):
+    """Send a signal as soon as ``reached()`` holds; return exit code, output and messages."""
+    end = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "the command made no progress"
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out, err
+
+
+def committed(folder):
+    """Whether a unit is surely committed: the parts of a second one are being written."""
+    return lambda: len(list(folder.rglob("parts/reveals/*"))) >= 2
+
+
+@pytest.fixture
+def data(tmp_path):
+    rows = [json.dumps({"id": f"d{i}", "text": TEXT[i % 40 :]}) for i in range(200)]
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+def last_line(text):
+    lines = [line for line in text.splitlines() if line.startswith("orderlens: ")]
+    assert len(lines) == 1, text
+    assert "Traceback" not in text
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_stopped_run_says_what_is_kept_and_goes_on(data, tmp_path, number, code, word):
+    run = tmp_path / "run"
+    command = ["score", "--model", "hmm", "--data", data, "--batch-size", 1, "--orders", "forced-ar,random"]
+    command += ["--limit", 25, "-o", run]
+    found, _, err = stop_when(start(*command, folder=tmp_path), committed(run), number)
+    assert found == code, err
+    line = last_line(err)
+    assert f"{word}: " in line
+    assert "finished unit" in line
+    assert f"kept in {run}; the same command goes on there" in line
+    kept = set(ol.open_run(run).samples().to_pandas()["sample_id"])
+    assert 0 < len(kept) < 25
+    again = start(*command, "--json", folder=tmp_path)
+    out, err = again.communicate(timeout=PATIENCE_S)
+    assert again.returncode == 0, err
+    assert json.loads(out)["orders"][0]["n_samples"] == 25
+
+
+def test_before_the_first_unit_nothing_is_promised(data, tmp_path):
+    run = tmp_path / "run"
+    command = ["generate", "--model", "hmm", "--data", data, "--batch-size", 400, "-o", run]
+    process = start(*command, "--max-new-tokens", 2000, folder=tmp_path)
+    code, _, err = stop_when(process, (run / "spec.json").is_file)
+    assert code == 130, err
+    assert "no unit was finished" in last_line(err)
+
+
+def test_an_interrupted_replication_goes_on(data, tmp_path):
+    folder = tmp_path / "rep"
+    command = ["replicate", "--preset", "demo", "--model", "hmm", "--data", data, "-o", folder, "--stages"]
+    command += ["questions,score", "--batch-size", 1, "--limit", 40]
+    code, _, err = stop_when(start(*command, folder=tmp_path), committed(folder))
+    assert code == 130, err
+    assert f"kept in {folder}; the same command goes on there" in last_line(err)
+
+
+def test_an_analysis_writes_all_or_nothing(data, tmp_path):
+    run, table = tmp_path / "run", tmp_path / "tables.txt"
+    ol.score(
+        "hmm", [ol.Sample(str(i), [1, 2], [3, 4, 5, 6]) for i in range(30)], ["forced-ar", "random"], out=run
+    )
+    table.write_text("what was here before", encoding="utf-8")
+    command = ["analyze", run, "--bootstrap", 3_000_000, "--out", table]
+    process = start(*command, folder=tmp_path)
+    time.sleep(4.0)  # somewhere between reading and writing; the resampling takes minutes
+    code, _, err = stop_when(process, lambda: True)
+    assert code == 130, err
+    assert "nothing was written; run the same command again" in last_line(err)
+    assert table.read_text(encoding="utf-8") == "what was here before"
+
+
+def test_training_keeps_its_last_step(tmp_path):
+    pytest.importorskip("torch")
+    from orderlens.training.checkpoint import load_checkpoint
+
+    text, out = tmp_path / "text.txt", tmp_path / "model"
+    text.write_text(TEXT * 20, encoding="utf-8")
+    small = [
+        "--layers",
+        1,
+        "--width",
+        32,
+        "--heads",
+        2,
+        "--vocab-size",
+        300,
+        "--batch-size",
+        2,
+        "--window",
+        64,
+    ]
+    command = ["train", "--data", text, "-o", out, *small, "--device", "cpu"]
+    process = start(*command, "--steps", 200_000, folder=tmp_path)
+    code, _, err = stop_when(process, (out / "metrics.jsonl").is_file)
+    assert code == 130, err
+    step = load_checkpoint(out / "checkpoint.pt")["step"]
+    assert step >= 10
+    assert f"step {step} is kept in {out}; the same command with --resume goes on there" in last_line(err)
+    again = start(*command, "--steps", step + 5, "--resume", "--json", folder=tmp_path)
+    told, err = again.communicate(timeout=PATIENCE_S)
+    assert again.returncode == 0, err
+    assert json.loads(told)["steps"] == step + 5

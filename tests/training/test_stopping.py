@@ -1,0 +1,33 @@
+"""An interrupt waits for the running step; a second one does not."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from orderlens.training.stopping import Deferred
+
+
+def test_a_signal_waits_until_it_is_delivered():
+    with Deferred() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.pending == signal.SIGINT
+    with pytest.raises(KeyboardInterrupt):
+        stop.deliver()
+
+
+def test_a_second_signal_acts_at_once_and_handlers_come_back():
+    before = signal.getsignal(signal.SIGINT)
+    with Deferred() as stop:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert stop.pending == signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_quiet_block_delivers_nothing():
+    with Deferred() as stop:
+        pass
+    stop.deliver()
