@@ -132,8 +132,8 @@ def test_mistakes_are_one_line_and_exit_2(run, arguments, message, capsys):
     assert "Traceback" not in shown.err
 
 
-def test_unwritable_output_is_a_failure(run, capsys, tmp_path):
-    assert main(["analyze", run, "--table", "quadrants", "--out", str(tmp_path), *FAST]) == 1
+def test_a_folder_is_no_place_for_a_table(run, capsys, tmp_path):
+    assert main(["analyze", run, "--table", "quadrants", "--out", str(tmp_path), *FAST]) == 2
     assert "cannot write" in capsys.readouterr().err
 
 
