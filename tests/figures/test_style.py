@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from orderlens.errors import StorageError, UserInputError
+from orderlens.errors import UserInputError
 from orderlens.figures import save, style
 
 ORDER_IDS = {
@@ -140,7 +140,7 @@ def test_an_unknown_format_is_named(tmp_path) -> None:
         save.save_figure(drawn(), {}, tmp_path, "fig", ["gif"])
 
 
-def test_an_unwritable_folder_is_a_storage_error(tmp_path) -> None:
+def test_a_file_is_no_folder(tmp_path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot write the figure 'fig'"):
+    with pytest.raises(UserInputError, match=r"fig\.svg: a part of the path is a file"):
         save.save_figure(drawn(), {}, tmp_path / "file", "fig")
