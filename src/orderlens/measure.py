@@ -20,11 +20,11 @@ from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.decode.target_states import TargetStates
 from orderlens.grid import Canvas
-from orderlens.metrics.coherence import CIRCULATION_COLUMNS, NOISE_COLUMNS
 from orderlens.models.protocol import Anchor, IntArray, Model
 from orderlens.orders.protocol import Order, StaticOrder
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
+from orderlens.store.schema import table_schema
 
 
 def circulation_table(
@@ -64,7 +64,7 @@ def circulation_table(
             )
         ]
         rows += _measure_pairs(states, sample, orders, columns, pairs) if pairs else []
-    return _table(rows, CIRCULATION_COLUMNS)
+    return pa.Table.from_pylist(rows, schema=table_schema("circulation"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +211,4 @@ def noise_table(
                     "n": len(base),
                 }
                 rows.append({**label, "perturbation": name, **sums})
-    return _table(rows, NOISE_COLUMNS)
-
-
-def _table(rows: list[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> pa.Table:
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns])
-    return pa.Table.from_pylist(rows, schema=schema)
+    return pa.Table.from_pylist(rows, schema=table_schema("noise"))

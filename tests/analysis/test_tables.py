@@ -17,7 +17,7 @@ from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.tables import TABLES, suited_tables
 from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.metrics import coherence, gini, lorenz
-from orderlens.metrics.coherence import CIRCULATION_COLUMNS, NOISE_COLUMNS
+from orderlens.store.schema import table_schema
 from orderlens.theory import d2, jensen_loss, success_k
 
 QUICK = Options(resampling=Resampling(reps=30), null_reps=20)
@@ -137,21 +137,21 @@ def test_few_random_seeds_are_called_rough(builders):
 
 def measured(builders):
     """A scored run with a noise and a circulation table."""
-    kinds = {"string": pa.string(), "int64": pa.int64(), "int32": pa.int32(), "float64": pa.float64()}
     rng = np.random.default_rng(0)
-    noise = {name: [None] * 8 for name, _ in NOISE_COLUMNS}
+    noise = {name: [None] * 8 for name in table_schema("noise").names}
     noise |= {"sample_id": [f"s{i % 4}" for i in range(8)], "order": ["forced-ar"] * 8, "n": [10] * 8}
     noise |= {"perturbation": ["cache"] * 4 + ["bfloat16"] * 4, "log_prob": [-20.0] * 8}
     noise |= {"log_prob_perturbed": [-20.01] * 4 + [-20.2] * 4}
     count = 50
-    moves = {name: [None] * count for name, _ in CIRCULATION_COLUMNS}
+    moves = {name: [None] * count for name in table_schema("circulation").names}
     moves |= {"sample_id": [f"s{i % 4}" for i in range(count)], "order": ["random"] * count}
     moves |= {"gamma": [*rng.normal(size=count - 1), math.nan], "distance": rng.integers(1, 30, count)}
     moves |= {"mask_ratio": rng.uniform(0.05, 1.0, count)}
-    types = dict(NOISE_COLUMNS) | dict(CIRCULATION_COLUMNS)
     tables = {}
     for name, columns in (("noise", noise), ("circulation", moves)):
-        tables[name] = pa.table({key: pa.array(value, kinds[types[key]]) for key, value in columns.items()})
+        tables[name] = pa.table(
+            columns, schema=pa.schema([field.with_nullable(True) for field in table_schema(name)])
+        )
     reveals = builders.scoring_run(n_samples=4).reveals().to_arrow()
     return builders.make_run([reveals], **tables), moves["gamma"]
 

@@ -50,7 +50,13 @@ def graded_run(frame: pd.DataFrame, documents: list[dict[str, Any]] | None = Non
         n, spread = int(row["n"]), float(row["var"]) ** 0.5
         logq = float(row["mean"]) + spread * np.where(np.arange(n) % 2, 1.0, -1.0)
         place = np.arange(n)
-        columns = {"block": place // 32, "step": place, "position": place, "token_id": place % 7 + 2}
+        columns = {
+            "block": place // 32,
+            "step": place,
+            "forward": place,
+            "position": place,
+            "token_id": place % 7 + 2,
+        }
         flags = {"is_eos": False, "is_special": False, "is_overflow": False, "is_argmax": True}
         numbers = {"logq": logq, "max_logprob": logq, "second_logprob": logq - 1, "entropy": -logq}
         reveals.append(pd.DataFrame(columns | numbers).assign(**flags, n_tied=1, n_committed=1, **key))

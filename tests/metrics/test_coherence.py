@@ -22,7 +22,6 @@ from orderlens.metrics import (
     range_of_means,
     summarise_circulation,
 )
-from orderlens.metrics.coherence import CIRCULATION_COLUMNS, NOISE_COLUMNS
 
 
 def test_the_two_ranges_differ():
@@ -121,9 +120,3 @@ def test_noise_floor_headline_is_the_largest():
     assert floor.n == {"batch-size": 2, "bfloat16": 1}
     assert math.isnan(noise_floor([], [], [], []).headline)
     assert math.isnan(noise_floor([-1.0], [-1.0], [0], ["cache"]).headline)
-
-
-def test_table_columns_are_named_once():
-    for columns in (CIRCULATION_COLUMNS, NOISE_COLUMNS):
-        names = [name for name, _ in columns]
-        assert len(set(names)) == len(names)

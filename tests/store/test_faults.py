@@ -265,11 +265,11 @@ def test_a_clock_that_runs_backwards_changes_nothing(
 def test_a_newer_major_schema_is_refused_and_a_newer_minor_is_read(finished, worker) -> None:
     path = finished / "spec.json"
     text = path.read_text()
-    path.write_text(text.replace('"schema_version": "1.0"', '"schema_version": "2.0"'))
+    path.write_text(text.replace('"schema_version": "1.1"', '"schema_version": "2.0"'))
     for action in (lambda: open_run(finished), lambda: worker.compute(str(finished), 6)):
-        with pytest.raises(RunError, match=r"schema 2\.0, newer than the 1\.0.*upgrade orderlens"):
+        with pytest.raises(RunError, match=r"schema 2\.0, newer than the 1\.1.*upgrade orderlens"):
             action()
-    path.write_text(text.replace('"schema_version": "1.0"', '"schema_version": "1.7"'))
+    path.write_text(text.replace('"schema_version": "1.1"', '"schema_version": "1.7"'))
     assert len(open_run(finished).samples()) == 24
 
 

@@ -6,10 +6,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import orderlens
 from orderlens.errors import UserInputError
+from orderlens.store.codec import full_schema
+from orderlens.store.query import _TYPES
 from orderlens.store.rules import RULES
 from orderlens.store.samples import SAMPLES_SCHEMA
-from orderlens.store.schema import SCHEMA_VERSION, SCHEMAS, TRACE_KEY, conform, empty_table, parse_version
+from orderlens.store.schema import (
+    SCHEMA_VERSION,
+    SCHEMAS,
+    TRACE_KEY,
+    TRACE_TABLES,
+    conform,
+    empty_table,
+    parse_version,
+)
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "schema.md").read_text()
 REQUIRED = [
@@ -34,6 +45,7 @@ REQUIRED = [
     "is_argmax",
     "n_tied",
     "n_committed",
+    "forward",
     "sample_seed",
     "task",
 ]
@@ -45,9 +57,27 @@ def test_the_promised_columns_exist() -> None:
     assert set(promised.split()) <= set(SAMPLES_SCHEMA.names)
 
 
-def test_every_table_has_the_trace_key() -> None:
-    for schema in SCHEMAS.values():
-        assert set(TRACE_KEY) <= set(schema.names)
+def test_every_table_of_traces_has_the_trace_key() -> None:
+    for name in TRACE_TABLES:
+        assert set(TRACE_KEY) <= set(SCHEMAS[name].names)
+    assert set(SCHEMAS) - set(TRACE_TABLES) == {"documents", "external"}  # these belong to no trace
+
+
+def test_nobody_else_writes_a_schema_of_a_stored_table() -> None:
+    """Schemas stand in one place; elsewhere only computed, exported or derived ones are built."""
+    source = Path(orderlens.__file__).parent
+    found = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if "pa.schema(" in path.read_text()
+    }
+    derived = {f"store/{name}.py" for name in ("codec", "export", "reader", "samples", "sources")}
+    assert found <= {"store/schema.py", *derived}
+
+
+def test_sql_has_a_type_for_every_column() -> None:
+    for name, schema in SCHEMAS.items():
+        assert {field.type for field in full_schema(name, schema)} <= set(_TYPES)
 
 
 def test_the_document_describes_every_table_and_column() -> None:
@@ -80,6 +110,21 @@ def test_conform_adds_casts_and_keeps() -> None:
     assert full.schema.field("token_id").type == pa.int32()
     assert full.schema.field("entropy").type == pa.float64()
     assert full["task"].null_count == 1
+    assert full["forward"].to_pylist() == [0]
+    assert full["n_committed"].to_pylist() == [1]
+
+
+def test_sets_without_their_passes_are_refused() -> None:
+    table = pa.table({"step": [0, 1], "n_committed": [2, 2]})
+    with pytest.raises(UserInputError, match="n_committed other than 1 and lacks the column forward"):
+        conform("reveals", table)
+
+
+def test_revisions_have_the_precision_of_their_log_probabilities() -> None:
+    row = {"sample_id": ["a"], "order": ["x"], "event": ["edit"], "forward": [3], "position": [2]}
+    tokens = {"old_token": [1], "new_token": [4], "logq": pa.array([-0.5], pa.float64()), "old_logq": [-3.0]}
+    full = conform("revisions", pa.table(row | tokens))
+    assert full.schema.field("old_logq").type == full.schema.field("logq").type == pa.float64()
 
 
 def test_values_that_do_not_fit_are_refused() -> None:

@@ -35,7 +35,6 @@ from orderlens.errors import MissingPackageError, one_line
 from orderlens.evaluation.endings import score_endings
 from orderlens.evaluation.plan import LIKELIHOOD, Item, Plan, document_json, plan_items, plan_tasks
 from orderlens.evaluation.verdicts import (
-    ENDINGS_SCHEMA,
     Row,
     ending_rows,
     grade_output,
@@ -48,12 +47,8 @@ from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
 from orderlens.orders import Order, parse_orders
 from orderlens.store.reader import Run
+from orderlens.store.schema import table_schema
 from orderlens.tasks.hellaswag import ending_prompt, endings
-
-DOCUMENTS_SCHEMA = pa.schema(
-    [pa.field("task", pa.string()), pa.field("sample_id", pa.string()), pa.field("document", pa.string())]
-)
-"""Table ``documents``: the graded documents as JSON."""
 
 
 def evaluate(
@@ -159,7 +154,7 @@ class _Worker:
         extra = {
             "verdicts": verdict_table(rows),
             "documents": self._documents(unit),
-            "endings": pa.Table.from_pylist(ending, schema=ENDINGS_SCHEMA),
+            "endings": pa.Table.from_pylist(ending, schema=table_schema("endings")),
         }
         return tables | extra
 
@@ -185,7 +180,7 @@ class _Worker:
             }
             for sample in unit.samples
         ]
-        return pa.Table.from_pylist(rows, schema=DOCUMENTS_SCHEMA)
+        return pa.Table.from_pylist(rows, schema=table_schema("documents"))
 
     def _doc(self, task: str | None, row: str) -> Mapping[str, object]:
         return self.plan.items[str(task), row].doc

@@ -14,15 +14,6 @@ from orderlens.tasks.protocol import Document, Task, cut_at_stop, pick_grader
 from orderlens.tasks.verdict import Verdict
 
 Row = Mapping[str, Any]
-ENDINGS_SCHEMA = pa.schema(
-    [
-        *(table_schema("verdicts").field(name) for name in TRACE_KEY),
-        pa.field("ending", pa.int32()),
-        pa.field("n_bytes", pa.int32()),
-        pa.field("token_logprobs", pa.list_(pa.float64())),
-    ]
-)
-"""Table ``endings``: one row per scored HellaSwag ending, so that regrading needs no model."""
 
 
 def response_of(task: Task, output: Row) -> str:

@@ -2,7 +2,7 @@
 
 A coherent model gives every order the same log P. Target-aware orders define no distribution, so their sums
 are never called likelihoods; callers keep them apart from deployable orders. The forwards behind circulation
-and the noise floor are the decoder's business: here are only their arithmetic and their tables' columns.
+and the noise floor are the decoder's business: here is only their arithmetic.
 
 Shape letters: S sequences, O orders, K random orders of one sequence.
 """
@@ -23,40 +23,6 @@ from orderlens.metrics.segments import FloatArray, divide
 
 MIN_RANDOM_ORDERS = 8
 """Random orders per sequence below which ``dispersion`` and ``ensemble_gap`` are called rough."""
-
-CIRCULATION_COLUMNS: tuple[tuple[str, str], ...] = (
-    ("sample_id", "string"),
-    ("task", "string"),
-    ("order", "string"),
-    ("seed", "int64"),
-    ("block", "int32"),
-    ("step", "int32"),
-    ("position_i", "int32"),
-    ("position_j", "int32"),
-    ("distance", "int32"),
-    ("mask_ratio", "float64"),
-    ("logp_i", "float64"),
-    ("logp_j_given_i", "float64"),
-    ("logp_j", "float64"),
-    ("logp_i_given_j", "float64"),
-    ("gamma", "float64"),
-)
-"""One row per measured adjacent pair: revealing i at ``step`` and j next, against j first.
-
-``distance`` is |position_j − position_i|; ``mask_ratio`` is the masked share of the block before both."""
-
-NOISE_COLUMNS: tuple[tuple[str, str], ...] = (
-    ("sample_id", "string"),
-    ("task", "string"),
-    ("order", "string"),
-    ("seed", "int64"),
-    ("perturbation", "string"),
-    ("log_prob", "float64"),
-    ("log_prob_perturbed", "float64"),
-    ("n", "int32"),
-)
-"""One row per sequence, order and perturbation (``batch-size``, ``cache``, ``bfloat16``): the path is held
-fixed and scored twice; ``log_prob`` sums over its ``n`` reveals."""
 
 
 def range_of_means(log_prob_per_token_SO: ArrayLike) -> float:

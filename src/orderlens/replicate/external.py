@@ -20,6 +20,7 @@ from orderlens.metrics.segments import FloatArray
 from orderlens.replicate.plan import is_bundled
 from orderlens.store.reader import Run, open_run
 from orderlens.store.records import SPEC
+from orderlens.store.schema import table_schema
 from orderlens.store.writer import execute, open_writer
 
 Pair = tuple[str, str]
@@ -97,11 +98,11 @@ def score_texts(
         if advance is not None:
             advance(len(pairs))
         columns = {
-            "evaluator": pa.repeat(evaluator.name, len(pairs)),
-            "text_key": pa.array([pair_key(pair) for pair in pairs]),
-            "logprobs": pa.array([row.tolist() for row in rows], pa.list_(pa.float64())),
+            "evaluator": [evaluator.name] * len(pairs),
+            "text_key": [pair_key(pair) for pair in pairs],
+            "logprobs": [row.tolist() for row in rows],
         }
-        return {"external": pa.table(columns)}
+        return {"external": pa.table(columns, schema=table_schema("external"))}
 
     with open_writer(folder, {"kind": "external", "evaluator": evaluator.name}) as writer:
         execute(writer, units, work)

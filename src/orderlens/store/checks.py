@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.store.codec import trace_starts
-from orderlens.store.schema import TRACE_KEY
+from orderlens.store.schema import EVENTS, TRACE_KEY
 
-CHECKED_COLUMNS = (*TRACE_KEY, "step", "position", "logq")
-"""Columns of ``reveals`` that ``reveal_problems`` reads."""
+CHECKED_COLUMNS = (*TRACE_KEY, "step", "forward", "position", "logq", "n_committed")
+"""Columns of ``reveals`` that ``table_problems`` reads."""
 
 
 def check_table(name: str, table: pa.Table, unit: str) -> None:
@@ -24,25 +24,24 @@ def check_table(name: str, table: pa.Table, unit: str) -> None:
         ModelOutputError: ``logq`` is NaN or positive.
         UserInputError: steps or positions do not form whole traces.
     """
-    if name != "reveals" or not table.num_rows:
-        return
-    values = logq_problem(table)
+    values = logq_problem(table) if name in _CHECKS else None
     if values:
         raise ModelOutputError(f"unit '{unit}': {values}; the model's log-probabilities are not normalised")
-    shape = trace_problem(table)
+    shape = next((text for check in _CHECKS.get(name, ()) if (text := check(table))), None)
     if shape:
         raise UserInputError(f"unit '{unit}': {shape}; a unit holds whole traces")
 
 
-def reveal_problems(table: pa.Table) -> list[str]:
-    """Return what is wrong with sorted reveals, one line per kind of problem."""
-    return [text for text in (logq_problem(table), trace_problem(table)) if text] if table.num_rows else []
+def table_problems(name: str, table: pa.Table) -> list[str]:
+    """Return what is wrong with a sorted table, one line per kind of problem."""
+    checks = (logq_problem, *_CHECKS[name]) if name in _CHECKS else ()
+    return [text for check in checks if (text := check(table))]
 
 
 def logq_problem(table: pa.Table) -> str | None:
-    """Say which ``logq`` is not a log-probability: NaN, null or above 0."""
+    """Say which ``logq`` is not a log-probability: NaN or above 0 (null only where nothing was revealed)."""
     values = table["logq"].to_numpy()
-    bad = np.flatnonzero(~(values <= 0))
+    bad = np.flatnonzero(~(values <= 0) & table["logq"].is_valid().to_numpy())
     return f"logq = {values[bad[0]]} at {_where(table, int(bad[0]))}{_more(bad)}" if len(bad) else None
 
 
@@ -62,6 +61,41 @@ def trace_problem(table: pa.Table) -> str | None:
         row = int(twice[0])
         return f"position {table['position'][row]} is revealed twice at {_where(table, row)}{_more(twice)}"
     return None
+
+
+def pass_problem(table: pa.Table) -> str | None:
+    """Say where ``forward`` goes back within a trace, or ``n_committed`` is less than a pass revealed."""
+    forward = table["forward"].to_numpy()
+    traces = np.zeros(table.num_rows, bool)
+    traces[trace_starts(table)] = True
+    back = np.flatnonzero((forward < 0) | (~traces & (np.diff(forward, prepend=0) < 0)))
+    if len(back):
+        row = int(back[0])
+        return f"forward {forward[row]} after a later pass at {_where(table, row)}{_more(back)}"
+    passes = np.flatnonzero(traces | (np.diff(forward, prepend=-1) != 0))
+    lengths = np.diff(passes, append=table.num_rows)
+    committed = table["n_committed"].fill_null(np.iinfo(np.int32).max).to_numpy()
+    few = np.flatnonzero(committed < np.repeat(lengths, lengths))
+    if len(few):
+        row = int(few[0])
+        return f"n_committed {committed[row]} in a pass with more reveals at {_where(table, row)}{_more(few)}"
+    return None
+
+
+def revision_problem(table: pa.Table) -> str | None:
+    """Say which revision is neither a remask nor an edit with its new token."""
+    event = table["event"].to_numpy(zero_copy_only=False)
+    edited = table["new_token"].is_valid().to_numpy()
+    wrong = np.flatnonzero(~np.isin(event, EVENTS) | ((event == "edit") != edited))
+    if len(wrong):
+        row = int(wrong[0])
+        new = table["new_token"][row].as_py()
+        return f"event '{event[row]}' with new_token {new} at {_where(table, row)}{_more(wrong)}"
+    return None
+
+
+_CHECKS = {"reveals": (trace_problem, pass_problem), "revisions": (revision_problem,)}
+"""Table → what must hold besides the values of ``logq``."""
 
 
 def _repeated(trace: NDArray[np.int64], position: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -19,21 +19,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from orderlens.store.rules import RULES, Rule
-from orderlens.store.schema import LOG_PROB_COLUMNS, SCHEMA_VERSION, SCHEMAS, TRACE_KEY
+from orderlens.store.rules import RESTORED, RULES, SINCE_1_1, Rule
+from orderlens.store.schema import REAL_COLUMNS, SCHEMA_VERSION, SCHEMAS, SORT_KEYS, TRACE_KEY, parse_version
 
 ROW_GROUP_ROWS = 1 << 15
 GROUPS_AT_ONCE = 4
 """Row groups read together: bounds the memory of a scan at about a hundred thousand rows."""
 METADATA_KEY = b"orderlens"
-_DELTA = ("block", "step", "position")
+_DELTA = ("block", "step", "forward", "position")
 _SPLIT = ("token_id",)
 ZSTD_LEVEL = 12  # a few µs per row; generating a row takes far longer
 
 
 def sort_rows(table: pa.Table, name: str) -> pa.Table:
-    """Return the rows sorted by trace and step (tables without steps: by their key); stable."""
-    keys = ["run", *TRACE_KEY, *(["step"] if name == "reveals" else [])]
+    """Return the rows sorted by trace, then by what orders the rows of one (``step``, …); stable."""
+    keys = ["run", *TRACE_KEY, *SORT_KEYS.get(name, ())]
     present = _ascending(key for key in keys if key in table.column_names)
     return table.take(pc.sort_indices(table, sort_keys=present)) if present else table
 
@@ -196,17 +196,29 @@ def part_note(schema: pa.Schema) -> dict[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
+def filled_columns(schema: pa.Schema) -> list[str]:
+    """Return what a part leaves to the rules: columns that it names, and those its version did not have."""
+    note = part_note(schema)
+    old = note.get("table") == "reveals" and parse_version(note.get("schema_version")) < (1, 1)
+    return [*note.get("filled", []), *(SINCE_1_1 if old else ())]
+
+
 def full_schema(name: str, stored: pa.Schema) -> pa.Schema:
     """Return the schema of the restored table: declared columns first, then the file's own."""
-    real = stored.field("logq").type if "logq" in stored.names else None
+    real = _real(stored)
     declared = [] if name not in SCHEMAS else [_declared(field, real) for field in SCHEMAS[name]]
     names = {field.name for field in declared}
     own = [pa.field(field.name, field.type) for field in stored if field.name not in names]
     return pa.schema([*declared, *own])
 
 
+def _real(stored: pa.Schema) -> pa.DataType | None:
+    """Return the float type of a part's log-probabilities; None when it stores none."""
+    return next((field.type for field in stored if field.name in REAL_COLUMNS), None)
+
+
 def _declared(field: pa.Field, real: pa.DataType | None) -> pa.Field:
-    kind = real if real is not None and field.name in LOG_PROB_COLUMNS else field.type
+    kind = real if real is not None and field.name in REAL_COLUMNS else field.type
     return pa.field(field.name, kind)
 
 
@@ -215,19 +227,19 @@ def needed(columns: Iterable[str], filled: Sequence[str]) -> list[str]:
     result = list(dict.fromkeys(columns))
     for column in result:  # grows while it is walked: rules may read columns of other rules
         if column in filled:
-            result += [item for item in RULES[column].columns() if item not in result]
+            result += [item for item in RESTORED[column].columns() if item not in result]
     return result
 
 
 def restore(name: str, stored: pa.Table, columns: Sequence[str], file_schema: pa.Schema) -> pa.Table:
     """Return ``columns`` of the full table from what was stored."""
-    filled = part_note(file_schema).get("filled", [])
+    filled = filled_columns(file_schema)
     schema = full_schema(name, file_schema)
     table = stored
     for column in needed(columns, filled):
         if column not in table.column_names:
             table = table.append_column(column, pa.nulls(table.num_rows, schema.field(column).type))
-    for column, rule in RULES.items():
+    for column, rule in RESTORED.items():
         if column in filled and column in table.column_names:
             value = pc.coalesce(table[column], rule.value(table))
             table = table.set_column(table.column_names.index(column), column, value)
@@ -254,7 +266,7 @@ def read_groups(
     """Yield the row groups of a part as restored tables, a few at a time."""
     schema = stored_schema(file)
     wanted = list(columns) if columns is not None else full_schema(name, schema).names
-    stored = [item for item in needed(wanted, part_note(schema).get("filled", [])) if item in schema.names]
+    stored = [item for item in needed(wanted, filled_columns(schema)) if item in schema.names]
     chosen = list(range(file.num_row_groups)) if groups is None else list(groups)
     for start in range(0, len(chosen), GROUPS_AT_ONCE):
         batch = chosen[start : start + GROUPS_AT_ONCE]

@@ -10,7 +10,6 @@ from orderlens.errors import OrderLensError, one_line
 from orderlens.store.claims import live_claims
 from orderlens.store.folder import Folder
 from orderlens.store.records import Snapshot, load_snapshot, read_completion
-from orderlens.store.schema import parse_version
 from orderlens.store.specfile import SpecFile, read_spec
 
 
@@ -41,8 +40,6 @@ def _facts(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> dict[str, Any]
 
 
 def _state(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> str:
-    if parse_version(spec.version)[0] == 0:
-        return "old schema"
     if spec.edited or snapshot.damaged:
         return "damaged"
     expected = read_completion(folder)

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, MissingPackageError, OrderLensError, UserInputError, one_line
-from orderlens.store.codec import full_schema, part_note
+from orderlens.store.codec import filled_columns, full_schema
 from orderlens.store.frame import Frame, import_duckdb
-from orderlens.store.rules import RULES
+from orderlens.store.rules import RESTORED
 from orderlens.store.schema import SCHEMAS
 from orderlens.store.sources import FolderSource, MemorySource, Source
 
@@ -27,6 +27,7 @@ _TYPES = {
     pa.float64(): "DOUBLE",
     pa.bool_(): "BOOLEAN",
     pa.list_(pa.int32()): "INTEGER[]",
+    pa.list_(pa.float64()): "DOUBLE[]",
 }
 
 _COUNTED = "NOT coalesce(is_overflow, false)"
@@ -113,8 +114,8 @@ def _register_filesystem(connection: Any, filesystem: Any) -> None:
 def _expression(name: str, column: str, stored: pa.Schema) -> str:
     """Return the SQL that restores a column: what is stored, what a rule implies, or a typed null."""
     value = _quoted(column) if column in stored.names else None
-    if column in part_note(stored).get("filled", []):
-        implied = RULES[column].sql(lambda other: _expression(name, other, stored))
+    if column in filled_columns(stored):
+        implied = RESTORED[column].sql(lambda other: _expression(name, other, stored))
         return implied if value is None else f"coalesce({value}, {implied})"
     return value or f"NULL::{_TYPES[full_schema(name, stored).field(column).type]}"
 

@@ -90,6 +90,27 @@ class Choice:
         return f"CASE WHEN {column(self.flag)} THEN {column(self.if_true)} ELSE {column(self.if_false)} END"
 
 
+@dataclass(frozen=True, slots=True)
+class Always:
+    """The same number in every row of ``base``."""
+
+    number: int
+    base: str
+
+    def columns(self) -> list[str]:
+        """Return a column that tells the number of rows."""
+        return [self.base]
+
+    def value(self, table: pa.Table) -> pa.ChunkedArray:
+        """Return the number, once per row."""
+        return pa.chunked_array([pa.repeat(pa.scalar(self.number, pa.int32()), table.num_rows)])
+
+    def sql(self, column: Expression) -> str:
+        """Return the number."""
+        del column
+        return f"{self.number}::INTEGER"
+
+
 RULES: dict[str, Rule] = {
     "target_logprob": SameAs("logq"),
     "max_logprob": SameAs("logq"),
@@ -97,4 +118,10 @@ RULES: dict[str, Rule] = {
     "is_argmax": Equal("logq", "max_logprob"),
     "competitor_logprob": Choice("is_argmax", "second_logprob", "max_logprob"),
 }
-"""A rule may read columns of rules above it."""
+"""What a part need not store. A rule may read columns of rules above it."""
+
+SINCE_1_1: dict[str, Rule] = {"forward": SameAs("step"), "n_committed": Always(1, "step")}
+"""What reveals of schema 1.0 imply: every pass committed one token."""
+
+RESTORED: dict[str, Rule] = {**RULES, **SINCE_1_1}
+"""All columns that reading may fill."""

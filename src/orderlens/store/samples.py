@@ -13,9 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from orderlens.store.codec import trace_starts
-from orderlens.store.schema import SCHEMAS
+from orderlens.store.schema import SCHEMAS, TRACE_KEY
 
-_KEYS = ("sample_id", "task", "order", "seed", "temperature", "sample_seed")
+_KEYS = tuple(name for name in SCHEMAS["reveals"].names if name in TRACE_KEY)
 TRACE_COLUMNS = (*_KEYS, "logq", "is_eos", "is_special", "is_overflow")
 """Columns of ``reveals`` that ``sample_table`` reads."""
 

@@ -1,4 +1,4 @@
-"""The written schema of a run: table names, columns, types, meanings and the version.
+"""The written schema of a run: every stored table with its columns, types and meanings, and the version.
 
 ``docs/schema.md`` is this module in prose; a test keeps the two in step. The module knows nothing about
 files, models or orders.
@@ -10,14 +10,19 @@ import re
 from collections.abc import Iterable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orderlens.errors import UserInputError
 
-SCHEMA_VERSION = "1.0"
-"""``major.minor``: readers refuse a newer major, migrate an older one, and keep columns of a newer minor."""
+SCHEMA_VERSION = "1.1"
+"""``major.minor``: readers refuse another major, fill what an older minor lacks, keep what a newer adds."""
 
 TRACE_KEY = ("task", "order", "seed", "temperature", "sample_seed", "sample_id")
 """The columns that name one trace, in the order in which parts are sorted."""
+SORT_KEYS: dict[str, tuple[str, ...]] = {"reveals": ("step",), "revisions": ("forward", "position")}
+"""By what the rows of one trace are sorted, where a trace has many."""
+EVENTS = ("remask", "edit")
+"""What can happen to a revealed token: taken back, or replaced."""
 
 _LOG_PROBS = (
     ("logq", "log-probability of the revealed token at temperature 1, from the pass that chose the position"),
@@ -29,6 +34,9 @@ _LOG_PROBS = (
     ("tempered_logq", "log-probability of the revealed token at the run's temperature (temperature > 0)"),
 )
 LOG_PROB_COLUMNS = tuple(name for name, _ in _LOG_PROBS)
+"""Log-probabilities of ``reveals``."""
+REAL_COLUMNS = frozenset((*LOG_PROB_COLUMNS, "old_logq"))
+"""Columns of ``reveals`` and ``revisions`` that are float64 for float64 models and float32 for others."""
 
 
 def _field(name: str, kind: pa.DataType, meaning: str, *, required: bool = False) -> pa.Field:
@@ -46,16 +54,22 @@ def _key_fields() -> list[pa.Field]:
     ]
 
 
-def _reveals(real: pa.DataType) -> pa.Schema:
+def _reveals() -> list[pa.Field]:
     place = [
         _field(
             "block", pa.int32(), "0 is the first block with a target or generated position", required=True
         ),
         _field("step", pa.int32(), "0…n−1 over the whole trace", required=True),
+        _field(
+            "forward",
+            pa.int32(),
+            "forward pass of its trace that committed the token (0-based)",
+            required=True,
+        ),
         _field("position", pa.int32(), "absolute position in the sequence (0-based)", required=True),
         _field("token_id", pa.int32(), "the revealed token", required=True),
     ]
-    numbers = [_field(name, real, text, required=name == "logq") for name, text in _LOG_PROBS]
+    numbers = [_field(name, pa.float32(), text, required=name == "logq") for name, text in _LOG_PROBS]
     flags = [
         _field("is_eos", pa.bool_(), "the revealed token ends the text"),
         _field("is_special", pa.bool_(), "the revealed token is a special token"),
@@ -64,9 +78,24 @@ def _reveals(real: pa.DataType) -> pa.Schema:
         _field("n_tied", pa.int32(), "positions that tied for the best score, the chosen one included"),
         _field("n_committed", pa.int32(), "tokens committed by the same forward pass"),
     ]
-    return pa.schema([*_key_fields(), *place, *numbers, *flags])
+    return [*place, *numbers, *flags]
 
 
+_REVISIONS = [
+    _field("event", pa.string(), "remask (taken back) or edit (replaced by another token)", required=True),
+    _field(
+        "forward", pa.int32(), "forward pass of its trace that changed the token (0-based)", required=True
+    ),
+    _field("position", pa.int32(), "absolute position in the sequence (0-based)", required=True),
+    _field("old_token", pa.int32(), "the token that stood there", required=True),
+    _field("new_token", pa.int32(), "the token that replaced it; null for a remask"),
+    _field(
+        "logq",
+        pa.float32(),
+        "log-probability of the new token in the pass that changed it; null for a remask",
+    ),
+    _field("old_logq", pa.float32(), "log-probability of the old token in that same pass"),
+]
 _OUTPUTS = [
     _field("prompt_ids", pa.list_(pa.int32()), "the prompt's tokens"),
     _field("token_ids", pa.list_(pa.int32()), "target or generated tokens in text order"),
@@ -83,22 +112,70 @@ _VERDICTS = [
     _field("per_instruction", pa.string(), "JSON object: strict and loose verdicts by instruction (IFEval)"),
     _field("generation", pa.int32(), "0 for the first grading; a regrade counts up, and the newest counts"),
 ]
+_CIRCULATION = [
+    _field("block", pa.int32(), "block of the measured pair"),
+    _field("step", pa.int32(), "step at which i is revealed; j follows at the next one"),
+    _field("position_i", pa.int32(), "position that the order reveals first"),
+    _field("position_j", pa.int32(), "position that the order reveals next"),
+    _field("distance", pa.int32(), "|position_j − position_i|"),
+    _field("mask_ratio", pa.float64(), "masked share of the block before both"),
+    _field("logp_i", pa.float64(), "log p of i's token with neither revealed"),
+    _field("logp_j_given_i", pa.float64(), "log p of j's token once i is revealed"),
+    _field("logp_j", pa.float64(), "log p of j's token with neither revealed"),
+    _field("logp_i_given_j", pa.float64(), "log p of i's token once j is revealed"),
+    _field("gamma", pa.float64(), "(logp_i + logp_j_given_i) − (logp_j + logp_i_given_j)"),
+]
+_NOISE = [
+    _field(
+        "perturbation", pa.string(), "what was changed in the second scoring: batch-size, cache or bfloat16"
+    ),
+    _field("log_prob", pa.float64(), "sum of log q over the held path"),
+    _field("log_prob_perturbed", pa.float64(), "the same sum, scored with the perturbation"),
+    _field("n", pa.int32(), "reveals in the sums"),
+]
+_ENDINGS = [
+    _field("ending", pa.int32(), "index of the candidate ending (0-based)"),
+    _field("n_bytes", pa.int32(), "UTF-8 bytes of the ending"),
+    _field("token_logprobs", pa.list_(pa.float64()), "log-probability of each of its tokens"),
+]
+_DOCUMENTS = [
+    _field("task", pa.string(), "benchmark the document belongs to"),
+    _field("sample_id", pa.string(), "id of the sample (the data row)"),
+    _field("document", pa.string(), "the graded document as JSON"),
+]
+_EXTERNAL = [
+    _field("evaluator", pa.string(), "name of the evaluator"),
+    _field("text_key", pa.string(), "digest of a prompt and its continuation"),
+    _field("logprobs", pa.list_(pa.float64()), "log-probability of each token of the continuation"),
+]
+
+TRACE_TABLES: dict[str, list[pa.Field]] = {
+    "reveals": _reveals(),
+    "revisions": _REVISIONS,
+    "outputs": _OUTPUTS,
+    "verdicts": _VERDICTS,
+    "circulation": _CIRCULATION,
+    "noise": _NOISE,
+    "endings": _ENDINGS,
+}
+"""Tables whose rows belong to a trace, with their columns besides the key."""
 
 SCHEMAS: dict[str, pa.Schema] = {
-    "reveals": _reveals(pa.float32()),
-    "outputs": pa.schema([*_key_fields(), *_OUTPUTS]),
-    "verdicts": pa.schema([*_key_fields(), *_VERDICTS]),
-    "circulation": pa.schema(_key_fields()),
-    "noise": pa.schema(_key_fields()),
+    **{name: pa.schema([*_key_fields(), *fields]) for name, fields in TRACE_TABLES.items()},
+    "documents": pa.schema(_DOCUMENTS),
+    "external": pa.schema(_EXTERNAL),
 }
-"""Tables by name. ``circulation`` and ``noise`` carry further columns of their own."""
+"""All stored tables by name. A table may carry further columns of its own."""
 
 
 def table_schema(name: str, *, real: pa.DataType | None = None) -> pa.Schema:
     """Return the schema of table ``name``; ``real`` is the float type of log-probabilities (float32)."""
     if name not in SCHEMAS:
         raise UserInputError(f"unknown table '{name}' (known: {', '.join(SCHEMAS)})")
-    return _reveals(real) if name == "reveals" and real is not None else SCHEMAS[name]
+    schema = SCHEMAS[name]
+    if real is None or name not in ("reveals", "revisions"):
+        return schema
+    return pa.schema([field.with_type(real) if field.name in REAL_COLUMNS else field for field in schema])
 
 
 def empty_table(name: str) -> pa.Table:
@@ -110,10 +187,12 @@ def conform(name: str, table: pa.Table) -> pa.Table:
     """Return ``table`` with the columns and types of table ``name``.
 
     Missing optional columns become null, unknown columns are kept at the end, and the log-probabilities stay
-    float64 when ``logq`` is float64, else float32.
+    float64 when ``logq`` is float64, else float32. Reveals without ``forward`` were committed one by one.
     """
     if name not in SCHEMAS:
         return _free_table(name, table)
+    if name == "reveals" and "forward" not in table.column_names:
+        table = _one_by_one(table)
     schema = table_schema(name, real=_real_type(name, table))
     _check_required(name, table, schema)
     columns = [_column(table, field) for field in schema]
@@ -131,8 +210,19 @@ def _free_table(name: str, table: pa.Table) -> pa.Table:
     return table.replace_schema_metadata(None)
 
 
+def _one_by_one(table: pa.Table) -> pa.Table:
+    """Add ``forward`` and ``n_committed`` of one token per forward pass."""
+    if "step" not in table.column_names:
+        return table
+    if "n_committed" not in table.column_names:
+        table = table.append_column("n_committed", pa.repeat(pa.scalar(1, pa.int32()), table.num_rows))
+    elif pc.any(pc.not_equal(table["n_committed"], 1)).as_py():
+        raise UserInputError("table 'reveals' has n_committed other than 1 and lacks the column forward")
+    return table.append_column("forward", table["step"])
+
+
 def _real_type(name: str, table: pa.Table) -> pa.DataType | None:
-    if name != "reveals" or "logq" not in table.column_names:
+    if name not in ("reveals", "revisions") or "logq" not in table.column_names:
         return None
     return pa.float64() if table.schema.field("logq").type == pa.float64() else pa.float32()
 

@@ -22,9 +22,8 @@ from orderlens.store.codec import (
     trace_starts,
 )
 from orderlens.store.folder import Folder
-from orderlens.store.migrate import legacy_tables
 from orderlens.store.records import Part, load_snapshot, read_completion, trusted
-from orderlens.store.schema import SCHEMAS, conform, parse_version
+from orderlens.store.schema import SCHEMAS, conform
 from orderlens.store.specfile import SpecFile, read_spec, refuse_edited
 
 CHUNK_ROWS = 1 << 16
@@ -56,11 +55,8 @@ class Source(Protocol):
 
 
 def folder_source(folder: Folder) -> Source:
-    """Return the source of a run folder; older schemas are migrated in memory."""
-    spec = refuse_edited(folder, read_spec(folder))
-    if parse_version(spec.version)[0] == 0:
-        return MemorySource(legacy_tables(folder), spec.spec, folder.label)
-    return FolderSource(folder, spec)
+    """Return the source of a run folder."""
+    return FolderSource(folder, refuse_edited(folder, read_spec(folder)))
 
 
 class FolderSource:

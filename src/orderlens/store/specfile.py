@@ -91,7 +91,7 @@ def _raced(folder: Folder) -> bool:
 
 
 def read_spec(folder: Folder) -> SpecFile:
-    """Read ``spec.json``; refuses what is no run, damaged, or of a newer major schema."""
+    """Read ``spec.json``; refuses what is no run, damaged, or of another major schema."""
     try:
         data = folder.read(SPEC)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -114,10 +114,12 @@ def read_spec(folder: Folder) -> SpecFile:
 
 
 def _check_version(folder: Folder, version: str) -> None:
-    if parse_version(version)[0] > parse_version(SCHEMA_VERSION)[0]:
+    major, known = parse_version(version)[0], parse_version(SCHEMA_VERSION)[0]
+    if major != known:
+        newer = major > known
         raise RunError(
-            f"{folder.label} has schema {version}, newer than the {SCHEMA_VERSION} this version reads; "
-            "upgrade orderlens"
+            f"{folder.label} has schema {version}, {'newer' if newer else 'older'} than the {SCHEMA_VERSION} "
+            f"this version reads; {'upgrade orderlens' if newer else 'decode it again into a new folder'}"
         )
 
 
@@ -132,18 +134,13 @@ def refuse_edited(folder: Folder, found: SpecFile) -> SpecFile:
 
 
 def writable(folder: Folder, found: SpecFile) -> SpecFile:
-    """Return ``found`` unless it was edited or its schema is too old to be changed in place."""
-    refuse_old(folder, found)
-    return refuse_edited(folder, found)
-
-
-def refuse_old(folder: Folder, found: SpecFile) -> None:
-    """Refuse a run of an older major schema: such runs are only read."""
-    if parse_version(found.version)[0] != parse_version(SCHEMA_VERSION)[0]:
+    """Return ``found`` unless it was edited or a newer version than this one wrote it."""
+    if parse_version(found.version) > parse_version(SCHEMA_VERSION):
         raise RunError(
-            f"{folder.label} has the old schema {found.version}: it can be read, not changed; "
-            "use a new folder"
+            f"{folder.label} has schema {found.version}, newer than the {SCHEMA_VERSION} this version "
+            "writes: it can be read, not changed; upgrade orderlens"
         )
+    return refuse_edited(folder, found)
 
 
 def _check_same(folder: Folder, found: SpecFile, wanted: Mapping[str, Any]) -> None:
@@ -154,6 +151,11 @@ def _check_same(folder: Folder, found: SpecFile, wanted: Mapping[str, Any]) -> N
         raise RunError(
             f"{folder.label}/{SPEC} was edited after the run was started: its digest does not match{shown}; "
             "undo the edit, or use another folder"
+        )
+    if differences and parse_version(found.version) < parse_version(SCHEMA_VERSION):
+        raise RunError(
+            f"{folder.label} was started by an older version (schema {found.version}) and cannot be "
+            f"continued with this command: {listed}; finish it with that version, or use another folder"
         )
     if differences:
         raise RunError(f"{folder.label} holds a run with another spec: {listed}; use another folder")

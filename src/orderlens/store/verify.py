@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError, one_line
 from orderlens.store.bundles import read_checked
-from orderlens.store.checks import CHECKED_COLUMNS, reveal_problems
+from orderlens.store.checks import CHECKED_COLUMNS, table_problems
 from orderlens.store.claims import claimed_stem, live_claims, maintenance
 from orderlens.store.codec import open_part, part_note, read_groups, stored_schema, trace_starts
 from orderlens.store.folder import TEMPORARY, Folder
@@ -34,7 +34,7 @@ from orderlens.store.records import (
     seal,
 )
 from orderlens.store.schema import TRACE_KEY
-from orderlens.store.specfile import SpecFile, read_spec, refuse_old, writable
+from orderlens.store.specfile import SpecFile, read_spec, writable
 from orderlens.store.sweep import leftovers, sweep
 
 QUARANTINE = "quarantine"
@@ -96,7 +96,6 @@ def verify_run(folder: Folder, *, quick: bool = False) -> Report:
         RunError: the folder is no run, or one of another major schema.
     """
     spec = read_spec(folder)
-    refuse_old(folder, spec)
     names = folder.sizes()  # listed first: what appears later belongs to workers that are active now
     snapshot = load_snapshot(folder)
     completion = read_completion(folder)
@@ -177,8 +176,8 @@ def _check_part(folder: Folder, part: Part, seen: dict[tuple[object, ...], str])
             yield "damaged", f"it has {rows} rows instead of {part.rows}"
         columns = CHECKED_COLUMNS if part.table == "reveals" else None
         for table in read_groups(part.table, file, columns):
+            yield from (("values", text) for text in table_problems(part.table, table))
             if part.table == "reveals":
-                yield from (("values", text) for text in reveal_problems(table))
                 yield from _duplicates(table, part, seen)
     except CorruptRunError as error:
         yield "damaged" if folder.exists(part.path) else "missing", one_line(error)
