@@ -63,7 +63,9 @@ def _compare(
 def _measure(bench: Bench, session: LLaDA2Session, states: StateBatch, fused: bool = True) -> float:
     def step() -> None:
         rows = session.evaluate(states)
-        head_torch.position_stats(rows if fused else replace(rows, reduce=None), bench.model.eos_ids)
+        head_torch.position_stats(
+            rows if fused else replace(rows, head=head_torch.ChunkedHead()), bench.model.eos_ids
+        )
 
     for _ in range(4):
         step()

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from llada2_bench.setting import Bench
 from orderlens.decode import head_torch
+from orderlens.decode.cuda import panels as head_kernels
+from orderlens.decode.cuda.fused_head import FusedHead, position_stats_fused
 from orderlens.models.llada2.cache import PagePool
 from orderlens.models.llada2.engine import Engine
 from orderlens.models.llada2.experts import grouped_product, loop_over_experts
-from orderlens.models.llada2.fused_head import FUSED_HEAD, position_stats_fused
 from orderlens.models.llada2.kernels import experts as expert_kernels
-from orderlens.models.llada2.kernels import head as head_kernels
 from orderlens.models.llada2.kernels.attention import attend
-from orderlens.models.llada2.kernels.heads import prepare_heads
 from orderlens.models.llada2.kernels.norm import add_rms_norm
 from orderlens.models.llada2.kernels.plan import plan_tiles
+from orderlens.models.llada2.kernels.queries_keys import prepare_heads
 from orderlens.models.llada2.kernels.route import choose_experts as route
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.routing import choose_experts, with_shared
@@ -210,8 +210,8 @@ def check_draws(bench: Bench) -> None:
     for rows, temperature in ((1, 0.7), (20, 1.0), (300, 0.3), (300, 1.5)):
         hidden, uniforms = randn(bench, rows, width), np.random.default_rng().random(rows)
         draws = []
-        for reduce in (FUSED_HEAD, None):
-            kept = HiddenRows(hidden, unembed, (7,), valid, reduce)
+        for head in (FusedHead(), head_torch.ChunkedHead()):
+            kept = HiddenRows(hidden, unembed, (7,), valid, head)
             draws.append(
                 head_torch.draw_stats(kept, head_torch.position_stats(kept, ()), temperature, uniforms)
             )

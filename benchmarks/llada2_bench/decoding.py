@@ -13,9 +13,9 @@ from llada2_bench.setting import Bench, dense_bytes, expert_values
 from orderlens.decode import head_torch
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
-from orderlens.models.llada2.kernels import available
 from orderlens.models.llada2.session import LLaDA2Session
 from orderlens.models.protocol import StateBatch
+from orderlens.models.torch.device import triton_installed
 from orderlens.orders.catalogue import parse_orders
 from orderlens.samples import EncodedSample
 
@@ -51,7 +51,7 @@ def half_open(bench: Bench, batch: int, start: int, masked: bool = True) -> Stat
 
 def touched_experts(bench: Bench, session: LLaDA2Session, states: StateBatch) -> float:
     """Mean number of routed experts that one layer of this forward reads."""
-    if not available() or not bench.cuda:
+    if not triton_installed() or not bench.cuda:
         return float("nan")
     from orderlens.models.llada2 import triton_ops
 

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from llada2_bench.checks import random_ids
 from llada2_bench.setting import Bench, expert_values
+from orderlens.decode.cuda.panels import HeadTiling, merge_panels, reduce_panels
+from orderlens.decode.cuda.panels import choose_tiling as choose_head_tiling
 from orderlens.models.llada2.experts import grouped_product
 from orderlens.models.llada2.kernels.experts import Tiling, choose_tiling, combine, down, gate_up
-from orderlens.models.llada2.kernels.head import HeadTiling, merge_panels, reduce_panels
-from orderlens.models.llada2.kernels.head import choose_tiling as choose_head_tiling
 from orderlens.models.llada2.kernels.plan import plan_tiles
 from orderlens.models.llada2.weights import StackedExperts
 

@@ -21,6 +21,7 @@ from orderlens.decode.score import check_fits, score_batch
 from orderlens.errors import UserInputError
 from orderlens.grid import Canvas
 from orderlens.measure import circulation_table, noise_table
+from orderlens.models.abilities import SuggestsBatch
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
 from orderlens.orders import OracleOrder, Order, parse_orders
@@ -315,7 +316,7 @@ def unit_samples(model: Model, orders: Sequence[Order], batch_size: int | None) 
     """
     if batch_size is not None:
         return batch_size
-    if not hasattr(model, "suggested_batch"):
+    if not isinstance(model, SuggestsBatch):
         return DEFAULT_BATCH
     return max(1, AUTO_SEQUENCES // len(orders))
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from orderlens import api
 from orderlens.decode.generate import MAX_NEW_TOKENS
 from orderlens.errors import MissingPackageError, UserInputError
+from orderlens.models import abilities
 from orderlens.models.loading import load_model
 from orderlens.orders import OracleOrder, parse_orders
 from orderlens.samples import Sample
@@ -92,19 +93,19 @@ class OrderLensLM(LM):  # type: ignore[misc]
 
     def chat_template(self, chat_template: bool | str = False) -> str:
         """Return the source of the model's chat template; empty when it has none or none is asked for."""
-        template = getattr(self.model, "chat", None)
-        return str(template.source) if chat_template and template is not None else ""
+        template = abilities.chat_template(self.model) if chat_template else None
+        return "" if template is None else template.source
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
         """Render messages in the model's chat template."""
-        template = getattr(self.model, "chat", None)
+        template = abilities.chat_template(self.model)
         if template is None:
             raise UserInputError(
                 f"model '{self.model.name}' has no chat template; drop --apply_chat_template"
             )
-        return str(template.render(chat_history, reply=add_generation_prompt))
+        return template.render(chat_history, reply=add_generation_prompt)
 
     def get_model_info(self) -> dict[str, Any]:
         """Return what identifies model and order; lm-eval stores it with its results."""

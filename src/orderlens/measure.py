@@ -20,6 +20,7 @@ from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.decode.target_states import TargetStates
 from orderlens.grid import Canvas
+from orderlens.models.abilities import CastsDtype
 from orderlens.models.protocol import Anchor, IntArray, Model
 from orderlens.orders.protocol import Order, StaticOrder
 from orderlens.rng import keyed_generator
@@ -181,12 +182,11 @@ def noise_table(
     """Score recorded paths again under perturbations that should change nothing.
 
     ``batch-size``: every sample alone instead of in its batch. ``bfloat16``: weights and activations in
-    bfloat16 (models that offer ``with_dtype``). ``cache``: one whole-window forward per step without a
+    bfloat16 (models that can be cast). ``cache``: one whole-window forward per step without a
     prefix cache; slow, so only the first ``n_uncached`` samples under the first order.
     """
     replays = [ReplayedOrder.of(samples, columns, o) for o in range(len(orders))]
-    with_dtype = getattr(model, "with_dtype", None)
-    rounded: Model | None = with_dtype("bfloat16") if with_dtype else None
+    rounded = model.with_dtype("bfloat16") if isinstance(model, CastsDtype) else None
     rows: list[dict[str, Any]] = []
     for o, replay in enumerate(replays):
         for s, sample in enumerate(samples):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -78,14 +78,23 @@ class CrampedSession:
         if not isinstance(found, HiddenRows):
             self.place.check("rows", len(states.row_state_R), self.place.rows)
             return found
-        return HiddenRows(found.hidden_RD, found.unembed_VD, found.excluded, found.valid_vocab, self.reduce)
+        return replace(found, head=CrampedHead(self.place))
 
-    def reduce(self, hidden_RD: Any, *rest: Any, **more: Any) -> Any:
-        """The head itself is where memory ends."""
-        from orderlens.decode.head_torch import _reduce_in_chunks
 
-        self.place.check("rows", len(hidden_RD), self.place.rows)
-        return _reduce_in_chunks(hidden_RD, *rest, **more)
+class CrampedHead:
+    """The head itself is where memory ends."""
+
+    def __init__(self, place: Cramped) -> None:
+        from orderlens.decode.head_torch import ChunkedHead
+
+        self.place, self.head = place, ChunkedHead()
+
+    def reduce(self, rows: HiddenRows, eos_ids: Any, targets_R: Any) -> Any:
+        self.place.check("rows", len(rows.hidden_RD), self.place.rows)
+        return self.head.reduce(rows, eos_ids, targets_R)
+
+    def draw(self, *arguments: Any) -> Any:
+        return self.head.draw(*arguments)
 
 
 class Count:

@@ -55,7 +55,7 @@ def train(
     json: JsonFlag = False,
 ) -> None:
     """Train a small model from text; the folder it writes is a valid --model."""
-    from orderlens.models.small import pick_device
+    from orderlens.models.torch.device import pick_device
     from orderlens.training.from_text import TextTraining, train_from_text
 
     if steps is None and max_minutes is None:

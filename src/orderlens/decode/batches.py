@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from orderlens.errors import DeviceMemoryError, one_line
+from orderlens.models.abilities import ReleasesMemory, SuggestsBatch
 from orderlens.models.protocol import Model
 
 Item = TypeVar("Item")
@@ -37,9 +38,8 @@ class BatchLimit:
 
     @classmethod
     def suggested(cls, model: Model, tokens_each: int) -> BatchLimit:
-        """Return what the model expects to fit (models that offer ``suggested_batch``), else no limit."""
-        suggest = getattr(model, "suggested_batch", None)
-        return cls(suggest(tokens_each) if suggest is not None else None)
+        """Return what the model expects to fit, or no limit for one that does not know."""
+        return cls(model.suggested_batch(tokens_each) if isinstance(model, SuggestsBatch) else None)
 
     def parts(self, items: Sequence[Item]) -> list[Sequence[Item]]:
         """Cut ``items`` into as few, as equal parts as the limit allows."""
@@ -60,7 +60,7 @@ def run_within(
 
     Args:
         limit: what is known so far; made smaller when memory runs out.
-        model: is asked to give memory back before a retry (models that offer ``release_memory``).
+        model: is asked to give memory back before a retry (one that ``ReleasesMemory``).
         items: one per sequence.
         work: must leave its items so that those still ``left`` can be handed to it again when it fails.
         name: names an item in the error message when it does not fit even alone.
@@ -112,9 +112,8 @@ def _attempt(work: Callable[[Sequence[Item]], None], batch: Sequence[Item]) -> s
 def _release(model: Model) -> None:
     """Free what the failed attempt held before anything smaller is tried."""
     gc.collect()
-    give_back = getattr(model, "release_memory", None)
-    if give_back is not None:
-        give_back()
+    if isinstance(model, ReleasesMemory):
+        model.release_memory()
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

@@ -1,8 +1,9 @@
 """The torch head: hidden rows to position statistics without a [rows × vocabulary] float64 tensor.
 
-Rows are processed in chunks whose float32 logits fit in ``CHUNK_BYTES``; each chunk is reduced at once to a
-few numbers per row. Operands keep the model's dtype (bf16 on a GPU), products are accumulated and returned
-in float32, and the log-sum-exp is taken in float32.
+Rows go to the fused CUDA kernels (``decode.cuda``) where they apply. Elsewhere they are processed in chunks
+whose float32 logits fit in ``CHUNK_BYTES``; each chunk is reduced at once to a few numbers per row. Operands
+keep the model's dtype (bf16 on a GPU), products are accumulated and returned in float32, and the log-sum-exp
+is taken in float32.
 
 Shape letters: R rows, V vocabulary, D width, G groups of the vocabulary when drawing.
 """
@@ -17,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from orderlens.decode.cuda.fused_head import FusedHead, can_fuse
 from orderlens.decode.head import require_finite_rows, with_target
-from orderlens.models.protocol import FloatArray, HiddenRows, IntArray
+from orderlens.models.protocol import FloatArray, Head, HiddenRows, IntArray
 from orderlens.stats import DrawStats, PositionStats, TargetStats
 
 CHUNK_BYTES = 64 * 2**20
@@ -50,40 +52,64 @@ def _stats(
     rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray | None
 ) -> tuple[PositionStats, FloatArray | None]:
     targets = None if targets_R is None else torch.as_tensor(targets_R, device=rows.hidden_RD.device)
-    tokens, values = (rows.reduce or _reduce_in_chunks)(
-        rows.hidden_RD,
-        rows.unembed_VD,
-        excluded=rows.excluded,
-        valid_vocab=rows.valid_vocab,
-        eos_ids=sorted(eos_ids),
-        targets_R=targets,
-    )
+    tokens, values = _head(rows).reduce(rows, sorted(eos_ids), targets)
     token_R, values_RC = _numpy(tokens).astype(np.int64), _numpy(values).astype(np.float64)
     require_finite_rows(~np.isfinite(values_RC[:, 0]))
     stats = PositionStats(token_R, values_RC[:, 1], values_RC[:, 2], values_RC[:, 3], values_RC[:, 4])
     return stats, values_RC[:, 5] if targets is not None else None
 
 
-def _reduce_in_chunks(
-    hidden_RD: Tensor,
-    unembed_VD: Tensor,
-    *,
-    excluded: Sequence[int],
-    valid_vocab: int,
-    eos_ids: Sequence[int],
-    targets_R: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """The plain reduction, on any device: see ``HiddenRows.reduce`` for what it returns."""
-    eos = torch.tensor(eos_ids, dtype=torch.long, device=hidden_RD.device)
-    tokens = [torch.empty(0, dtype=torch.long, device=hidden_RD.device)]
-    numbers = [torch.empty(0, 5 if targets_R is None else 6, device=hidden_RD.device)]
-    rows = HiddenRows(hidden_RD, unembed_VD, tuple(excluded), valid_vocab)
-    for low, logits_RV in _logit_chunks(rows):
-        wanted = None if targets_R is None else targets_R[low : low + len(logits_RV)]
-        token, values = _reduce(logits_RV, eos, wanted)
-        tokens.append(token)
-        numbers.append(values)
-    return torch.cat(tokens), torch.cat(numbers)
+def draw_stats(
+    rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray
+) -> DrawStats:
+    """Draw one token per row from the softmax at ``temperature``, one uniform number per row."""
+    return _head(rows).draw(rows, stats, temperature, uniforms_R)
+
+
+def _head(rows: HiddenRows) -> Head:
+    if rows.head is not None:
+        return rows.head
+    return _FUSED if can_fuse(rows.hidden_RD, rows.unembed_VD) else _CHUNKED
+
+
+class ChunkedHead:
+    """The Head protocol in plain torch, on any device and in any dtype."""
+
+    def reduce(
+        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return each row's top token and its statistics."""
+        device = rows.hidden_RD.device
+        eos = torch.tensor(eos_ids, dtype=torch.long, device=device)
+        tokens = [torch.empty(0, dtype=torch.long, device=device)]
+        numbers = [torch.empty(0, 5 if targets_R is None else 6, device=device)]
+        for low, logits_RV in _logit_chunks(rows):
+            wanted = None if targets_R is None else targets_R[low : low + len(logits_RV)]
+            token, values = _reduce(logits_RV, eos, wanted)
+            tokens.append(token)
+            numbers.append(values)
+        return torch.cat(tokens), torch.cat(numbers)
+
+    def draw(
+        self, rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray
+    ) -> DrawStats:
+        """Draw one token per row; exact to float64 sums of float32 weights."""
+        uniforms = torch.as_tensor(uniforms_R, dtype=torch.float64, device=rows.hidden_RD.device)
+        tokens: list[Tensor] = []
+        numbers: list[Tensor] = []
+        for low, logits_RV in _logit_chunks(rows):
+            lse_R = torch.logsumexp(logits_RV, dim=1)
+            scaled_RV = (logits_RV - logits_RV.amax(dim=1, keepdim=True)) / temperature
+            token_R, mass_R = _invert(torch.exp(scaled_RV), uniforms[low : low + len(logits_RV)])
+            picked_R = logits_RV.gather(1, token_R[:, None])[:, 0] - lse_R
+            tempered_R = scaled_RV.gather(1, token_R[:, None])[:, 0].double() - mass_R.log()
+            tokens.append(token_R)
+            numbers.append(torch.stack([picked_R.double(), tempered_R], dim=1))
+        drawn_R, value_RC = _numpy(torch.cat(tokens)), _numpy(torch.cat(numbers))
+        return DrawStats(stats, drawn_R.astype(np.int64), value_RC[:, 0], value_RC[:, 1])
+
+
+_CHUNKED, _FUSED = ChunkedHead(), FusedHead()
 
 
 def _reduce(logits_RV: Tensor, eos: Tensor, targets_R: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -112,48 +138,6 @@ def _first_maximum(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
     index_V = torch.arange(logits_RV.shape[1], device=logits_RV.device)
     token_R = torch.where(logits_RV >= top_R[:, None], index_V, logits_RV.shape[1]).amin(dim=1)
     return top_R, token_R.clamp_max(logits_RV.shape[1] - 1)
-
-
-def draw_stats(
-    rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray
-) -> DrawStats:
-    """Draw one token per row; exact to float64 sums of float32 weights, one uniform number per row.
-
-    A model's own reduction may also draw: ``rows.reduce.draw(hidden_RD, unembed_VD, excluded=…,
-    valid_vocab=…, temperature=…, uniforms_R=…)`` returns tokens [R] and, [R, 2], how far the drawn logit lies
-    below the largest one and the draw's log-probability at the temperature.
-    """
-    uniforms = torch.as_tensor(uniforms_R, dtype=torch.float64, device=rows.hidden_RD.device)
-    draw = getattr(rows.reduce, "draw", None)
-    if draw is not None:
-        return _fused_draws(rows, stats, temperature, uniforms, draw)
-    tokens: list[Tensor] = []
-    numbers: list[Tensor] = []
-    for low, logits_RV in _logit_chunks(rows):
-        lse_R = torch.logsumexp(logits_RV, dim=1)
-        scaled_RV = (logits_RV - logits_RV.amax(dim=1, keepdim=True)) / temperature
-        token_R, mass_R = _invert(torch.exp(scaled_RV), uniforms[low : low + len(logits_RV)])
-        picked_R = logits_RV.gather(1, token_R[:, None])[:, 0] - lse_R
-        tempered_R = scaled_RV.gather(1, token_R[:, None])[:, 0].double() - mass_R.log()
-        tokens.append(token_R)
-        numbers.append(torch.stack([picked_R.double(), tempered_R], dim=1))
-    token_R, value_RC = _numpy(torch.cat(tokens)), _numpy(torch.cat(numbers))
-    return DrawStats(stats, token_R.astype(np.int64), value_RC[:, 0], value_RC[:, 1])
-
-
-def _fused_draws(
-    rows: HiddenRows, stats: PositionStats, temperature: float, uniforms: Tensor, draw: Callable[..., Any]
-) -> DrawStats:
-    tokens, values = draw(
-        rows.hidden_RD,
-        rows.unembed_VD,
-        excluded=rows.excluded,
-        valid_vocab=rows.valid_vocab,
-        temperature=temperature,
-        uniforms_R=uniforms,
-    )
-    token_R, value_RC = _numpy(tokens).astype(np.int64), _numpy(values)
-    return DrawStats(stats, token_R, stats.top_logprob + value_RC[:, 0], value_RC[:, 1])
 
 
 def _invert(weight_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from typing import Any
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import UserInputError
 from orderlens.grid import Canvas
+from orderlens.models.abilities import chat_template
 from orderlens.models.protocol import Model
 from orderlens.samples import EncodedSample, Sample, encode_samples
 from orderlens.tasks import get_task
@@ -133,16 +134,16 @@ def plan_items(
         )
     left_out = {(str(sample.task), sample.id) for sample in encoded} - {(str(s.task), s.id) for s in kept}
     skipped = {plan.name: [row for row in plan.docs if (plan.name, row) in left_out] for plan in tasks}
-    templated = chat and getattr(model, "chat", None) is not None
+    templated = chat and chat_template(model) is not None
     return Plan(tasks, items, kept, {name: rows for name, rows in skipped.items() if rows}, templated)
 
 
 def full_prompt(model: Model, task: Task, doc: Document, chat: bool) -> str:
     """Return the prompt in the model's chat template, or followed by the task's cue when it has none."""
-    template = getattr(model, "chat", None) if chat else None
+    template = chat_template(model) if chat else None
     if template is None:
         return task.prompt(doc) + task.cue
-    return str(template.render([{"role": "user", "content": task.prompt(doc)}]))
+    return template.render([{"role": "user", "content": task.prompt(doc)}])
 
 
 def fits(model: Model, n_prompt: int, settings: GenerationSettings) -> bool:

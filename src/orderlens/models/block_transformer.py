@@ -20,6 +20,7 @@ from torch import Tensor
 from orderlens.errors import UserInputError
 from orderlens.models.chat import ChatTemplate
 from orderlens.models.protocol import Anchor, FloatArray, HiddenRows, IntArray, StateBatch, Tokenizer
+from orderlens.models.torch.device import pick_dtype
 from orderlens.models.transformer import (
     Layer,
     Transformer,
@@ -79,7 +80,7 @@ class TransformerModel:
 
     def with_dtype(self, name: str) -> TransformerModel:
         """Return a copy whose weights and activations have another dtype (``"bfloat16"``, ``"float32"``)."""
-        network = copy.deepcopy(self.network).to(getattr(torch, name))
+        network = copy.deepcopy(self.network).to(pick_dtype(name, torch.float32))
         return self._like(network, f"{self.digest}-{name}", self.block_size)
 
     def _like(self, network: Transformer, digest: str, block_size: int) -> TransformerModel:

@@ -128,6 +128,8 @@ def load_hf_evaluator(argument: str, device: str | None = None) -> HFCausalEvalu
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        from orderlens.models.torch.device import pick_device
     except ImportError as error:
         raise MissingPackageError(
             "hf evaluators need transformers; pip install 'orderlens[torch,hf]'"
@@ -135,7 +137,7 @@ def load_hf_evaluator(argument: str, device: str | None = None) -> HFCausalEvalu
     folder = Path(argument).expanduser()
     name, _, revision = (argument, "", "") if folder.is_dir() else argument.partition("@")
     options: dict[str, Any] = {"trust_remote_code": False, **({"revision": revision} if revision else {})}
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = pick_device(device)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, **options)
         model = AutoModelForCausalLM.from_pretrained(

@@ -9,12 +9,14 @@ Shape letters: N states, W window width, R wanted rows, V vocabulary, L sequence
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from orderlens.stats import DrawStats, PositionStats
 
 IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -72,17 +74,47 @@ class HiddenRows:
         unembed_VD: torch tensor.
         excluded: token ids that can never be revealed (mask id, padded vocabulary rows).
         valid_vocab: rows of ``unembed_VD`` at or past this index are padding and are never computed.
-        reduce: the model's own fused reduction for this device, or None for the plain chunked one. Called as
-            ``reduce(hidden_RD, unembed_VD, excluded=…, valid_vocab=…, eos_ids=…, targets_R=…)``; returns the
-            top tokens [R] and the columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6]. It
-            may have an attribute ``draw`` for draws at a temperature: see ``decode.head_torch.draw_stats``.
+        head: what reduces these rows and draws from them; None lets the decoder choose (its fused CUDA
+            kernels where they apply, plain torch in chunks elsewhere).
     """
 
     hidden_RD: Any
     unembed_VD: Any
     excluded: tuple[int, ...]
     valid_vocab: int
-    reduce: Callable[..., tuple[Any, Any]] | None = None
+    head: Head | None = None
+
+
+class Head(Protocol):
+    """The way from hidden rows over the vocabulary to a few numbers per row."""
+
+    def reduce(self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Any) -> tuple[Any, Any]:
+        """Return each row's statistics as torch tensors.
+
+        Args:
+            rows: hidden states and output matrix.
+            eos_ids: ids whose total log-probability is wanted, ascending.
+            targets_R: one token per row whose log-probability is wanted (a tensor), or None.
+
+        Returns:
+            Top tokens [R] (the lowest id among equals) and columns [R, 5 or 6]: log-sum-exp of the logits,
+            log-probabilities of the top and the second token, entropy, log-probability of EOS and, with
+            targets, theirs.
+        """
+        ...
+
+    def draw(
+        self, rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray
+    ) -> DrawStats:
+        """Draw one token per row at ``temperature`` by inverting its distribution function over ids.
+
+        Args:
+            rows: the rows to draw from.
+            stats: their position statistics.
+            temperature: positive.
+            uniforms_R: one number in [0, 1) per row; the draw is a function of it and of the row alone.
+        """
+        ...
 
 
 Rows: TypeAlias = LogProbRows | HiddenRows

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.bundled import LoadedModel, load_bundled, load_folder
+from orderlens.models.torch.device import pick_device
 from orderlens.models.transformer import Transformer, attention
 
 FloatArray = NDArray[np.float64]
@@ -49,7 +50,7 @@ class CausalEvaluator:
                 f"{name}: its attention is {model.config.attention}; an evaluator must be causal"
             )
         self.name = name
-        self._device = torch.device(device or "cpu")
+        self._device = pick_device(device or "cpu")
         self._model = model
         self._model.network.to(self._device)
         self._batch_tokens = batch_tokens

@@ -76,7 +76,7 @@ def best_device() -> str:
     """Return ``cuda`` where torch sees a GPU, else ``cpu``."""
     if find_spec("torch") is None:
         return "cpu"
-    from orderlens.models.small import pick_device
+    from orderlens.models.torch.device import pick_device
 
     return str(pick_device(None))
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from orderlens import api
 from orderlens.datafiles import SplitRule, load_samples
 from orderlens.errors import RunError, UnknownNameError
+from orderlens.models.abilities import SuggestsBatch, device_type
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Model
 from orderlens.registry import suggest
@@ -193,9 +194,8 @@ def check_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[s
 def _open_bench(stored: Stored | None, plan: Plan, model: Model, folder: Path, show: Show) -> Bench:
     loaded = api.prepare_model(model, plan.block_size)
     chosen = stored.plan if stored else plan
-    if not chosen.batch_size and not hasattr(loaded, "suggested_batch"):
-        device = str(getattr(getattr(loaded, "device", None), "type", "cpu"))
-        chosen = replace(chosen, batch_size=device_batch(device))
+    if not chosen.batch_size and not isinstance(loaded, SuggestsBatch):
+        chosen = replace(chosen, batch_size=device_batch(device_type(loaded)))
     rule = SplitRule(chosen.prefix_tokens, chosen.target_tokens)
     data = load_samples(plan.data, loaded.tokenizer, rule, limit=chosen.n_sequences, choose_by_hash=True)
     return Bench(chosen, loaded, data, folder / "runs", show)

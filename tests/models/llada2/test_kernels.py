@@ -168,7 +168,7 @@ def test_a_whole_forward_with_prefix_padding_and_splits(monkeypatch: pytest.Monk
 @needs_triton
 @pytest.mark.parametrize(("rows", "vocab", "valid"), [(5, 300, 290), (40, 520, 513), (1, 128, 128)])
 def test_fused_head(rows: int, vocab: int, valid: int) -> None:
-    from orderlens.models.llada2.fused_head import position_stats_fused
+    from orderlens.decode.cuda.fused_head import position_stats_fused
 
     hidden, unembed = randn(rows, 64, seed=1), randn(vocab, 64, seed=2)
     targets = torch.randint(0, valid, (rows,), generator=torch.Generator().manual_seed(3)).to(DEVICE)
@@ -204,7 +204,7 @@ def test_fused_head(rows: int, vocab: int, valid: int) -> None:
 
 @needs_triton
 def test_fused_head_of_no_rows() -> None:
-    from orderlens.models.llada2.fused_head import position_stats_fused
+    from orderlens.decode.cuda.fused_head import position_stats_fused
 
     token, columns = position_stats_fused(randn(0, 64), randn(64, 64))
     assert token.shape == (0,)
@@ -217,15 +217,15 @@ def test_fused_head_of_no_rows() -> None:
 def test_fused_draws(rows: int, vocab: int, valid: int, temperature: float) -> None:
     """The same uniform numbers give the same tokens as the chunked head, but for ties of rounding."""
     from orderlens.decode import head_torch
-    from orderlens.models.llada2.fused_head import FUSED_HEAD
+    from orderlens.decode.cuda.fused_head import FusedHead
     from orderlens.models.protocol import HiddenRows
 
     hidden, unembed = randn(rows, 64, seed=1, scale=0.5), randn(vocab, 64, seed=2)
     uniforms = np.random.default_rng(5).random(rows)
     uniforms[0] = 0.0
     found, expected = [], []
-    for reduce, into in ((FUSED_HEAD, found), (None, expected)):
-        kept = HiddenRows(hidden, unembed, (3, valid + 1), valid, reduce)
+    for head, into in ((FusedHead(), found), (head_torch.ChunkedHead(), expected)):
+        kept = HiddenRows(hidden, unembed, (3, valid + 1), valid, head)
         stats = head_torch.position_stats(kept, (7,))
         draws = head_torch.draw_stats(kept, stats, temperature, uniforms)
         into += [draws.token, draws.logprob, draws.tempered_logprob]
@@ -236,7 +236,7 @@ def test_fused_draws(rows: int, vocab: int, valid: int, temperature: float) -> N
 
 @needs_triton
 def test_no_draws_from_no_rows() -> None:
-    from orderlens.models.llada2.fused_head import draw_fused
+    from orderlens.decode.cuda.fused_head import draw_fused
 
     token, columns = draw_fused(
         randn(0, 64),

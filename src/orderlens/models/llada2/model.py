@@ -39,8 +39,7 @@ from orderlens.models.llada2.session import LLaDA2Session
 from orderlens.models.llada2.weights import Weights, published_tensors
 from orderlens.models.loading import LoadOptions
 from orderlens.models.protocol import FloatArray, Tokenizer
-
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+from orderlens.models.torch.device import pick_device, pick_dtype, with_index
 
 
 class LLaDA2Model:
@@ -69,6 +68,11 @@ class LLaDA2Model:
         self.name, self.tokenizer, self.chat = name, tokenizer or IdsOnly(), chat
         self.block_size, self._digest = block_size, digest
         self.engine = engine or Engine(weights, config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are (memory-mapped experts may lie elsewhere)."""
+        return self.weights.device
 
     @property
     def vocab_size(self) -> int:
@@ -197,8 +201,8 @@ def load_llada2(
     roles = find_roles(values, config, tokenizer, mask_id, eos_ids)
     checkpoint = Checkpoint(folder)
     checkpoint.check(config)
-    place = _device(device)
-    kind = checkpoint.dtype if dtype == "auto" else _dtype(dtype)
+    place = with_index(pick_device(device, prefer=("cuda", "mps")))
+    kind = pick_dtype(dtype, checkpoint.dtype)
     weights = load_weights(checkpoint, config, place, kind, _expert_place(experts, config, place, kind))
     return LLaDA2Model(
         weights,
@@ -210,25 +214,6 @@ def load_llada2(
         digest=lambda: f"{weights_digest(checkpoint.shards)}:{config}",
         block_size=block_size,
     )
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        mps = torch.backends.mps.is_available()
-        name = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserInputError(f"device '{name}' is unknown (allowed: auto, cpu, mps, cuda, cuda:N)") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserInputError(f"device '{name}': this torch sees no CUDA GPU; use --device cpu")
-    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else device
-
-
-def _dtype(name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise UserInputError(f"dtype '{name}' is unknown (allowed: auto, {', '.join(DTYPES)})")
-    return DTYPES[name]
 
 
 def _expert_place(wanted: str, config: LLaDA2Config, device: torch.device, dtype: torch.dtype) -> ExpertPlace:

@@ -16,6 +16,7 @@ from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.torch_ops import Ops, TorchOps
 from orderlens.models.llada2.weights import SparseWeights, StackedExperts, Weights
 from orderlens.models.llada2.window import Windows
+from orderlens.models.torch.device import triton_installed
 
 
 class Network:
@@ -68,9 +69,9 @@ def choose_ops(weights: Weights, config: LLaDA2Config) -> Ops:
         and weights.dtype in (torch.bfloat16, torch.float16)
         and _stacked(weights)
     ):
-        from orderlens.models.llada2.kernels import available, supports
+        from orderlens.models.llada2.kernels import supports
 
-        if available() and supports(config):
+        if triton_installed() and supports(config):
             from orderlens.models.llada2.triton_ops import TritonOps
 
             return TritonOps(config, weights.device, weights.dtype)

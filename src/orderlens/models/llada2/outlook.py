@@ -17,9 +17,9 @@ from orderlens.errors import ModelLoadError, one_line
 from orderlens.models.hub import HubSpec, resolve_snapshot
 from orderlens.models.llada2.checkpoint import Checkpoint
 from orderlens.models.llada2.config import FLASH, MINI, MODEL_TYPE, LLaDA2Config, parse_config, read_json
+from orderlens.models.torch.device import DTYPES
 
 _PUBLISHED = {"mini": MINI, "flash": FLASH}
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +81,4 @@ def _from_name(repo: str, error: ModelLoadError) -> Outlook:
 
 
 def _stated_dtype(values: dict[str, Any]) -> torch.dtype:
-    return _DTYPES.get(str(values.get("dtype") or values.get("torch_dtype")), torch.bfloat16)
+    return DTYPES.get(str(values.get("dtype") or values.get("torch_dtype")), torch.bfloat16)

@@ -19,7 +19,6 @@ from orderlens.errors import UserInputError
 from orderlens.grid import block_edges
 from orderlens.models.llada2.cache import Slot
 from orderlens.models.llada2.engine import Engine
-from orderlens.models.llada2.fused_head import FUSED_HEAD, can_fuse
 from orderlens.models.llada2.window import pack, to_device
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 
@@ -98,8 +97,7 @@ class LLaDA2Session:
             parts.append(hidden_nWC.flatten(0, 1)[to_device(flat_r, hidden_nWC.device)])
             places.append(place_r)
         hidden_RC = self._in_order(parts, places)
-        reduce = FUSED_HEAD if can_fuse(hidden_RC, self._unembed_VC) else None
-        return HiddenRows(hidden_RC, self._unembed_VC, self._excluded, self._valid_vocab, reduce)
+        return HiddenRows(hidden_RC, self._unembed_VC, self._excluded, self._valid_vocab)
 
     def _in_order(self, parts: list[Tensor], places: list[IntArray]) -> Tensor:
         """Put the rows of all parts back into the order they were asked in."""

@@ -6,14 +6,7 @@ Each kernel has a counterpart in plain torch that computes the same function; th
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from orderlens.models.llada2.config import LLaDA2Config
-
-
-def available() -> bool:
-    """Return whether Triton is installed."""
-    return find_spec("triton") is not None
 
 
 def supports(config: LLaDA2Config) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orderlens.decode import head_torch
-from orderlens.models.llada2.panel_draw import choose_inside, choose_panel
+from orderlens.decode.cuda.panel_draw import choose_inside, choose_panel
 from orderlens.models.protocol import HiddenRows
 
 WIDTH = 16
@@ -89,25 +89,18 @@ def test_a_whole_panel_may_be_impossible() -> None:
     assert torch.allclose(tempered, torch.full((2,), -np.log(WIDTH), dtype=torch.float64))
 
 
-def test_a_model_that_draws_itself_is_asked() -> None:
-    """The torch head hands draws to ``reduce.draw`` and measures log q from the position statistics."""
+def test_a_model_that_brings_its_own_head_is_asked() -> None:
     hidden, unembed = torch.eye(4)[:3], torch.eye(4)
-    asked = {}
+    asked: list[object] = []
 
-    class Reduce:
-        def __call__(self, *rest: object, **more: object) -> object:
-            return head_torch._reduce_in_chunks(*rest, **more)  # type: ignore[arg-type]
+    class Own(head_torch.ChunkedHead):
+        def draw(self, rows, stats, temperature, uniforms_R):  # type: ignore[no-untyped-def]
+            asked.append((temperature, uniforms_R.tolist()))
+            return super().draw(rows, stats, temperature, uniforms_R)
 
-        def draw(self, hidden_RD: torch.Tensor, unembed_VD: torch.Tensor, **more: object) -> object:
-            asked.update(more)
-            return torch.tensor([0, 2, 3]), torch.tensor([[0.0, -0.5], [-1.0, -0.7], [-1.0, -0.9]])
-
-    rows = HiddenRows(hidden, unembed, (1,), 4, Reduce())
+    rows = HiddenRows(hidden, unembed, (1,), 4, Own())
     stats = head_torch.position_stats(rows, ())
     draws = head_torch.draw_stats(rows, stats, 0.6, np.array([0.1, 0.2, 0.3]))
-    assert draws.token.tolist() == [0, 2, 3]
-    assert np.allclose(draws.logprob, stats.top_logprob + np.array([0.0, -1.0, -1.0]))
-    assert np.allclose(draws.tempered_logprob, [-0.5, -0.7, -0.9])
-    assert asked["temperature"] == 0.6
-    assert (asked["excluded"], asked["valid_vocab"]) == ((1,), 4)
-    assert torch.equal(asked["uniforms_R"], torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64))  # type: ignore[arg-type]
+    plain = head_torch.draw_stats(HiddenRows(hidden, unembed, (1,), 4), stats, 0.6, np.array([0.1, 0.2, 0.3]))
+    assert asked == [(0.6, [0.1, 0.2, 0.3])]
+    assert draws.token.tolist() == plain.token.tolist()

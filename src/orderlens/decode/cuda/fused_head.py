@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from orderlens.models.llada2.kernels import available
-from orderlens.models.llada2.panel_draw import choose_inside, choose_panel
+from orderlens.decode.cuda.panel_draw import choose_inside, choose_panel
+from orderlens.models.protocol import FloatArray, HiddenRows
+from orderlens.models.torch.device import triton_installed
+from orderlens.stats import DrawStats, PositionStats
 
 ROWS_AT_ONCE = 16384
 """Rows per launch: bounds the per-panel numbers that wait to be merged (about 25 kB per row)."""
@@ -24,14 +27,16 @@ DRAWN_AT_ONCE = 2048
 
 
 def can_fuse(hidden_RD: Tensor, unembed_VD: Tensor) -> bool:
-    """Return whether ``position_stats_fused`` applies to these tensors."""
+    """Return whether the kernels apply to these tensors."""
     kinds = (torch.bfloat16, torch.float16)
     return (
         hidden_RD.is_cuda
         and hidden_RD.dtype in kinds
         and unembed_VD.dtype == hidden_RD.dtype
         and hidden_RD.shape[1] % 32 == 0
-        and available()
+        and hidden_RD.is_contiguous()
+        and unembed_VD.is_contiguous()
+        and triton_installed()
     )
 
 
@@ -64,7 +69,7 @@ def position_stats_fused(
         token_R (int64) and columns [R, 5 or 6] (float32): log-sum-exp of the logits, then log-probabilities
         of the top and the second token, entropy in nats, log-probability of EOS and, with targets, theirs.
     """
-    from orderlens.models.llada2.kernels.head import choose_tiling, merge_panels, reduce_panels
+    from orderlens.decode.cuda.panels import choose_tiling, merge_panels, reduce_panels
 
     device, valid = hidden_RD.device, valid_vocab or len(unembed_VD)
     dead = _ids(tuple(sorted(token for token in set(excluded) if token < valid)), device)
@@ -108,7 +113,7 @@ def draw_fused(
         token_R (int64) and columns [R, 2] (float64): how far the drawn logit lies below the largest one, and
         the draw's log-probability at the temperature.
     """
-    from orderlens.models.llada2.kernels.head import choose_tiling, panel_logits, reduce_panels
+    from orderlens.decode.cuda.panels import choose_tiling, panel_logits, reduce_panels
 
     device = hidden_RD.device
     dead = _ids(tuple(sorted(token for token in set(excluded) if token < valid_vocab)), device)
@@ -129,10 +134,32 @@ def draw_fused(
 
 
 class FusedHead:
-    """What ``HiddenRows.reduce`` carries on CUDA: the reduction itself and, as ``draw``, the draws."""
+    """The Head protocol on these kernels."""
 
-    __call__ = staticmethod(position_stats_fused)
-    draw = staticmethod(draw_fused)
+    def reduce(
+        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return each row's top token and its statistics."""
+        return position_stats_fused(
+            rows.hidden_RD,
+            rows.unembed_VD,
+            excluded=rows.excluded,
+            valid_vocab=rows.valid_vocab,
+            eos_ids=eos_ids,
+            targets_R=targets_R,
+        )
 
-
-FUSED_HEAD = FusedHead()
+    def draw(
+        self, rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray
+    ) -> DrawStats:
+        """Draw one token per row; log q is measured from the statistics' largest log-probability."""
+        tokens, columns = draw_fused(
+            rows.hidden_RD,
+            rows.unembed_VD,
+            excluded=rows.excluded,
+            valid_vocab=rows.valid_vocab,
+            temperature=temperature,
+            uniforms_R=torch.as_tensor(uniforms_R, dtype=torch.float64, device=rows.hidden_RD.device),
+        )
+        token_R, value_RC = tokens.cpu().numpy().astype(np.int64), columns.cpu().numpy()
+        return DrawStats(stats, token_R, stats.top_logprob + value_RC[:, 0], value_RC[:, 1])

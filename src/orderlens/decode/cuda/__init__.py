@@ -1,0 +1,1 @@
+"""The head on CUDA: the output matrix reduced on the fly, for any model that gives half-precision rows."""

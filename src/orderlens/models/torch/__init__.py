@@ -1,0 +1,1 @@
+"""Parts that torch families share: devices, checkpoints, the paged cache, sessions. Knows no family."""

@@ -1,0 +1,75 @@
+"""Which device and dtype to use, decided and refused in one place. Knows nothing of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+
+import torch
+
+from orderlens.errors import UserInputError
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+}
+
+
+def pick_device(wanted: str | None = None, prefer: Sequence[str] = ("cuda",)) -> torch.device:
+    """Return the wanted device, or the best one there is; a missing one is refused by name.
+
+    Args:
+        wanted: ``cpu``, ``cuda``, ``cuda:N`` or ``mps``; None or ``auto`` for the best.
+        prefer: device types to take before the CPU, best first, when the choice is free.
+    """
+    if wanted is None or wanted == "auto":
+        return torch.device(next((kind for kind in prefer if _visible(kind)), "cpu"))
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise UserInputError(f"device '{wanted}' is unknown; use auto, cpu, cuda, cuda:N or mps")
+    if not _visible(device.type):
+        what = "no CUDA GPU is visible to torch" if device.type == "cuda" else "Apple MPS is not available"
+        raise UserInputError(f"device '{wanted}': {what}; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserInputError(
+            f"device '{wanted}': torch sees {torch.cuda.device_count()} CUDA GPU(s), numbered from 0"
+        )
+    return device
+
+
+def with_index(device: torch.device) -> torch.device:
+    """Return ``cuda`` as the ``cuda:N`` that tensors created there report."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def pick_dtype(
+    wanted: str | None, default: torch.dtype, allowed: Sequence[str] = tuple(DTYPES)
+) -> torch.dtype:
+    """Return the dtype called ``wanted``; None or ``auto`` gives the default."""
+    if wanted is None or wanted == "auto":
+        return default
+    if wanted not in allowed:
+        raise UserInputError(f"dtype '{wanted}' is unknown; allowed are auto, {', '.join(allowed)}")
+    return DTYPES[wanted]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return ``"bfloat16"`` for ``torch.bfloat16``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def triton_installed() -> bool:
+    """Return whether Triton, in which our CUDA kernels are written, can be imported."""
+    return find_spec("triton") is not None
+
+
+def _visible(kind: str) -> bool:
+    if kind == "cuda":
+        return torch.cuda.is_available()
+    return kind == "cpu" or torch.backends.mps.is_available()
