@@ -46,6 +46,21 @@ def test_text_lists_reasons_below_and_keeps_counts(table):
     assert "a note" in text
 
 
+def test_text_fits_the_width_and_loses_nothing():
+    columns = tuple(Column(f"c{i}", f"column {i}", 3) for i in range(12))
+    key = "policy:" + "very-long-name-" * 8
+    row = {"order": key, **{column.name: Estimate(1.25, -10.5, 20.75, 9) for column in columns}}
+    wide = Table("wide", "Title " * 40, ("order",), columns, (row,), ("note " * 60,))
+    text = render([wide], "text")
+    assert max(map(len, text.splitlines())) <= 100
+    assert all(f"column {i}" in text for i in range(12))
+    assert text.count("[-10.500, 20.750]") == 12
+    assert text.count("policy:very") > 1  # the key stands in front of every part
+    whole = render([wide], "text", None)
+    assert whole.count("column 0") == 1
+    assert max(map(len, whole.splitlines())) > 200
+
+
 def test_paper_values_and_differences(table):
     both = beside_paper(table)
     text = render([both], "text")

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,9 +15,19 @@ from orderlens.analysis.table import Cell, Column, Printed, Table
 from orderlens.errors import UnknownNameError
 from orderlens.registry import suggest
 
+WIDTH = 100
+"""Columns of a terminal that a table as text may take, unless asked for more."""
 
-def render(tables: Sequence[Table], form: str) -> str:
-    """Return the tables in one of ``FORMATS``."""
+
+def render(tables: Sequence[Table], form: str, width: int | None = WIDTH) -> str:
+    """Return the tables in one of ``FORMATS``.
+
+    Args:
+        tables: what to show.
+        form: the format.
+        width: most characters per line of ``text`` (None: any number). A wider table is continued below with
+            its keys repeated; notes are folded; a single column that is wider than that stays whole.
+    """
     if form not in FORMATS:
         raise UnknownNameError(
             f"unknown format '{form}'{suggest(form, FORMATS)} (known: {', '.join(FORMATS)})"
@@ -24,6 +35,8 @@ def render(tables: Sequence[Table], form: str) -> str:
     if form == "json":
         content = {"tables": [as_json(table) for table in tables]}
         return json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    if form == "text":
+        return "\n".join(_text(table, width) for table in tables)
     return "\n".join(_WRITERS[form](table) for table in tables)
 
 
@@ -107,31 +120,64 @@ def _paper_text(cell: Cell, printed: Printed | None, digits: int) -> list[str]:
     return [value, "" if math.isnan(difference) else f"{difference:+.{digits}f}"]
 
 
-def _text(table: Table) -> str:
+def _text(table: Table, width: int | None) -> str:
     """Estimates take up to three lines: the value, its interval, and the paper's value with the difference.
 
     Reasons of undefined cells are numbered and listed below, so that columns stay narrow.
     """
     reasons: dict[str, int] = {}
-    grid = [[[name] for name in (*table.keys, *(column.heading for column in table.columns))]]
+    heads = (*table.keys, *(column.heading for column in table.columns))
+    grid = [[_word_lines(name, width) for name in heads]]
     for place, row in enumerate(table.rows):
-        cells = [[str(row[key])] for key in table.keys]
+        cells = [_word_lines(row[key], width) for key in table.keys]
         for column in table.columns:
-            lines = _cell_lines(row[column.name], column.digits, reasons)
+            lines = _cell_lines(row[column.name], column.digits, reasons, width)
             cells.append(lines + _paper_line(row[column.name], _printed(table, place, column), column.digits))
         grid.append(cells)
     widths = [max(len(line) for cells in grid for line in cells[place]) for place in range(len(grid[0]))]
-    body = [_lay_out(cells, widths) for cells in grid]
-    rule = "  ".join("─" * width for width in widths)
-    why = [f"  ({number}) {reason}" for reason, number in reasons.items()]
-    return "\n".join(
-        [table.title, "", body[0], rule, *body[1:], "", *why, *(f"  {note}" for note in table.notes), ""]
-    )
+    lines = [*_folded(table.title, width, ""), ""]
+    for places in _panels(widths, len(table.keys), width):
+        chosen = [widths[place] for place in places]
+        body = [_lay_out([cells[place] for place in places], chosen) for cells in grid]
+        lines += [body[0], "  ".join("─" * size for size in chosen), *body[1:], ""]
+    for reason, number in reasons.items():
+        lines += _folded(f"({number}) {reason}", width, "  ")
+    for note in table.notes:
+        lines += _folded(note, width, "  ")
+    return "\n".join([*lines, ""])
 
 
-def _cell_lines(cell: Cell, digits: int, reasons: dict[str, int]) -> list[str]:
+def _panels(widths: Sequence[int], n_keys: int, width: int | None) -> list[list[int]]:
+    """Return the columns of each part of a table: as many as fit, always with the key columns."""
+    keys = list(range(n_keys))
+    panels = [keys.copy()]
+    start = sum(widths[place] + 2 for place in keys) - 2
+    used = start
+    for place in range(n_keys, len(widths)):
+        if width is not None and used + 2 + widths[place] > width and len(panels[-1]) > n_keys:
+            panels.append(keys.copy())
+            used = start
+        panels[-1].append(place)
+        used += 2 + widths[place]
+    return panels
+
+
+def _folded(text: str, width: int | None, indent: str) -> list[str]:
+    if width is None:
+        return [indent + text]
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False
+    ) or [indent]
+
+
+def _word_lines(value: object, width: int | None) -> list[str]:
+    text = str(value)
+    return [text] if width is None else textwrap.wrap(text, max(12, width // 3)) or [""]
+
+
+def _cell_lines(cell: Cell, digits: int, reasons: dict[str, int], width: int | None) -> list[str]:
     if not isinstance(cell, Estimate):
-        return [cell_text(cell)]
+        return _word_lines(cell_text(cell), width)
     mark = f" ({reasons.setdefault(cell.why, len(reasons) + 1)})" if cell.why else ""
     lost = [f"{cell.n_undefined} undefined{mark}"] if cell.n_undefined else []
     if not cell.is_defined:
@@ -257,9 +303,8 @@ def _printed(table: Table, place: int, column: Column) -> Printed | None:
 
 
 _WRITERS: dict[str, Callable[[Table], str]] = {
-    "text": _text,
     "csv": _csv,
     "latex": _latex,
     "markdown": _markdown,
 }
-FORMATS = (*_WRITERS, "json")
+FORMATS = ("text", *_WRITERS, "json")

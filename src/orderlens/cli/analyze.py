@@ -65,7 +65,12 @@ def analyze(
     bootstrap: Annotated[int, typer.Option(help="Resamples of prompts behind intervals; 0 for none.")] = 1000,
     level: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of resampling and simulation.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead of the screen.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to this file instead of the screen.")
+    ] = None,
+    width: Annotated[
+        int, typer.Option("--width", min=0, help="Most columns of a table as text; 0 for any number.")
+    ] = 100,
     list_tables: ListFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
@@ -93,7 +98,7 @@ def analyze(
         grader=grader,
     )
     tables = _build(runs or [], names + (["null"] if null and "null" not in names else []), options)
-    _show(tables, form, paper, out)
+    _show(tables, form, paper, out, width or None)
 
 
 def _build(runs: list[str], names: list[str], options: Options) -> list[Table]:
@@ -116,17 +121,17 @@ def _evaluator(spec: str | None, device: str | None) -> CausalEvaluator | None:
     return None if spec is None else load_evaluator(DEFAULT_EVALUATOR if spec == "default" else spec, device)
 
 
-def _show(tables: list[Table], form: str, paper: bool, out: Path | None) -> None:
+def _show(tables: list[Table], form: str, paper: bool, out: Path | None, width: int | None) -> None:
     from orderlens.analysis.paper import beside_paper
     from orderlens.analysis.render import as_json, render
 
     ready = [beside_paper(table) for table in tables] if paper else tables
     if out is not None:
-        write_text(out, render(ready, form))
+        write_text(out, render(ready, form, width))
     elif form == "json":
         print_json({"tables": [as_json(table) for table in ready]})
     else:
-        print_text(render(ready, form))
+        print_text(render(ready, form, width))
 
 
 def _print_list(summaries: dict[str, str], json_output: bool) -> None:

@@ -141,7 +141,7 @@ def _print_report(report: Report, repaired: bool) -> None:
 
 def export(
     run: Annotated[list[str], typer.Argument(metavar="RUN…", help="One or several runs.")],
-    out: Annotated[Path, typer.Option(help="The file to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
     table: Annotated[str, typer.Option(help="reveals, samples, outputs, verdicts, …")] = "reveals",
     format: Annotated[  # noqa: A002  the flag is --format
         str | None, typer.Option(help="parquet, csv, jsonl or arrow; default: the file's suffix.")
