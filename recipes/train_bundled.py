@@ -38,7 +38,7 @@ from orderlens.models.transformer import Transformer, TransformerConfig
 from orderlens.rng import keyed_generator
 from orderlens.tasks.bundled import training_documents
 from orderlens.training.checkpoint import load_checkpoint
-from orderlens.training.corpus import read_documents, read_rows
+from orderlens.training.corpus import read_documents, text_rows
 from orderlens.training.data import WindowMixture, write_shard
 from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Trainer
 from orderlens.training.optimiser import OptimiserSettings
@@ -99,7 +99,7 @@ def pack_source(work: Path, source: str, shard: str, texts: Iterable[str], heldo
 
 def prepare_part(part: Path, work: Path) -> list[str]:
     left_out = set((Path(__file__).parent / "left_out.txt").read_text().split())
-    rows = [(str(row["source"]), str(row["text"])) for row in read_rows(part)]
+    rows = [(str(row["source"]), str(row["text"])) for row in text_rows(part)]
     rows = [(source, text) for source, text in rows if document_digest(text) not in left_out]
     sources = sorted({source for source, _ in rows})
     name = part.name.split(".")[0]

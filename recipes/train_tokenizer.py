@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from orderlens.training.corpus import read_rows
+from orderlens.training.corpus import text_rows
 from orderlens.training.vocabulary import train_tokenizer
 
 EVERY = {"c4-en": 1, "wikinews-en": 2, "gutenberg": 3, "wikipedia-en": 14}
@@ -23,7 +23,7 @@ TASK_DOCUMENTS = 10_000
 def natural_sample(folder: Path) -> Iterator[str]:
     seen = dict.fromkeys(EVERY, 0)
     for path in sorted(folder.glob("*.jsonl*")):
-        for row in read_rows(path):
+        for row in text_rows(path):
             source = str(row["source"])
             if seen[source] % EVERY[source] == 0:
                 yield str(row["text"])

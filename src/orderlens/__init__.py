@@ -10,6 +10,7 @@ from orderlens._version import __version__
 if TYPE_CHECKING:
     from orderlens import analysis, metrics, tasks, theory
     from orderlens.api import generate, score
+    from orderlens.datafiles import load_samples
     from orderlens.models.loading import load_model
     from orderlens.orders import parse_order
     from orderlens.samples import Sample
@@ -20,6 +21,7 @@ _ATTRIBUTES = {
     "Sample": "orderlens.samples",
     "generate": "orderlens.api",
     "load_model": "orderlens.models.loading",
+    "load_samples": "orderlens.datafiles",
     "open_run": "orderlens.store.reader",
     "parse_order": "orderlens.orders",
     "score": "orderlens.api",
@@ -33,6 +35,7 @@ __all__ = [
     "analysis",
     "generate",
     "load_model",
+    "load_samples",
     "metrics",
     "open_run",
     "parse_order",

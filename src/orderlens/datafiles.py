@@ -1,57 +1,205 @@
-"""Data files to samples: JSONL, gzipped JSONL, Parquet, plain text, or a built-in name.
+"""Data files to samples: rows with ``text``, or with ``prompt``, ``target``, ``suffix``, or a built-in name.
 
-Rows hold ``text`` (tokenised once, then split into prefix and target) or ``prompt`` and ``target``;
-``id`` is optional. Nothing is dropped silently: rows too short to split are counted.
+A ``text`` is tokenised once and then split into prefix and target. Nothing is dropped silently: rows that are
+left out are counted with the reason, and ``LoadedData.summary`` says so in words. How files are read is in
+rowfiles.py.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
-import zlib
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
-from orderlens.errors import DataFileError, MissingPackageError
-from orderlens.models.protocol import Tokenizer
+from orderlens.errors import DataFileError, UserInputError
+from orderlens.models.protocol import Model, Tokenizer
 from orderlens.registry import suggest
-from orderlens.samples import Sample
+from orderlens.rowfiles import FORMATS, Numbered, Row, TextSplit, check_split, kind_of, read_rows, text_shape
+from orderlens.samples import Sample, TextOrTokens
 
 BUILT_IN = ("passages", "c4")
-SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".txt")
-Row = dict[str, Any]
+LARGEST_ID = 2**31 - 1
+"""Token ids are stored as 32-bit integers."""
+LONGEST_SAMPLE_ID = 512
+TOO_SHORT, EMPTY = "too short", "empty"
 
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """How a text becomes a sample: prefix length, target length (tokens), and what to do with short texts."""
+    """How a text becomes a sample.
+
+    Attributes:
+        prefix_tokens: tokens of the prompt.
+        target_tokens: tokens of the target; 0 where only prompts are wanted.
+        allow_short: keep texts that are shorter: a shorter target (at least one token), or without targets a
+            shorter prompt.
+        split: what is one text in a ``.txt`` file.
+    """
 
     prefix_tokens: int = 32
     target_tokens: int = 128
     allow_short: bool = False
+    split: TextSplit = "none"
+
+    @property
+    def needed(self) -> int:
+        """Tokens below which a text is left out."""
+        if not self.allow_short:
+            return max(1, self.prefix_tokens + self.target_tokens)
+        return self.prefix_tokens + 1 if self.target_tokens else 1
+
+    def words(self) -> str:
+        """Say the length that a text needs, for messages."""
+        if self.allow_short or not self.target_tokens:
+            return f"{self.needed} tokens"
+        return f"{self.prefix_tokens} + {self.target_tokens} tokens"
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedData:
-    """Samples plus the record of where they came from."""
+class LoadedData(Sequence[Sample]):
+    """Samples, plus the record of where they came from and what was left out.
+
+    Attributes:
+        samples: the samples; the object itself is a sequence of them.
+        source: the file or built-in name.
+        n_rows: rows that were looked at (with a limit, not the whole file).
+        left_out: rows that gave no sample, by reason.
+        rule: how texts were split.
+        details: what else determines the choice, and how a ``.txt`` file was read.
+    """
 
     samples: list[Sample]
     source: str
     n_rows: int
-    n_too_short: int
+    left_out: dict[str, int] = field(default_factory=dict)
+    rule: SplitRule = field(default_factory=SplitRule)
     details: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
+        return self.samples[index]
+
+    @property
+    def n_too_short(self) -> int:
+        """Texts left out because they have too few tokens."""
+        return self.left_out.get(TOO_SHORT, 0)
 
     def record(self) -> dict[str, Any]:
         """Return what goes into a run's spec."""
-        return {"source": self.source, "n_rows": self.n_rows, "n_too_short": self.n_too_short, **self.details}
+        return {
+            "source": self.source,
+            "n_rows": self.n_rows,
+            "n_too_short": self.n_too_short,
+            "left_out": dict(self.left_out),
+            "prefix_tokens": self.rule.prefix_tokens,
+            "target_tokens": self.rule.target_tokens,
+            "allow_short": self.rule.allow_short,
+            **self.details,
+        }
+
+
+def describe(record: Mapping[str, Any]) -> list[str]:
+    """Say in words what a run's spec records about its data: rows used, rows left out, how a file was read.
+
+    Args:
+        record: ``spec["data"]`` of a scored or generated run; a record without rows gives no line.
+    """
+    if "n_rows" not in record:
+        return []
+    used, rows = record.get("n_samples", 0), record["n_rows"]
+    left_out: Mapping[str, int] = record.get("left_out") or {TOO_SHORT: record.get("n_too_short", 0)}
+    lines = [f"data: {record['source']}, {used} of {rows} rows used"]
+    if reasons := [_reason(why, n, record) for why, n in left_out.items() if n]:
+        lines[0] += f"; left out: {', '.join(reasons)}"
+    if (split := record.get("split")) is not None:
+        lines.append(_text_line(split, record))
+    return lines
+
+
+def describe_documents(record: Mapping[str, Any]) -> str:
+    """Say the same of training documents: lines that end in a line end, none for an empty record."""
+    if not record:
+        return ""
+    used, empty = record["n_documents"], record["n_empty"]
+    lines = [f"data: {used} documents" + (f"; left out: {empty} empty" if empty else "")]
+    if "split" in record:
+        lines.append(_text_line(record["split"], record))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _reason(why: str, n: int, record: Mapping[str, Any]) -> str:
+    if why != TOO_SHORT:
+        return f"{n} {why}"
+    rule = SplitRule(
+        record.get("prefix_tokens", 0), record.get("target_tokens", 0), record.get("allow_short", False)
+    )
+    remedy = "--prefix-tokens" + (", --target-tokens" if rule.target_tokens else "")
+    remedy += "" if rule.allow_short else ", --allow-short"
+    return f"{n} too short (fewer than {rule.words()}: {remedy})"
+
+
+def _text_line(split: str, record: Mapping[str, Any]) -> str:
+    lines, paragraphs = record.get("lines", 1), record.get("paragraphs", 1)
+    if split != "none":
+        return f"the file was read as one text per {split.removesuffix('s')} (--split)"
+    shape = f"it has {paragraphs} paragraphs and {lines} lines; --split paragraphs or --split lines cuts it"
+    return "the whole file was read as one text" + (f" ({shape})" if lines > 1 else "")
 
 
 def load_samples(
+    source: str | os.PathLike[str],
+    model: Model | Tokenizer | str | None = None,
+    *,
+    prefix_tokens: int = 32,
+    target_tokens: int = 128,
+    allow_short: bool = False,
+    split: str = "none",
+    limit: int | None = None,
+) -> LoadedData:
+    """Read samples from a data file, for ``score`` and ``generate``.
+
+    Args:
+        source: a file (JSON lines, CSV, TSV, text, each also .gz or .xz, or Parquet), ``passages`` or ``c4``.
+        model: whose tokenizer splits texts: a model, a spec such as ``"tiny"``, or a tokenizer. Needed only
+            where rows hold ``text``.
+        prefix_tokens: tokens of a text that become the prompt.
+        target_tokens: tokens after them that become the target; 0 for prompts only.
+        allow_short: keep texts that are shorter than that.
+        split: what is one text in a ``.txt`` file: ``none`` (the file), ``lines`` or ``paragraphs``.
+        limit: at most so many samples.
+
+    Returns:
+        The samples as a sequence; ``left_out`` counts the rows that gave none.
+    """
+    for name, value in (("prefix_tokens", prefix_tokens), ("target_tokens", target_tokens)):
+        if value < 0:
+            raise UserInputError(f"{name}={value} must be at least 0")
+    if limit is not None and limit < 1:
+        raise UserInputError(f"limit={limit} must be at least 1")
+    rule = SplitRule(prefix_tokens, target_tokens, allow_short, check_split(split))
+    return load_data(os.fspath(source), _tokenizer(model), rule, limit=limit)
+
+
+def _tokenizer(model: Model | Tokenizer | str | None) -> Tokenizer | None:
+    if isinstance(model, str):
+        from orderlens.models.loading import load_model
+
+        return load_model(model).tokenizer
+    return model if model is None or isinstance(model, Tokenizer) else model.tokenizer
+
+
+def load_data(
     source: str,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     rule: SplitRule,
     *,
     limit: int | None = None,
@@ -61,158 +209,145 @@ def load_samples(
 
     Args:
         source: a file, ``passages`` or ``c4``.
-        tokenizer: the model's.
-        rule: how texts are split; only rows that hold ``text`` are.
+        tokenizer: the model's; only rows that hold ``text`` need it.
+        rule: how texts are split.
         limit: at most so many samples.
         choose_by_hash: take the ``limit`` samples with the smallest id hash instead of the first ones, so
             that the choice does not depend on the file's order.
     """
-    rows = read_rows(source)
+    rows: Iterable[Row] = sample_rows(source, rule.split)
     if choose_by_hash:
-        rows = sorted(rows, key=lambda row: hashlib.sha256(str(row["id"]).encode()).hexdigest())
-    allow_short = rule.allow_short or source.endswith(".txt")
+        rows = sorted(rows, key=lambda row: hashlib.sha256(row["id"].encode()).hexdigest())
+    encode = _encoder(source, tokenizer)
     samples: list[Sample] = []
-    n_short = n_seen = 0
+    left_out: dict[str, int] = {}
+    n_seen = longest = 0
     for row in rows:
         if limit is not None and len(samples) >= limit:
             break
         n_seen += 1
-        sample = _to_sample(row, tokenizer, rule, allow_short)
-        if sample is None:
-            n_short += 1
+        if _holds_prompt(row):
+            samples.append(Sample(row["id"], row["prompt"], row.get("target")))
+            continue
+        ids = encode(row["text"]) if row["text"].strip() else []
+        longest = max(longest, len(ids))
+        if len(ids) >= rule.needed:
+            samples.append(_split_text(row["id"], ids, rule))
         else:
-            samples.append(sample)
+            reason = TOO_SHORT if ids else EMPTY
+            left_out[reason] = left_out.get(reason, 0) + 1
     if not samples:
-        raise DataFileError(
-            f"{source}: none of {len(rows)} rows has {rule.prefix_tokens} + {rule.target_tokens} tokens; "
-            "lower --prefix-tokens or --target-tokens, or allow short texts with --allow-short"
-        )
-    details = {
-        "prefix_tokens": rule.prefix_tokens,
-        "target_tokens": rule.target_tokens,
-        "by_hash": choose_by_hash,
-    }
-    return LoadedData(samples, source, n_seen, n_short, details)
+        raise DataFileError(_nothing_left(source, n_seen, longest, rule))
+    details = {"by_hash": choose_by_hash} | _how_read(source, rule.split)
+    return LoadedData(samples, source, n_seen, left_out, rule, details)
 
 
-def _to_sample(row: Row, tokenizer: Tokenizer, rule: SplitRule, allow_short: bool) -> Sample | None:
-    if "prompt" in row:
-        return Sample(row["id"], row["prompt"], row.get("target"))
-    ids = tokenizer.encode(row["text"])
-    needed = rule.prefix_tokens + (1 if allow_short else rule.target_tokens)
-    if len(ids) < needed:
-        return None
+def _encoder(source: str, tokenizer: Tokenizer | None) -> Callable[[str], list[int]]:
+    if tokenizer is not None:
+        return tokenizer.encode
+
+    def refuse(_text: str) -> list[int]:
+        raise UserInputError(f"{source} holds texts, and a tokenizer splits them: give the model as well")
+
+    return refuse
+
+
+def _split_text(row_id: str, ids: list[int], rule: SplitRule) -> Sample:
     cut = rule.prefix_tokens
-    return Sample(row["id"], ids[:cut], ids[cut : cut + rule.target_tokens])
+    if not rule.target_tokens:
+        return Sample(row_id, ids[:cut])
+    return Sample(row_id, ids[:cut], ids[cut : cut + rule.target_tokens])
 
 
-def read_rows(source: str) -> list[Row]:
-    """Return checked rows with string ids; every error names the file and, where it has lines, the line."""
+def _nothing_left(source: str, n_rows: int, longest: int, rule: SplitRule) -> str:
+    message = f"{source}: none of {n_rows} rows has {rule.words()} (the longest has {longest}); lower "
+    message += "--prefix-tokens" + (" or --target-tokens" if rule.target_tokens else "")
+    return message if rule.allow_short else f"{message}, or allow short texts with --allow-short"
+
+
+def _how_read(source: str, split: TextSplit) -> dict[str, Any]:
+    """Return how a ``.txt`` file was cut, with what else it could have been; nothing for other sources."""
+    if source in BUILT_IN or kind_of(Path(source)) != "txt":
+        return {}
+    return {"split": split, **text_shape(Path(source).expanduser())}
+
+
+def _holds_prompt(row: Row) -> bool:
+    """A row with both has its text split only when the prompt is an empty cell and nothing follows it."""
+    return "prompt" in row and not (row["prompt"] == "" and "target" not in row and "text" in row)
+
+
+def sample_rows(source: str, split: TextSplit = "none") -> Iterator[Row]:
+    """Yield checked rows with string ids; every error names the file and the place."""
     if source == "passages":
-        return _passages()
+        yield from _passages()
+        return
     if source == "c4":
-        return _checked(_jsonl_rows(_download_c4()), "c4")
+        yield from _checked(read_rows(_c4()), "c4")
+        return
     path = Path(source).expanduser()
-    if not path.is_file():
+    if "." not in path.name and not path.exists():
         hint = suggest(source, BUILT_IN)
-        raise DataFileError(f"data file '{source}' does not exist{hint} (built-in: {', '.join(BUILT_IN)})")
-    if source.endswith((".jsonl", ".jsonl.gz")):
-        return _checked(_jsonl_rows(path), source)
-    if source.endswith(".parquet"):
-        return _checked(_parquet_rows(path), source)
-    if source.endswith(".txt"):
-        return _checked(iter([(1, {"id": path.stem, "text": _read_text(path)})]), source)
-    raise DataFileError(f"data file '{source}' has an unknown ending; allowed are {', '.join(SUFFIXES)}")
+        raise DataFileError(
+            f"data file '{source}' does not exist{hint} (built-in: {', '.join(BUILT_IN)}; files: {FORMATS})"
+        )
+    yield from _checked(read_rows(path, split=split), source)
 
 
-def _checked(rows: Iterator[tuple[int, Any]], source: str) -> list[Row]:
-    checked: list[Row] = []
-    for number, row in rows:
+def _checked(rows: Iterator[Numbered], source: str) -> Iterator[Row]:
+    seen: set[str] = set()
+    for index, (number, row) in enumerate(rows):
         where = f"{source}, row {number}"
-        if not isinstance(row, dict):
-            raise DataFileError(
-                f"{where}: expected an object with 'text' or 'prompt', got {type(row).__name__}"
-            )
-        has_text = isinstance(row.get("text"), str)
-        if not has_text and not _is_text_or_ids(row.get("prompt")):
-            raise DataFileError(f"{where}: needs 'text', or 'prompt' (and 'target'), as text or token ids")
-        if row.get("target") is not None and not _is_text_or_ids(row["target"]):
-            raise DataFileError(f"{where}: 'target' must be text or a list of token ids")
-        row_id = row.get("id")
-        checked.append({**row, "id": str(number - 1) if row_id is None else str(row_id)})
-    if not checked:
-        raise DataFileError(f"{source}: the file holds no rows")
-    return checked
+        kept = {name: value for name, value in row.items() if value is not None}
+        for name in ("id", "target", "suffix"):
+            if kept.get(name) == "":
+                del kept[name]
+        _check_content(kept, where)
+        kept["id"] = _row_id(kept.get("id", index), where)
+        if kept["id"] in seen:
+            raise DataFileError(f"{where}: the id '{kept['id'][:60]}' occurs twice; ids must differ")
+        seen.add(kept["id"])
+        yield kept
 
 
-def _is_text_or_ids(value: object) -> bool:
+def _check_content(row: Row, where: str) -> None:
+    if not isinstance(row.get("text"), str) and "prompt" not in row:
+        found = ", ".join(map(str, list(row)[:8])) or "nothing"
+        raise DataFileError(f"{where}: needs 'text', or 'prompt' (and 'target'); it has {found}")
+    for name in ("prompt", "target", "suffix"):
+        if name in row:
+            row[name] = _text_or_ids(row[name], f"{where}: '{name}'")
+
+
+def _text_or_ids(value: object, what: str) -> TextOrTokens:
     if isinstance(value, str):
-        return True
-    return isinstance(value, Sequence) and all(
-        isinstance(item, int) and not isinstance(item, bool) for item in value
-    )
+        return value
+    if not isinstance(value, list | tuple):
+        raise DataFileError(f"{what} must be text or a list of token ids, not {value!r:.40}")
+    for item in value:
+        if isinstance(item, bool) or not isinstance(item, int):
+            raise DataFileError(f"{what} holds {item!r:.40}; token ids are whole numbers")
+        if not 0 <= item <= LARGEST_ID:
+            raise DataFileError(f"{what} holds {str(item)[:20]}; token ids lie between 0 and {LARGEST_ID}")
+    return list(value)
 
 
-def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    opener = gzip.open if path.name.endswith(".gz") else open
-    number = 0
-    try:
-        with opener(path, "rb") as handle:
-            for number, line in enumerate(handle, 1):
-                if line.strip():
-                    yield number, json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-    except UnicodeDecodeError as error:
-        raise DataFileError(
-            f"{path}, line {number}: not UTF-8 ({error.reason}); save the file as UTF-8"
-        ) from None
-    except json.JSONDecodeError as error:
-        raise DataFileError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataFileError(f"{path}, after line {number}: cannot read on ({error})") from None
+def _row_id(value: object, where: str) -> str:
+    if isinstance(value, list | dict | bool):
+        raise DataFileError(f"{where}: 'id' must be a text or a number, not {value!r:.40}")
+    text = str(value)
+    if len(text) > LONGEST_SAMPLE_ID or "\x00" in text:
+        raise DataFileError(f"{where}: 'id' is longer than {LONGEST_SAMPLE_ID} characters or holds a NUL")
+    return text
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise DataFileError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
-    for number, row in enumerate(table.to_pylist(), 1):
-        yield number, {key: value for key, value in row.items() if value is not None}
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise DataFileError(
-            f"{path}, line {line}: not UTF-8 ({error.reason}); save the file as UTF-8"
-        ) from None
-    except OSError as error:
-        raise DataFileError(f"{path}: cannot read ({error.strerror})") from None
-
-
-def _passages() -> list[Row]:
+def _passages() -> Iterator[Row]:
     from orderlens.passages import load_passages
 
-    return [{"id": passage.id, "text": passage.text} for passage in load_passages() if passage.text]
+    yield from ({"id": passage.id, "text": passage.text} for passage in load_passages() if passage.text)
 
 
-def _download_c4() -> Path:
-    try:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-    except ImportError:
-        raise MissingPackageError("data 'c4' needs huggingface-hub: pip install 'orderlens[torch]'") from None
-    try:
-        return Path(
-            hf_hub_download("allenai/c4", "en/c4-validation.00000-of-00008.json.gz", repo_type="dataset")
-        )
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataFileError(
-            f"cannot get C4 from the hub ({reason}); give a local JSONL file with --data"
-        ) from None
+def _c4() -> Path:
+    from orderlens.tasks.sources import HubFile, fetch
+
+    return fetch(HubFile("allenai/c4", "en/c4-validation.00000-of-00008.json.gz"), "--data")

@@ -14,7 +14,7 @@ from orderlens.errors import DataFileError, RunError, UnknownNameError, UserInpu
 from orderlens.evaluation import accuracies, evaluate, latest_verdicts, regrade
 from orderlens.evaluation.endings import score_endings
 from orderlens.evaluation.evaluate import _Worker
-from orderlens.evaluation.plan import full_prompt
+from orderlens.evaluation.plan import full_prompt, response_length
 from orderlens.evaluation.verdicts import response_of
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.tasks import hellaswag
@@ -159,7 +159,7 @@ def test_items_that_cannot_fit_are_named(scenes: Path) -> None:
         ({"orders": "oracle-max-q"}, UserInputError, "needs a known target"),
         ({"graders": {"arith": "nope"}}, UnknownNameError, "unknown grader 'nope'"),
         ({"graders": {"cmath": "last-number"}}, UserInputError, "not among arith, choice"),
-        ({"sources": {"arith": "missing.jsonl"}}, DataFileError, "no such data file"),
+        ({"sources": {"arith": "missing.jsonl"}}, DataFileError, "does not exist"),
         ({"limit": 0}, UserInputError, "limit 0"),
         ({"max_new_tokens": 20_000}, UserInputError, "max_new_tokens"),
     ],
@@ -218,27 +218,19 @@ def test_ifeval_levels(tmp_path: Path) -> None:
     assert 0 <= cell["instruction_strict"] <= cell["instruction_loose"] <= 1
 
 
-def test_unusable_documents_are_incorrect_with_a_reason(tmp_path: Path) -> None:
-    """No options, no reference, hostile characters: decoded, graded wrong, never a crash."""
-    rows_of = {
-        "mmlu-pro": [
-            {"question_id": 1, "question": "q", "options": [], "answer": "A"},
-            {"question_id": 2, "question": "\u202eq\x00\x07", "options": ["x", "y", "z"], "answer": "?"},
-        ],
-        "hellaswag": [
-            {"activity_label": "a", "ctx_a": "", "ctx_b": "", "endings": [], "label": "0"},
-            {"activity_label": "a", "ctx_a": "", "ctx_b": "", "endings": ["", "b"], "label": "x"},
-        ],
-        "cmath": [{"question": "1+1", "golden": "two"}],
-    }
-    sources = {}
-    for name, found in rows_of.items():
-        sources[name] = tmp_path / f"{name}.jsonl"
-        sources[name].write_text("".join(json.dumps(row) + "\n" for row in found))
-    run = small(tasks=list(rows_of), sources=sources, orders="forced-ar", max_new_tokens=8)
-    reasons = {(row["task"], row["sample_id"]): row for row in rows(run, "verdicts")}
-    assert not any(row["correct"] for row in reasons.values())
-    assert reasons["mmlu-pro", "1"]["reason"] == "the document has no options"
-    assert "no usable answer" in reasons["mmlu-pro", "2"]["reason"]
-    assert "no endings" in reasons["hellaswag", "0"]["reason"]
-    assert "no usable reference" in reasons["cmath", "0"]["reason"]
+def test_hostile_characters_are_decoded_and_unusable_documents_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    row = {"question_id": 2, "question": "\u202eq\x07", "options": ["", "y", "z"], "answer": "B"}
+    path.write_text(json.dumps(row))
+    run = small(tasks="mmlu-pro", sources={"mmlu-pro": path}, orders="forced-ar", max_new_tokens=8)
+    assert [found["correct"] for found in rows(run, "verdicts")] == [False]
+    path.write_text(json.dumps(row | {"options": []}))
+    with pytest.raises(DataFileError, match="mmlu-pro, row 1: 'options' is not a list of options"):
+        small(tasks="mmlu-pro", sources={"mmlu-pro": path}, orders="forced-ar", max_new_tokens=8)
+
+
+def test_tasks_bring_their_own_response_length() -> None:
+    assert response_length("arith,choice") == 128
+    assert response_length(["arith", "mmlu-pro"]) == 2048
+    run = small(tasks="arith", orders="forced-ar", limit=1, max_new_tokens=None)
+    assert run.spec["max_new_tokens"] == 128

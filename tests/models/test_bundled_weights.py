@@ -15,7 +15,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
 import orderlens as ol  # noqa: E402
-from orderlens.datafiles import SplitRule, load_samples, read_rows  # noqa: E402
+from orderlens.datafiles import SplitRule, load_data, sample_rows  # noqa: E402
 from orderlens.models.bundled import bundled_folder, load_bundled  # noqa: E402
 from orderlens.models.loading import load_model  # noqa: E402
 from orderlens.models.tiny_ar import CausalEvaluator, load_tiny_evaluator  # noqa: E402
@@ -33,7 +33,7 @@ FORCED_NATS = (-4.270, -5.092)
 @pytest.fixture(scope="module")
 def passages() -> list[Sample]:
     tokenizer = load_model("tiny").tokenizer
-    return list(load_samples("passages", tokenizer, SplitRule(32, 32), limit=2).samples)
+    return list(load_data("passages", tokenizer, SplitRule(32, 32), limit=2).samples)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_the_letter_given_is_that_of_the_option_named() -> None:
 
 
 def test_evaluator_prefers_passages_to_their_shuffled_words(evaluator: CausalEvaluator) -> None:
-    texts = [str(row["text"]) for row in read_rows("passages")[:4]]
+    texts = [str(row["text"]) for row in list(sample_rows("passages"))[:4]]
     for index, text in enumerate(texts):
         words = text.split()
         mixed = " ".join(keyed_generator(0, "shuffle", index).permutation(words))

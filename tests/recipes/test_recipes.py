@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
-from orderlens.datafiles import read_rows
+from orderlens.datafiles import sample_rows
 from orderlens.models.bundled import bundled_folder, load_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recipe")
     (folder / "corpus").mkdir()
     with lzma.open(folder / "corpus" / "text-0.jsonl.xz", "wt", encoding="utf-8") as file:
-        for index, row in enumerate(read_rows("passages")[:24]):
+        for index, row in enumerate(list(sample_rows("passages"))[:24]):
             file.write(json.dumps({"source": SOURCES[index % 4], "text": row["text"]}) + "\n")
     done = recipe(
         "train_bundled.py", "prepare", "--corpus", folder / "corpus", "--work", folder / "w",

@@ -12,7 +12,7 @@ from orderlens import api
 from orderlens.analysis.estimate import Resampling
 from orderlens.analysis.study import Options, Study
 from orderlens.analysis.tables import TABLES
-from orderlens.datafiles import SplitRule, load_samples
+from orderlens.datafiles import SplitRule, load_data
 from orderlens.models.loading import load_model
 from orderlens.replicate.findings_decoding import decoding_findings
 from orderlens.replicate.findings_fixed import fixed_findings
@@ -26,7 +26,7 @@ OPTIONS = Options(Resampling(200))
 
 def fixed_verdicts(spec, *, noise=True, n=8):
     model = load_model(spec)
-    samples = load_samples("passages", model.tokenizer, SplitRule(16, 32), limit=n).samples
+    samples = load_data("passages", model.tokenizer, SplitRule(16, 32), limit=n).samples
     run = api.score(model, samples, ORDERS, noise_floor=noise, circulation=3 if noise else 0)
     study = Study(run, OPTIONS)
     tables = [table for name in ("coherence", "theory") for table in TABLES[name].build(study)]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderlens import tasks
-from orderlens.errors import UnknownNameError
+from orderlens.errors import DataFileError, UnknownNameError
 from orderlens.tasks.protocol import cut_at_stop
 from orderlens.tasks.verdict import Verdict
 
@@ -49,15 +49,35 @@ def test_nothing_to_grade_is_incorrect_with_a_reason(name: str, response: object
 
 @pytest.mark.parametrize("name", GOLD)
 @pytest.mark.parametrize("junk", [None, "", [], {}, -1, 3.5, True, "no number", float("nan")])
-def test_unusable_documents_are_incorrect_with_a_reason(name: str, junk: object) -> None:
-    assert not tasks.grade(name, {}, RIGHT[name]).correct
-    verdict = tasks.grade(name, dict.fromkeys(GOLD[name], junk), RIGHT[name])
-    assert not verdict.correct
-    assert verdict.reason
+def test_unusable_documents_are_refused_and_never_graded(name: str, junk: object) -> None:
+    with pytest.raises(DataFileError, match=rf"^{name}, the document: has no '"):
+        tasks.grade(name, {}, RIGHT[name])
+    if not (name in ("cmath", "arith", "gsm8k") and junk in (-1, 3.5)):  # numbers are references there
+        with pytest.raises(DataFileError, match=rf"^{name}, document 'x7': |^{name}, the document: "):
+            tasks.grade(name, dict.fromkeys(GOLD[name], junk) | {"id": "x7"}, RIGHT[name])
 
 
-def test_items_without_options_and_letters_past_them() -> None:
-    assert "no options" in tasks.grade("mmlu-pro", {"answer": "C", "options": []}, "Answer: C").reason
+@pytest.mark.parametrize(
+    ("name", "doc", "message"),
+    [
+        ("gsm8k", {"question": "q"}, "has no 'answer'"),
+        ("gsm8k", {"answer": "#### many"}, "'answer' holds no reference number"),
+        (
+            "mmlu-pro",
+            {"question_id": 3, "answer": "C", "options": []},
+            "document '3': 'options' is not a list",
+        ),
+        ("mmlu-pro", {"answer": "D", "options": ["a", "b"]}, "'answer' or 'answer_index' names no option"),
+        ("hellaswag", {"endings": ["a", "b"], "label": 2}, "'label' names no option"),
+        ("choice", {"options": ["a", "b"]}, "has no 'answer' or 'answer_index'"),
+    ],
+)
+def test_the_field_at_fault_is_named(name: str, doc: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataFileError, match=message):
+        tasks.grade(name, doc, "Answer: C")
+
+
+def test_letters_past_the_options() -> None:
     past = tasks.grade("mmlu-pro", {"answer": "C", "options": ["a", "b", "c"]}, "Answer: D")
     assert (past.correct, past.extracted) == (False, "D")
     assert "3 options" in past.reason
@@ -126,9 +146,14 @@ def test_unknown_tasks_are_named_with_a_suggestion() -> None:
         max_size=4,
     ),
 )
-def test_grading_is_total(name: str, response: str, extra: dict[str, Any]) -> None:
+def test_a_response_never_fails_and_a_document_only_in_one_way(
+    name: str, response: str, extra: dict[str, Any]
+) -> None:
     for doc in (GOLD[name], extra, GOLD[name] | extra):
-        assert isinstance(tasks.grade(name, doc, response), Verdict)
+        try:
+            assert isinstance(tasks.grade(name, doc, response), Verdict)
+        except DataFileError:
+            assert doc is not GOLD[name]
 
 
 @pytest.mark.parametrize("name", GOLD)

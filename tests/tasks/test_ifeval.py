@@ -18,6 +18,7 @@ pytest.importorskip("langdetect")
 nltk = pytest.importorskip("nltk")
 
 from orderlens import tasks  # noqa: E402
+from orderlens.errors import DataFileError  # noqa: E402
 from orderlens.tasks import ifeval_checks, sentences  # noqa: E402
 
 KWARGS: dict[str, dict[str, Any]] = {
@@ -166,21 +167,27 @@ def test_null_arguments_are_dropped() -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({}, "no usable instruction_id_list"),
-        ({"instruction_id_list": ["a"], "kwargs": []}, "no usable instruction_id_list"),
+        ({}, "the document: has no 'instruction_id_list'"),
+        ({"key": 7, "instruction_id_list": ["a"]}, "ifeval, document '7': has no 'kwargs'"),
+        ({"instruction_id_list": [], "kwargs": []}, "'instruction_id_list' is empty"),
+        ({"instruction_id_list": "a", "kwargs": [{}]}, "'instruction_id_list' is not a list"),
+        ({"instruction_id_list": [3], "kwargs": [{}]}, "holds something that is no text"),
+        ({"instruction_id_list": ["a"], "kwargs": []}, "'kwargs' has 0 entries for 1 instructions"),
         ({"instruction_id_list": ["no:such"], "kwargs": [{}]}, "unknown instruction 'no:such'"),
         ({"instruction_id_list": ["keywords:existence"], "kwargs": [{}]}, "lacks 'keywords'"),
-        (
-            {"instruction_id_list": ["keywords:existence"], "kwargs": [{"keywords": ["("]}]},
-            "could not be checked",
-        ),
         ({"instruction_id_list": ["language:response_language"], "kwargs": [{"language": "xx"}]}, "unusable"),
     ],
 )
-def test_unusable_documents(row: dict[str, Any], reason: str) -> None:
+def test_unusable_documents_are_refused(row: dict[str, Any], reason: str) -> None:
+    with pytest.raises(DataFileError, match=reason):
+        tasks.grade("ifeval", row, "some text")
+
+
+def test_an_instruction_that_fails_on_the_text_is_not_followed() -> None:
+    row = {"instruction_id_list": ["keywords:existence"], "kwargs": [{"keywords": ["("]}]}
     verdict = tasks.grade("ifeval", row, "some text")
     assert not verdict.correct
-    assert reason in verdict.reason
+    assert "could not be checked" in verdict.reason
 
 
 def test_odd_letters_are_counted_as_they_are() -> None:
@@ -196,10 +203,10 @@ def test_odd_letters_are_counted_as_they_are() -> None:
 def test_language_detection_repeats_and_leaves_no_trace() -> None:
     from langdetect import DetectorFactory
 
-    row = {"instruction_id_list": ["language:response_language"], "kwargs": [{"language": "no"}]}
+    row = {"instruction_id_list": ["language:response_language"], "kwargs": [{"language": "es"}]}
     DetectorFactory.seed = None
     state = random.getstate()
-    verdicts = {tasks.grade("ifeval", row, "det er en dag der").correct for _ in range(20)}
+    verdicts = {tasks.grade("ifeval", row, "es no").correct for _ in range(20)}
     assert len(verdicts) == 1
     assert DetectorFactory.seed is None
     assert random.getstate() == state

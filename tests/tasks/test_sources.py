@@ -38,10 +38,10 @@ def test_all_formats_give_the_same_documents(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"question": "q", "golden": "1"}\n{"question": "q"}\n', "row 2 has no 'golden'"),
-        (b'{"question": "q", "golden": "1"}\nnot json\n', "line 2 is not JSON"),
-        (b"[1, 2]\n", "row 1 is not an object"),
-        (b'{"question": "\xff"}\n', "is not JSON"),
+        (b'{"question": "q", "golden": "1"}\n{"question": "q"}\n', "row 2: has no 'golden'"),
+        (b'{"question": "q", "golden": "1"}\nnot json\n', "line 2: not valid JSON"),
+        (b"[1, 2]\n", "line 1: expected an object"),
+        (b'{"question": "\xff"}\n', "not UTF-8"),
     ],
 )
 def test_broken_files_are_named_with_their_line(tmp_path: Path, content: bytes, message: str) -> None:
@@ -52,22 +52,54 @@ def test_broken_files_are_named_with_their_line(tmp_path: Path, content: bytes, 
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(DataFileError, match="no such data file"):
+    with pytest.raises(DataFileError, match="does not exist"):
         read_docs(tmp_path / "missing.jsonl", ())
     for name, message in (
-        ("x.csv", "known formats"),
-        ("x.parquet", "not a Parquet file"),
-        ("x.jsonl.gz", "not JSON"),
+        ("x.doc", "unknown kind of file"),
+        ("x.txt", "need the fields q; give JSON lines or CSV"),
+        ("x.parquet", "not a readable Parquet file"),
+        ("x.jsonl.gz", "damaged"),
     ):
         (tmp_path / name).write_bytes(b"garbage")
         with pytest.raises(DataFileError, match=message):
-            read_docs(tmp_path / name, ())
+            read_docs(tmp_path / name, ("q",))
+
+
+def test_csv_cells_write_lists_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text('question_id,question,options,answer\n7,"q, r?","[""a"", ""b""]",B\n')
+    docs = tasks.get_task("mmlu-pro").load(path)
+    assert docs["7"]["options"] == ["a", "b"]
+    assert tasks.grade("mmlu-pro", docs["7"], "ANSWER: B").correct
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "message"),
+    [
+        ("gsm8k", {"question": "q", "answer": "no number"}, "gsm8k, row 1: 'answer' holds no reference"),
+        ("arith", {"id": "a", "prompt": "p"}, "arith, row 1: has no 'golden'"),
+        ("choice", {"id": "a", "prompt": "p", "options": ["x"], "answer": "B"}, "choice, row 1: 'answer'"),
+        (
+            "ifeval",
+            {"key": 1, "prompt": "p", "instruction_id_list": ["a"], "kwargs": []},
+            "ifeval, row 1: 'kwargs' has 0 entries",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_graded_are_refused_when_loaded(
+    tmp_path: Path, task: str, row: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataFileError, match=message):
+        tasks.get_task(task).load(write(tmp_path / "d.jsonl", [row]))
 
 
 def test_repeated_row_ids_are_refused(tmp_path: Path) -> None:
     row = {"question_id": 7, "question": "q", "options": ["a"], "answer": "A"}
     with pytest.raises(DataFileError, match="two rows have question_id 7"):
         tasks.get_task("mmlu-pro").load(write(tmp_path / "m.jsonl", [row, row]))
+    row = {"id": "a", "prompt": "p", "golden": "1"}
+    with pytest.raises(DataFileError, match="two rows have id a"):
+        tasks.get_task("arith").load(write(tmp_path / "a.jsonl", [row, row]))
 
 
 @pytest.fixture
@@ -129,5 +161,5 @@ def test_a_snapshot_without_the_file(hub_cache: Path) -> None:
     ],
 )
 def test_fields_that_must_be_lists(tmp_path: Path, task: str, row: dict[str, Any], field: str) -> None:
-    with pytest.raises(DataFileError, match=f"'{field}' of row 1 is not a list"):
+    with pytest.raises(DataFileError, match=f"row 1: '{field}' is not a list"):
         tasks.get_task(task).load(write(tmp_path / "d.jsonl", [row]))

@@ -28,6 +28,7 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
+from orderlens.cli.forecast import Forecast
 from orderlens.cli.printable import ENCODING_ERRORS, install, printable, printable_json
 
 
@@ -107,17 +108,23 @@ def prepare_streams() -> None:
 class Bar:
     """A running progress bar: call it with the number of finished steps."""
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
+    def __init__(self, progress: Progress, task: TaskID, forecast: Forecast | None = None) -> None:
         self._progress = progress
         self._task = task
+        self._forecast = forecast
 
     def __call__(self, steps: int = 1) -> None:
         """Advance the bar."""
         self._progress.advance(self._task, steps)
+        warning = self._forecast.advance(steps) if self._forecast else None
+        if warning is not None:
+            stderr.print(warning)
 
     def set_total(self, total: int) -> None:
         """Say how many steps there are, once that is known."""
         self._progress.update(self._task, total=total)
+        if self._forecast:
+            self._forecast.set_total(total)
 
     def finish(self) -> None:
         """Say that the steps taken were all: texts that end early need fewer than were foreseen."""
@@ -125,8 +132,18 @@ class Bar:
 
 
 @contextmanager
-def progress_bar(label: str, total: int | None, *, quiet: bool = False) -> Iterator[Bar]:
-    """Show a bar with elapsed and remaining time on standard error; yields the function that advances it."""
+def progress_bar(
+    label: str, total: int | None, *, quiet: bool = False, shorter: str | None = None
+) -> Iterator[Bar]:
+    """Show a bar with elapsed and remaining time on standard error; yields the function that advances it.
+
+    Args:
+        label: what is counted.
+        total: how much there is, where it is known already.
+        quiet: show no bar.
+        shorter: the options that make the job shorter; with them, a job whose first minute predicts more than
+            an hour says so once.
+    """
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -136,6 +153,6 @@ def progress_bar(label: str, total: int | None, *, quiet: bool = False) -> Itera
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=stderr, disable=quiet, transient=False) as bar:
-        running = Bar(bar, bar.add_task(label, total=total))
+        running = Bar(bar, bar.add_task(label, total=total), Forecast(shorter, total) if shorter else None)
         yield running
         running.finish()

@@ -32,8 +32,13 @@ def evaluate(
     orders: opt.OrdersOption = _ORDERS,
     limit: opt.LimitOption = None,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", help="Longest response, at most 16384.")
-    ] = 16384,
+        int | None,
+        typer.Option(
+            "--max-new-tokens",
+            show_default="by task",
+            help="Longest response; 16384 is the paper's and the most.",
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
     seed: opt.SeedOption = 0,
     source: Annotated[
@@ -69,7 +74,7 @@ def evaluate(
 
     with (
         keeping(lambda: kept_in(out)),
-        progress_bar("evaluating (tokens)", None, quiet=json) as bar,
+        progress_bar("evaluating (tokens)", None, quiet=json, shorter="--limit, --max-new-tokens") as bar,
     ):
         run = run_tasks(
             model,

@@ -42,6 +42,8 @@ class DecodeRequest:
     eos_stop: bool
     limit: int | None
     prefix_tokens: int
+    allow_short: bool
+    split: str
     block_size: int | None
     anchor: str | None
     batch_size: int | None
@@ -60,6 +62,8 @@ def generate(
     eos_stop: StopOption = True,
     limit: opt.LimitOption = None,
     prefix_tokens: opt.PrefixOption = 32,
+    allow_short: opt.ShortOption = False,
+    split: opt.SplitOption = "none",
     block_size: opt.BlockOption = None,
     anchor: opt.AnchorOption = None,
     batch_size: opt.BatchOption = None,
@@ -79,6 +83,8 @@ def generate(
         eos_stop,
         limit,
         prefix_tokens,
+        allow_short,
+        split,
         block_size,
         anchor,
         batch_size,
@@ -101,6 +107,8 @@ def sweep(
     eos_stop: StopOption = False,
     limit: opt.LimitOption = None,
     prefix_tokens: opt.PrefixOption = 32,
+    allow_short: opt.ShortOption = False,
+    split: opt.SplitOption = "none",
     block_size: opt.BlockOption = None,
     anchor: opt.AnchorOption = None,
     batch_size: opt.BatchOption = None,
@@ -122,6 +130,8 @@ def sweep(
         eos_stop,
         limit,
         prefix_tokens,
+        allow_short,
+        split,
         block_size,
         anchor,
         batch_size,
@@ -138,17 +148,20 @@ def _decode(request: DecodeRequest, *, as_json: bool) -> None:
     from orderlens.datafiles import SplitRule
     from orderlens.decode.generate import GenerationSettings
     from orderlens.orders import parse_orders
+    from orderlens.rowfiles import check_split
 
     chosen = parse_orders(request.orders)
     api.refuse_oracles(chosen)
     for value in request.temperatures:
         GenerationSettings(request.max_new_tokens, value)  # refuses bad numbers before the model is loaded
     where = parse_anchor(request.anchor)
-    rule = SplitRule(request.prefix_tokens, 1, allow_short=True)
-    inputs = load_inputs(request.model, request.data, rule, request.limit, request.device, request.dtype)
+    rule = SplitRule(request.prefix_tokens, 0, request.allow_short, check_split(request.split))
+    inputs = load_inputs(
+        request.model, request.data, rule, request.limit, request.device, request.dtype, least_target=0
+    )
     with (
         keeping(lambda: kept_in(request.out)),
-        progress_bar("generating (tokens)", None, quiet=as_json) as bar,
+        progress_bar("generating (tokens)", None, quiet=as_json, shorter="--limit, --max-new-tokens") as bar,
     ):
         run = api.generate(
             inputs.model,

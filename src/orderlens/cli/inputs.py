@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orderlens.api import check_anchor
-from orderlens.datafiles import LoadedData, SplitRule, load_samples
+from orderlens.datafiles import LoadedData, SplitRule, load_data
 from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
@@ -20,18 +20,24 @@ class Inputs:
 
 
 def load_inputs(
-    model: str, data: str, rule: SplitRule, limit: int | None, device: str | None, dtype: str | None
+    model: str,
+    data: str,
+    rule: SplitRule,
+    limit: int | None,
+    device: str | None,
+    dtype: str | None,
+    least_target: int = 1,
 ) -> Inputs:
     """Load the model and the data; numbers out of range are refused by name."""
     for name, value, least in (
         ("--prefix-tokens", rule.prefix_tokens, 0),
-        ("--target-tokens", rule.target_tokens, 1),
+        ("--target-tokens", rule.target_tokens, least_target),
         ("--limit", 1 if limit is None else limit, 1),
     ):
         if value < least:
             raise UserInputError(f"{name} {value} must be at least {least}")
     loaded = load_model(model, device=device, dtype=dtype)
-    return Inputs(loaded, load_samples(data, loaded.tokenizer, rule, limit=limit))
+    return Inputs(loaded, load_data(data, loaded.tokenizer, rule, limit=limit))
 
 
 def parse_anchor(anchor: str | None) -> Anchor | None:

@@ -22,7 +22,7 @@ ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="tiny, hmm, hf:ORG/NAME[@REV], or a checkpoint folder.")
 ]
 DataOption = Annotated[
-    str, typer.Option("--data", "-d", help=".jsonl[.gz], .parquet or .txt file, or passages, or c4.")
+    str, typer.Option("--data", "-d", help="JSON lines, CSV, Parquet or text file, or passages, or c4.")
 ]
 OutOption = Annotated[
     Path, typer.Option("--out", "-o", help="Run folder; an unfinished run there is resumed.")
@@ -56,4 +56,7 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most so
 PrefixOption = Annotated[int, typer.Option("--prefix-tokens", help="Prompt length when rows hold 'text'.")]
 TargetOption = Annotated[int, typer.Option("--target-tokens", help="Target length when rows hold 'text'.")]
 ShortOption = Annotated[bool, typer.Option("--allow-short", help="Keep texts that are shorter than that.")]
+SplitOption = Annotated[
+    str, typer.Option("--split", help="One text of a .txt file is: none (the file), lines, paragraphs.")
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the token draws at temperature > 0.")]

@@ -25,6 +25,7 @@ def score(
     prefix_tokens: opt.PrefixOption = 32,
     target_tokens: opt.TargetOption = 128,
     allow_short: opt.ShortOption = False,
+    split: opt.SplitOption = "none",
     block_size: opt.BlockOption = None,
     anchor: opt.AnchorOption = None,
     batch_size: opt.BatchOption = None,
@@ -44,15 +45,15 @@ def score(
     from orderlens.cli.summary import show_summary
     from orderlens.datafiles import SplitRule
     from orderlens.orders import parse_orders
+    from orderlens.rowfiles import check_split
 
     chosen = parse_orders(orders)
     where = parse_anchor(anchor)
-    inputs = load_inputs(
-        model, data, SplitRule(prefix_tokens, target_tokens, allow_short), limit, device, dtype
-    )
+    rule = SplitRule(prefix_tokens, target_tokens, allow_short, check_split(split))
+    inputs = load_inputs(model, data, rule, limit, device, dtype)
     with (
         keeping(lambda: kept_in(out)),
-        progress_bar("scoring (tokens)", None, quiet=json) as bar,
+        progress_bar("scoring (tokens)", None, quiet=json, shorter="--limit, --target-tokens") as bar,
     ):
         run = api.score(
             inputs.model,

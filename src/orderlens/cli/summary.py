@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from orderlens.cli.console import print_json, stdout
+from orderlens.datafiles import describe
 from orderlens.store.reader import Run
 
 _COLUMNS = ("mean", "var", "content_mean", "content_var", "log_prob", "n")
@@ -35,7 +36,8 @@ def show_summary(run: Run, *, out: str, as_json: bool) -> None:
     """Print the averages and where the run is."""
     rows = summarise(run)
     if as_json:
-        print_json({"run": out, "kind": run.spec["kind"], "model": run.spec["model"]["name"], "orders": rows})
+        known = {"run": out, "kind": run.spec["kind"], "model": run.spec["model"]["name"]}
+        print_json(known | {"data": run.spec["data"], "orders": rows})
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     with_temperature = any(row["temperature"] is not None for row in rows)
@@ -56,6 +58,8 @@ def show_summary(run: Run, *, out: str, as_json: bool) -> None:
         temperature = [f"{row['temperature']:g}"] if with_temperature else []
         table.add_row(f"{row['order']}{seed}", *temperature, str(row["n_samples"]), *numbers)
     stdout.print(table)
+    for line in describe(run.spec["data"]):
+        stdout.print(line)
     stdout.print(f"run: {out}")
 
 

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def train(
     data: Annotated[
-        list[Path], typer.Option("--data", "-d", help=".jsonl or .txt, plain, .gz or .xz; repeatable.")
+        list[Path], typer.Option("--data", "-d", help="JSON lines, CSV, Parquet or text file; repeatable.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
     steps: Annotated[int | None, typer.Option("--steps", help="Number of steps [default: 200].")] = None,
@@ -49,6 +49,7 @@ def train(
     tokenizer: Annotated[
         str | None, typer.Option("--tokenizer", help="A tokenizer.json, or 'tiny' for the bundled one.")
     ] = None,
+    split: opt.SplitOption = "none",
     seed: Annotated[int, typer.Option("--seed", help="Keys weights, masks and shuffling.")] = 0,
     device: opt.DeviceOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")] = False,
@@ -56,6 +57,7 @@ def train(
 ) -> None:
     """Train a small model from text; the folder it writes is a valid --model."""
     from orderlens.models.torch.device import pick_device
+    from orderlens.rowfiles import check_split
     from orderlens.training.from_text import TextTraining, train_from_text
 
     if steps is None and max_minutes is None:
@@ -63,7 +65,7 @@ def train(
     options = TextTraining(
         steps=steps, max_minutes=max_minutes, attention=attention.value, layers=layers, width=width,
         heads=heads, block_size=block_size, window=window, batch_size=batch_size, vocab_size=vocab_size,
-        tokenizer=tokenizer, seed=seed, device=str(pick_device(device)),
+        tokenizer=tokenizer, split=check_split(split), seed=seed, device=str(pick_device(device)),
     )  # fmt: skip
     with keeping(lambda: _kept(out)), progress_bar("training (%)", 100, quiet=json) as advance:
         summary = train_from_text(data, out, options, resume=resume, report=_Percent(advance))
@@ -97,9 +99,12 @@ class _Percent:
 
 
 def _describe(summary: dict[str, Any]) -> str:
+    from orderlens.datafiles import describe_documents
+
     orders = ", ".join(f"{order} {value:.3f}" for order, value in summary["heldout_nats_per_token"].items())
     return (
         f"{summary['out']}: {summary['parameters'] / 1e6:.2f} M parameters, {summary['steps']} steps, "
         f"last loss {summary['loss']:.3f} nats per token\nheld-out log P/n: {orders or 'no held-out text'}\n"
+        f"{describe_documents(summary['data'])}"
         f"use it with --model {summary['out']}"
     )

@@ -30,10 +30,18 @@ from orderlens.api import (
     unit_samples,
 )
 from orderlens.decode.batches import BatchLimit
-from orderlens.decode.generate import MAX_NEW_TOKENS, GenerationSettings
+from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import MissingPackageError, one_line
 from orderlens.evaluation.endings import score_endings
-from orderlens.evaluation.plan import LIKELIHOOD, Item, Plan, document_json, plan_items, plan_tasks
+from orderlens.evaluation.plan import (
+    LIKELIHOOD,
+    Item,
+    Plan,
+    document_json,
+    plan_items,
+    plan_tasks,
+    response_length,
+)
 from orderlens.evaluation.verdicts import (
     Row,
     ending_rows,
@@ -57,7 +65,7 @@ def evaluate(
     orders: Orders,
     *,
     limit: int | None = None,
-    max_new_tokens: int = MAX_NEW_TOKENS,
+    max_new_tokens: int | None = None,
     temperature: float = 0.0,
     seed: int = 0,
     sources: Mapping[str, str | Path] | None = None,
@@ -78,7 +86,8 @@ def evaluate(
         tasks: task ids, as a list or separated by commas.
         orders: deployable order specs.
         limit: at most so many items per task, from the start of its file.
-        max_new_tokens: response length; the paper's 16,384 by default.
+        max_new_tokens: response length; by default the longest that one of the tasks asks for (the paper's
+            16,384 only when given here).
         temperature: 0 is greedy.
         seed: seed of the token draws at temperature > 0.
         sources: local file per task; the hub (or the generator) otherwise.
@@ -99,6 +108,8 @@ def evaluate(
     """
     chosen = parse_orders(orders)
     refuse_oracles(chosen)
+    if max_new_tokens is None:
+        max_new_tokens = response_length(tasks)
     GenerationSettings(max_new_tokens, temperature)  # refuses bad numbers before anything is loaded
     planned = plan_tasks(tasks, limit=limit, sources=sources, graders=graders)
     loaded = prepare_model(load_model(model, device=device, dtype=dtype), block_size)

@@ -91,10 +91,7 @@ def plan_tasks(
     graders: Mapping[str, str] | None = None,
 ) -> list[TaskPlan]:
     """Resolve task names, check graders, then load documents, so that typing errors cost nothing."""
-    wanted = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
-    tasks = [get_task(name) for name in wanted if name]
-    if not tasks or len({task.name for task in tasks}) < len(tasks):
-        raise UserInputError(f"tasks '{names}' must name at least one task, each once")
+    tasks = named_tasks(names)
     if limit is not None and limit < 1:
         raise UserInputError(f"limit {limit} must be at least 1")
     where = _by_task(sources or {}, tasks, "source")
@@ -104,6 +101,20 @@ def plan_tasks(
         TaskPlan(task, rule, _source_name(task, where.get(task.name)), task.load(where.get(task.name), limit))
         for task, rule in zip(tasks, chosen, strict=True)
     ]
+
+
+def named_tasks(names: str | Sequence[str]) -> list[Task]:
+    """Return the tasks of a list, or of names separated by commas."""
+    wanted = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
+    tasks = [get_task(name) for name in wanted if name]
+    if not tasks or len({task.name for task in tasks}) < len(tasks):
+        raise UserInputError(f"tasks '{names}' must name at least one task, each once")
+    return tasks
+
+
+def response_length(names: str | Sequence[str]) -> int:
+    """Return the response length of tasks decoded in one run: the longest that one of them asks for."""
+    return max(task.max_new_tokens for task in named_tasks(names))
 
 
 def check_grader(task: Task, name: str | None) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orderlens import api
-from orderlens.datafiles import SplitRule, load_samples
+from orderlens.datafiles import SplitRule, describe, load_data
 from orderlens.errors import RunError, UnknownNameError
 from orderlens.models.abilities import SuggestsBatch, device_type
 from orderlens.models.loading import load_model
@@ -197,7 +197,7 @@ def _open_bench(stored: Stored | None, plan: Plan, model: Model, folder: Path, s
     if not chosen.batch_size and not isinstance(loaded, SuggestsBatch):
         chosen = replace(chosen, batch_size=device_batch(device_type(loaded)))
     rule = SplitRule(chosen.prefix_tokens, chosen.target_tokens)
-    data = load_samples(plan.data, loaded.tokenizer, rule, limit=chosen.n_sequences, choose_by_hash=True)
+    data = load_data(plan.data, loaded.tokenizer, rule, limit=chosen.n_sequences, choose_by_hash=True)
     return Bench(chosen, loaded, data, folder / "runs", show)
 
 
@@ -226,10 +226,9 @@ def _notes(stored: Stored, why_no_evaluator: str | None) -> list[str]:
     plan, data = stored.plan, stored.data
     notes = []
     if data["n_samples"] < plan.n_sequences:
-        notes.append(
-            f"{data['n_samples']} of {plan.n_sequences} wanted texts: only so many have "
-            f"{plan.prefix_tokens} + {plan.target_tokens} tokens ({data['n_too_short']} were too short)."
-        )
+        notes.append(f"{data['n_samples']} of {plan.n_sequences} wanted texts: the data hold no more.")
+    if any((data.get("left_out") or {}).values()):
+        notes.append(f"{describe(data)[0]}.")
     taken = {stage: n for stage, n in stored.sizes.items() if stage != "tokens"}
     if min(taken.values(), default=data["n_samples"]) < data["n_samples"] or "tokens" in stored.sizes:
         listed = ", ".join(f"{stage} {n}" for stage, n in taken.items())

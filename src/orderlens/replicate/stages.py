@@ -90,7 +90,7 @@ def _questions(bench: Bench) -> None:
     if bench.plan.questions:
         asked = items("arith", "test", bench.plan.questions, level=1)
         samples = [Sample(item["id"], item["prompt"]) for item in asked]
-        data = LoadedData(samples, "questions", len(samples), 0)
+        data = LoadedData(samples, "questions", len(samples))
         plan = replace(bench.plan, target_tokens=bench.plan.answer_tokens)
         asking = replace(bench, plan=plan, data=data)
         _decode(asking, "questions", "answering questions at T = 0", plan.generate_orders, (0.0,))

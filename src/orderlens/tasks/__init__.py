@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orderlens.tasks.flaws import require_gradable
 from orderlens.tasks.protocol import Task, pick_grader
 from orderlens.tasks.registry import TASKS, get_task, task_names
 from orderlens.tasks.verdict import Verdict
@@ -15,7 +16,7 @@ __all__ = ["TASKS", "Task", "Verdict", "get_task", "grade", "task_names"]
 def grade(
     task: str | Task, doc: Mapping[str, Any], response: object, *, grader: str | None = None
 ) -> Verdict:
-    """Grade one response; never fails on account of the document or the response.
+    """Grade one response; never fails on account of the response.
 
     Args:
         task: a task or its name.
@@ -25,7 +26,16 @@ def grade(
 
     Raises:
         UnknownNameError: no such task or grader.
+        DataFileError: the document lacks the reference, or it cannot be read; never graded as wrong.
         MissingPackageError: IFEval without lm-eval's checkers.
     """
     chosen = get_task(task) if isinstance(task, str) else task
-    return pick_grader(chosen, grader)(doc, response)
+    rule = pick_grader(chosen, grader)
+    require_gradable(chosen.name, chosen.flaw(doc), _row_name(chosen, doc))
+    return rule(doc, response)
+
+
+def _row_name(task: Task, doc: Mapping[str, Any]) -> str:
+    """Return how messages call a document: by its id where it has one."""
+    field = getattr(task, "id_field", None) or "id"
+    return f"document '{str(doc[field])[:60]}'" if doc.get(field) is not None else "the document"

@@ -6,6 +6,7 @@ number: the reference ``40%`` is 2/5, so ``0.4`` is right and ``40`` is not.
 
 from __future__ import annotations
 
+from orderlens.tasks.flaws import number_flaw
 from orderlens.tasks.graders import NUMBER_GRADER, grade_number
 from orderlens.tasks.protocol import Benchmark, Document
 from orderlens.tasks.sources import HubFile
@@ -33,4 +34,6 @@ TASK = Benchmark(
     fields=("question", "golden"),
     write_prompt=write_prompt,
     graders={NUMBER_GRADER: grade},
+    find_flaw=number_flaw("golden"),
+    max_new_tokens=512,
 )

@@ -6,6 +6,7 @@ answers 60.
 
 from __future__ import annotations
 
+from orderlens.tasks.flaws import number_flaw
 from orderlens.tasks.graders import NUMBER_GRADER, grade_number
 from orderlens.tasks.protocol import Benchmark, Document
 from orderlens.tasks.sources import HubFile
@@ -35,4 +36,6 @@ TASK = Benchmark(
     fields=("question", "answer"),
     write_prompt=write_prompt,
     graders={NUMBER_GRADER: grade},
+    find_flaw=number_flaw("answer", "####"),
+    max_new_tokens=512,
 )

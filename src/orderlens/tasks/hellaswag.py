@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
+from orderlens.tasks.flaws import letter_flaw
 from orderlens.tasks.graders import as_index, count_options, gold_letter, grade_letter
 from orderlens.tasks.letters import LETTERS, RULES
 from orderlens.tasks.protocol import Benchmark, Document
@@ -115,4 +116,6 @@ TASK = Benchmark(
     lists=("endings",),
     write_prompt=write_prompt,
     graders={rule: partial(grade, rule=rule) for rule in RULES},
+    find_flaw=letter_flaw("endings", None, "label"),
+    max_new_tokens=512,
 )

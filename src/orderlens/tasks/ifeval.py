@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from orderlens.errors import MissingPackageError
+from orderlens.tasks.flaws import instruction_flaw
 from orderlens.tasks.graders import no_text, response_text
 from orderlens.tasks.ifeval_checks import Checker, checkers, loosened, repeatable
 from orderlens.tasks.protocol import Benchmark, Document
@@ -38,6 +40,20 @@ def grade(doc: Document, response: object, mode: str = "strict") -> Verdict:
         outcomes = [_judge(judge, text) for judge in judges]
     notes = [note for judge in judges for note in judge.notes]
     return _verdict(mode, [judge.id for judge in judges], outcomes, notes)
+
+
+def find_flaw(doc: Document) -> str | None:
+    """Say what makes a document ungradable; instructions are looked up where lm-eval is installed."""
+    wrong = instruction_flaw(doc)
+    if wrong is not None:
+        return wrong
+    try:
+        checkers()
+    except MissingPackageError:
+        return None
+    with repeatable():
+        notes = [note for name, kwargs in _instructions(doc) for note in Checker(name, kwargs).notes]
+    return f"'instruction_id_list': {notes[0]}" if notes else None
 
 
 def _instructions(doc: Document) -> list[tuple[str, dict[str, Any]]]:
@@ -82,5 +98,7 @@ TASK = Benchmark(
     lists=("instruction_id_list", "kwargs"),
     write_prompt=write_prompt,
     graders={mode: partial(grade, mode=mode) for mode in ("strict", "loose")},
+    find_flaw=find_flaw,
+    max_new_tokens=1280,
     cue="\n\n",
 )

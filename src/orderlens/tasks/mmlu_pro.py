@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from orderlens.tasks.flaws import letter_flaw
 from orderlens.tasks.graders import count_options, gold_letter, grade_letter
 from orderlens.tasks.letters import LETTERS, RULES
 from orderlens.tasks.protocol import Benchmark, Document, Grader
@@ -50,4 +51,6 @@ TASK = Benchmark(
     lists=("options",),
     write_prompt=write_prompt,
     graders=letter_graders(),
+    find_flaw=letter_flaw("options", "answer", "answer_index"),
+    max_new_tokens=2048,
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from orderlens.errors import DataFileError, UnknownNameError
 from orderlens.registry import suggest
+from orderlens.tasks.flaws import Flaw, require_gradable
 from orderlens.tasks.sources import HubFile, read_docs
 from orderlens.tasks.verdict import Verdict
 
@@ -45,8 +46,17 @@ class Task(Protocol):
         """Grading rules by name; the first is the default."""
         ...
 
+    @property
+    def max_new_tokens(self) -> int:
+        """Response length in tokens when none is asked for."""
+        ...
+
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
         """Return documents by row id, in file order; from the default source when none is given."""
+        ...
+
+    def flaw(self, doc: Document) -> str | None:
+        """Return what makes ``doc`` ungradable, naming the field, or None."""
         ...
 
     def prompt(self, doc: Document) -> str:
@@ -65,11 +75,13 @@ class Benchmark:
         id_field: field that holds the row id; None keys rows by their 0-based number in the file, for data
             whose own ids or texts repeat.
         fields: fields every row must have.
+        find_flaw: says what makes a document ungradable.
         lists: those of them that hold lists.
         write_prompt: document → user message.
         graders: rules by name, default first.
         stop: strings before which a response is cut.
         cue: what follows the prompt of a model without a chat template.
+        max_new_tokens: response length when none is asked for (the paper's is 16,384).
     """
 
     name: str
@@ -79,29 +91,40 @@ class Benchmark:
     fields: tuple[str, ...]
     write_prompt: Prompt
     graders: Mapping[str, Grader]
+    find_flaw: Flaw
+    max_new_tokens: int
     stop: tuple[str, ...] = ()
     cue: str = "\n\nSolution:"
     lists: tuple[str, ...] = ()
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
         """Return documents by row id, in file order."""
-        rows = read_docs(self.hub if source is None else source, self.fields, limit)
-        for number, row in enumerate(rows, start=1):
-            if wrong := [name for name in self.lists if not isinstance(row[name], list)]:
-                raise DataFileError(f"{self.name}: '{wrong[0]}' of row {number} is not a list")
-        if self.id_field is None:
-            return {str(number): row for number, row in enumerate(rows)}
-        docs: dict[str, Document] = {}
-        for row in rows:
-            key = str(row[self.id_field])
-            if key in docs:
-                raise DataFileError(f"{self.name}: two rows have {self.id_field} {key}; row ids must differ")
-            docs[key] = row
-        return docs
+        rows = read_docs(self.hub if source is None else source, self.fields, limit, self.lists)
+        return by_id(self, rows, self.id_field)
+
+    def flaw(self, doc: Document) -> str | None:
+        """Return what makes ``doc`` ungradable, or None."""
+        return self.find_flaw(doc)
 
     def prompt(self, doc: Document) -> str:
         """Return the user's message for ``doc``."""
         return self.write_prompt(doc)
+
+
+def by_id(task: Task, rows: Sequence[Document], id_field: str | None) -> dict[str, Document]:
+    """Return gradable rows by their id, or by their 0-based number without an id field.
+
+    Raises:
+        DataFileError: a row cannot be graded, or two have one id.
+    """
+    docs: dict[str, Document] = {}
+    for number, row in enumerate(rows):
+        require_gradable(task.name, task.flaw(row), f"row {number + 1}")
+        key = str(number if id_field is None else row[id_field])
+        if key in docs:
+            raise DataFileError(f"{task.name}: two rows have {id_field} {key[:60]}; row ids must differ")
+        docs[key] = row
+    return docs
 
 
 def pick_grader(task: Task, name: str | None) -> Grader:

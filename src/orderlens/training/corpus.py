@@ -1,65 +1,60 @@
-"""Text files to documents, one at a time: ``.jsonl``, ``.txt``, each plain, ``.gz`` or ``.xz``.
+"""Data files to training documents: one per row in its ``text`` field, or a ``.txt`` file cut as asked.
 
-Knows nothing of tokens. A ``.txt`` file is one document; a JSONL row is one document in its ``text`` field.
+Knows nothing of tokens; how files are read is in rowfiles.py. Empty documents are left out and counted.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import lzma
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from orderlens.errors import DataFileError
-
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz", ".txt", ".txt.gz", ".txt.xz")
-
-
-def open_text(path: Path) -> TextIO:
-    """Open ``path`` for reading as UTF-8, decompressing by its suffix."""
-    if not path.is_file():
-        raise DataFileError(f"{path}: no such file")
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
-    if path.suffix == ".xz":
-        return lzma.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8")
+from orderlens.rowfiles import Row, TextSplit, kind_of, read_rows, text_shape
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSONL file; a malformed line is named by number."""
-    with open_text(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield _row(path, number, line)
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The documents of some files, and what is worth saying about how they were read.
+
+    Attributes:
+        documents: the texts, none of them empty.
+        record: ``n_documents``, ``n_empty`` (left out), and for ``.txt`` files ``split``, ``lines`` and
+            ``paragraphs``.
+    """
+
+    documents: list[str]
+    record: dict[str, Any]
 
 
-def _row(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataFileError(f"{path}:{number}: not JSON ({error.msg})") from error
-    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-        raise DataFileError(f"{path}:{number}: expected an object with a string field 'text'")
-    return row
+def read_corpus(files: Iterable[Path], split: TextSplit = "none") -> Corpus:
+    """Read all documents of ``files``."""
+    documents: list[str] = []
+    n_empty = 0
+    shape: dict[str, Any] = {}
+    for path in files:
+        for row in text_rows(path, split):
+            if row["text"].strip():
+                documents.append(row["text"])
+            else:
+                n_empty += 1
+        if kind_of(path) == "txt":
+            shape = {"split": split} | {
+                name: n + shape.get(name, 0) for name, n in text_shape(path.expanduser()).items()
+            }
+    return Corpus(documents, {"n_documents": len(documents), "n_empty": n_empty, **shape})
 
 
-def read_documents(path: Path) -> Iterator[str]:
-    """Yield the non-empty documents of one file."""
-    if not path.name.endswith(SUFFIXES):
-        raise DataFileError(f"{path}: unknown kind of file (allowed: {', '.join(SUFFIXES)})")
-    try:
-        if ".jsonl" in path.suffixes:
-            texts: Iterator[str] = (row["text"] for row in read_rows(path))
-        else:
-            texts = iter([_whole(path)])
-        yield from (text for text in texts if text.strip())
-    except (UnicodeDecodeError, EOFError, OSError, lzma.LZMAError) as error:
-        raise DataFileError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+def read_documents(path: Path, split: TextSplit = "none") -> Iterator[str]:
+    """Yield the non-empty documents of one file, one at a time."""
+    return (row["text"] for row in text_rows(path, split) if row["text"].strip())
 
 
-def _whole(path: Path) -> str:
-    with open_text(path) as stream:
-        return stream.read()
+def text_rows(path: Path, split: TextSplit = "none") -> Iterator[Row]:
+    """Yield the rows of one file, each with a text in its field ``text``."""
+    for number, row in read_rows(path, split=split):
+        if not isinstance(row.get("text"), str):
+            found = ", ".join(map(str, list(row)[:8])) or "nothing"
+            raise DataFileError(f"{path}, row {number}: training needs a 'text' field; it has {found}")
+        yield row

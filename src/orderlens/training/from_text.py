@@ -5,6 +5,7 @@ This is what ``orderlens train`` runs. Everything goes into one folder, so a sto
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +21,8 @@ from orderlens.models.bpe import BpeTokenizer
 from orderlens.models.bundled import TOKENIZER, bundled_folder, save_folder
 from orderlens.models.transformer import TransformerConfig
 from orderlens.rng import keyed_generator
-from orderlens.training.corpus import read_documents
+from orderlens.rowfiles import TextSplit
+from orderlens.training.corpus import read_corpus
 from orderlens.training.data import WindowMixture, write_shard
 from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Report, Trainer
 from orderlens.training.optimiser import OptimiserSettings
@@ -31,7 +33,7 @@ from orderlens.training.vocabulary import EOS_ID, train_tokenizer
 
 HELDOUT_EVERY = 20
 PADDED_SHARE = 0.07
-WINDOWS, HELDOUT = "windows", "heldout.npy"
+WINDOWS, HELDOUT, CORPUS = "windows", "heldout.npy", "corpus.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class TextTraining:
         attention: ``block-causal`` and ``full`` are order-agnostic, ``causal`` is autoregressive.
         vocab_size: ids of the new tokenizer (fewer if the text is too short for so many).
         tokenizer: a ``tokenizer.json`` to use instead, or ``tiny`` for the bundled one.
+        split: what is one document in a ``.txt`` file.
         int8: store the weights as int8 with a scale per row.
     """
 
@@ -60,6 +63,7 @@ class TextTraining:
     vector_lr: float = 3e-3
     seed: int = 0
     device: str = "cpu"
+    split: TextSplit = "none"
     int8: bool = True
 
     def __post_init__(self) -> None:
@@ -108,11 +112,13 @@ def train_from_text(
 
 def prepare(files: Sequence[Path], out: Path, options: TextTraining) -> None:
     """Write the tokenizer and the windows; every twentieth document is held out."""
-    documents = [text for path in files for text in read_documents(path)]
-    if not documents:
+    corpus = read_corpus(files, options.split)
+    if not corpus.documents:
         raise UserInputError(f"no text in {', '.join(str(path) for path in files)}")
-    kept, apart = _split(documents)
+    kept, apart = _split(corpus.documents)
     make_folder(out)
+    with replacing(out / CORPUS) as fresh:
+        fresh.write_text(json.dumps(corpus.record), encoding="utf-8")
     tokenizer = _tokenizer(options, kept)
     with storing(out):
         (out / METRICS).unlink(missing_ok=True)
@@ -168,10 +174,18 @@ def _finish(trainer: Trainer, out: Path, options: TextTraining, last: dict[str, 
         "out": str(out),
         "steps": trainer.step,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "data": _corpus_record(out),
         "train_windows": trainer.mixture.phases[-1].size("text"),
         "loss": last.get("loss", math.nan),
         "heldout_nats_per_token": dict(_order_figures(trainer, options)),
     }
+
+
+def _corpus_record(out: Path) -> dict[str, Any]:
+    """Return what ``prepare`` wrote about the data; nothing for a folder that is older than the record."""
+    path = out / CORPUS
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return record
 
 
 def _order_figures(trainer: Trainer, options: TextTraining, limit: int = 8) -> Iterator[tuple[str, float]]:

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orderlens.tasks.bundled.generator import items
+from orderlens.tasks.flaws import Flaw, letter_flaw, number_flaw
 from orderlens.tasks.graders import NUMBER_GRADER, grade_number
 from orderlens.tasks.mmlu_pro import letter_graders
 from orderlens.tasks.named_option import NAMED_GRADER, grade_named
-from orderlens.tasks.protocol import Document, Grader
+from orderlens.tasks.protocol import Document, Grader, by_id
 from orderlens.tasks.sources import read_docs
 from orderlens.tasks.verdict import Verdict
 
-DEFAULT_ITEMS = 1000
+DEFAULT_ITEMS = 200
+RESPONSE_TOKENS = 128
+"""Twice the longest worked solution in the tokens of `tiny`."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,9 @@ class BundledTask:
         name: the id, also the generator's name.
         summary: one line for listings.
         graders: rules by name, default first.
+        find_flaw: says what makes a document ungradable.
+        lists: fields of a local file that hold lists.
+        max_new_tokens: response length when none is asked for.
         stop: strings before which a response is cut.
         cue: nothing: the prompt already ends in the words the bundled models were trained on.
     """
@@ -36,16 +42,23 @@ class BundledTask:
     name: str
     summary: str
     graders: Mapping[str, Grader]
+    find_flaw: Flaw
+    lists: tuple[str, ...] = ()
+    max_new_tokens: int = RESPONSE_TOKENS
     stop: tuple[str, ...] = ("\nQuestion:",)
     cue: str = ""
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
-        """Return ``limit`` test items (1,000 without a limit) by id."""
+        """Return ``limit`` test items (200 without a limit) by id."""
         if source is None:
             rows = items(self.name, "test", DEFAULT_ITEMS if limit is None else limit)
         else:
-            rows = read_docs(source, ("id", "prompt"), limit)
-        return {str(row["id"]): row for row in rows}
+            rows = read_docs(source, ("id", "prompt"), limit, self.lists)
+        return by_id(self, rows, "id")
+
+    def flaw(self, doc: Document) -> str | None:
+        """Return what makes ``doc`` ungradable, or None."""
+        return self.find_flaw(doc)
 
     def prompt(self, doc: Document) -> str:
         """Return the prompt in the form the bundled models were trained on."""
@@ -58,10 +71,15 @@ def grade_golden(doc: Document, response: object) -> Verdict:
 
 
 ARITH = BundledTask(
-    "arith", "generated word problems with 1 to 3 steps; no files needed", {NUMBER_GRADER: grade_golden}
+    "arith",
+    "generated word problems with 1 to 3 steps; no files needed",
+    {NUMBER_GRADER: grade_golden},
+    number_flaw("golden"),
 )
 CHOICE = BundledTask(
     "choice",
     "generated four-way questions; no files needed",
     {**letter_graders(), NAMED_GRADER: grade_named},
+    letter_flaw("options", "answer", "answer_index"),
+    lists=("options",),
 )
