@@ -75,12 +75,12 @@ def _check_there(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise DataFileError(f"{path} does not exist; give {FORMATS}") from None
+        raise DataFileError(f"data file '{path}' does not exist; check the path") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or one_line(error)
         raise DataFileError(f"{str(path)[:200]!r} cannot be opened ({reason})") from None
     if stat.S_ISDIR(mode):
-        raise DataFileError(f"{path} is a folder; give a file: {FORMATS}")
+        raise DataFileError(f"data file '{path}' is a folder; give a file: {FORMATS}")
 
 
 def check_split(split: str) -> TextSplit:
