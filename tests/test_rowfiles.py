@@ -156,7 +156,7 @@ def test_long_cells_are_read(tmp_path):
 def test_places_that_are_no_files(tmp_path):
     with pytest.raises(DataFileError, match="is a folder; give a file"):
         list(read_rows(tmp_path))
-    with pytest.raises(DataFileError, match="none.jsonl' does not exist"):
+    with pytest.raises(DataFileError, match=r"none\.jsonl' does not exist"):
         list(read_rows(tmp_path / "none.jsonl"))
     with pytest.raises(DataFileError, match="cannot be opened"):
         list(read_rows(tmp_path / ("x" * 3000 + ".jsonl")))
