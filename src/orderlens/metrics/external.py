@@ -55,13 +55,14 @@ EVALUATORS: Registry[LoadEvaluator] = Registry(
     {
         "hf": "orderlens.models.hf_causal:load_hf_evaluator",
         "tiny-ar": "orderlens.models.tiny_ar:load_tiny_evaluator",
+        "smol-ar": "orderlens.models.smol.model:load_evaluator",
     },
     entry_point_group="orderlens.evaluators",
 )
 
 
 def load_evaluator(spec: str = DEFAULT_EVALUATOR, device: str | None = None) -> CausalEvaluator:
-    """Return the evaluator called ``spec``: ``tiny-ar``, ``hf:ORG/NAME[@REV]`` or ``hf:FOLDER``."""
+    """Return the evaluator called ``spec``: ``tiny-ar``, ``smol-ar``, ``hf:ORG/NAME`` or ``hf:FOLDER``."""
     name, _, argument = spec.partition(":")
     return EVALUATORS.get(name)(argument, device=device)
 

@@ -1,7 +1,8 @@
 """``load_model``: from a spec on the command line to a Model.
 
-Specs: ``tiny`` (bundled), ``hmm[:options]`` (exact control), ``hf:ORG/NAME[@REV]``, a local folder in the
-Hugging Face layout, or a name that a plugin registered under the entry-point group ``orderlens.models``.
+Specs: ``tiny`` (bundled), ``smol`` (base fetched once), ``hmm[:options]`` (exact control),
+``hf:ORG/NAME[@REV]``, a local folder in the Hugging Face layout, or a name that a plugin registered under
+the entry-point group ``orderlens.models``.
 A plugin is a callable ``(argument: str, options: LoadOptions) -> Model``.
 """
 
@@ -31,7 +32,11 @@ FolderLoader: TypeAlias = Callable[[Path, str, LoadOptions], Model]
 
 MODELS: Registry[ModelFactory] = Registry(
     "model",
-    {"tiny": "orderlens.models.loading:load_tiny", "hmm": "orderlens.models.loading:load_hmm"},
+    {
+        "tiny": "orderlens.models.loading:load_tiny",
+        "smol": "orderlens.models.loading:load_smol",
+        "hmm": "orderlens.models.loading:load_hmm",
+    },
     entry_point_group="orderlens.models",
 )
 FAMILIES: Registry[FolderLoader] = Registry(
@@ -88,6 +93,14 @@ def load_tiny(argument: str, options: LoadOptions) -> Model:
     from orderlens.models.small import load_bundled
 
     return load_bundled("tiny", options)
+
+
+def load_smol(argument: str, options: LoadOptions) -> Model:
+    """Load the pretrained English model; its base file is fetched once by ``orderlens models get smol``."""
+    require_torch()
+    from orderlens.models.smol.model import load_smol as load
+
+    return load(argument, options)
 
 
 def require_torch() -> None:

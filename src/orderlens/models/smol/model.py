@@ -1,0 +1,89 @@
+"""``smol`` for ``load_model`` (base and adapter, order-agnostic) and ``smol-ar`` (the original)."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from orderlens.errors import ModelLoadError, UserInputError
+from orderlens.models.block_transformer import TransformerModel
+from orderlens.models.bundled import LoadedModel
+from orderlens.models.chat import ChatTemplate
+from orderlens.models.loading import LoadOptions
+from orderlens.models.small import pick_device, pick_dtype
+from orderlens.models.smol.adapter import SETTINGS, check_adapter, load_adapter, merge
+from orderlens.models.smol.base import SHA256, check_base, require_base
+from orderlens.models.smol.gguf import GgufFile
+from orderlens.models.smol.llama import CONTROL, read_network, read_shape, read_tokenizer
+from orderlens.models.tiny_ar import CausalEvaluator
+
+END_OF_TEXT, TURN_END = 0, 2
+"""What closes a document and what closes a turn: both end a text."""
+
+
+def adapter_folder() -> Path:
+    """Return the folder of the adapter inside the installed package."""
+    return Path(str(files("orderlens"))) / "data" / "models" / "smol"
+
+
+def load_smol(argument: str, options: LoadOptions) -> TransformerModel:
+    """Load ``smol``: the kept base file with the packaged adapter merged in."""
+    if argument:
+        raise UserInputError(f"model 'smol:{argument}': smol takes no options")
+    path = require_base()
+    check_base(path)
+    if not (adapter_folder() / SETTINGS).is_file():
+        raise ModelLoadError(
+            "this installation holds no adapter for smol; make one with recipes/smol.py or install a release"
+        )
+    return build(path, adapter_folder(), SHA256, options)
+
+
+def build(base: Path, adapter: Path, base_digest: str, options: LoadOptions) -> TransformerModel:
+    """Return the order-agnostic model of a base file and an adapter folder."""
+    dtype = pick_dtype(options.dtype)
+    file, found = GgufFile(base), load_adapter(adapter)
+    settings = found.settings
+    config = read_shape(
+        file.metadata,
+        "block-causal",
+        block_size=settings.block_size,
+        mask_id=settings.mask_id,
+        eos_id=TURN_END,
+    )
+    network = read_network(file, config)
+    check_adapter(found, network, adapter)
+    merge(network, found.state, settings)
+    digest = f"{base_digest[:16]}-{found.digest}"
+    name = str(dtype).removeprefix("torch.")
+    return TransformerModel(
+        network.to(device=pick_device(options.device), dtype=dtype),
+        read_tokenizer(file.metadata),
+        name="smol",
+        digest=digest if name == "float32" else f"{digest}-{name}",
+        special_ids=control_ids(file) - {END_OF_TEXT, TURN_END, settings.mask_id},
+        eos_ids=frozenset({END_OF_TEXT, TURN_END}),
+        chat=ChatTemplate(file.metadata["tokenizer.chat_template"], {}),
+    )
+
+
+def control_ids(file: GgufFile) -> frozenset[int]:
+    """Return the ids of tokens that stand for no text."""
+    kinds = file.metadata["tokenizer.ggml.token_type"]
+    return frozenset(index for index, kind in enumerate(kinds) if kind == CONTROL)
+
+
+def read_original(base: Path, mask_id: int, digest: str) -> LoadedModel:
+    """Return the base as it was published: causal, each document opened by the end-of-text token."""
+    file = GgufFile(base)
+    config = read_shape(file.metadata, "causal", mask_id=mask_id, eos_id=END_OF_TEXT)
+    return LoadedModel(read_network(file, config), config, read_tokenizer(file.metadata), digest)
+
+
+def load_evaluator(argument: str = "", device: str | None = None) -> CausalEvaluator:
+    """Load the autoregressive original as an external evaluator."""
+    if argument:
+        raise UserInputError(f"evaluator 'smol-ar:{argument}': smol-ar takes no options")
+    path = require_base()
+    check_base(path)
+    return CausalEvaluator(read_original(path, 16, SHA256), "smol-ar", device)
