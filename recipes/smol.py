@@ -1,0 +1,436 @@
+"""Make the adapter of `smol` on one GPU: SmolLM2-135M-Instruct becomes a block-diffusion model.
+
+Stages, each a subcommand; every one may run in the background and be started again after a stop:
+
+    prepare    corpus parts (text-*.jsonl.xz) -> windows of token ids, and beginnings of documents
+    distil     answers to our own instructions and continuations of beginnings, by the original model
+    train      --minutes X      (resumes by itself from its checkpoint)
+    evaluate   figures of the saved adapter and of the original on held-out documents -> figures.json
+    answers    the original's own greedy answers to a file of prompts (the baseline for instructions)
+
+Runs from the source tree with torch, numpy, tokenizers, safetensors, rich and typer alone:
+
+    PYTHONPATH=src python recipes/smol.py prepare --base BASE.gguf --corpus FOLDER --work WORK
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import smol_prompts
+import torch
+import typer
+from check_overlap import document_digest
+
+from orderlens.errors import OrderLensError
+from orderlens.models.bpe import BpeTokenizer
+from orderlens.models.smol.adapter import AdapterSettings, check_adapter, load_adapter, merge
+from orderlens.models.smol.causal import continue_rows
+from orderlens.models.smol.gguf import GgufFile
+from orderlens.models.smol.llama import read_network, read_shape, read_tokenizer
+from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
+from orderlens.models.transformer import Transformer
+from orderlens.rng import keyed_generator
+from orderlens.training.adapt import AdapterTrainer, AdaptSettings
+from orderlens.training.corpus import read_documents, read_rows
+from orderlens.training.data import WindowMixture, write_shard
+from orderlens.training.lowrank import LowRankRates
+from orderlens.training.packing import Tokens, pack
+from orderlens.training.schedule import Schedule
+from orderlens.training.validate import ORDERS, mean_log_prob
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+SEED = 20261115
+WINDOW, BLOCK = 512, 32
+PADDED_SHARE = 0.03
+HELDOUT_EVERY = 400
+BEGINNING = 16
+CORPUS = ("wikipedia-en", "wikinews-en", "gutenberg", "c4-en")
+SHARES = {
+    "wikipedia-en": 0.34,
+    "wikinews-en": 0.12,
+    "gutenberg": 0.04,
+    "c4-en": 0.12,
+    "teacher": 0.2,
+    "chat": 0.18,
+}
+PREFIXES = {"c4-en": 0.6, "wikinews-en": 0.2, "wikipedia-en": 0.2}
+"""Where the beginnings come from that the original model continues."""
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+STOPS = frozenset({END_OF_TEXT, TURN_END})
+
+Work = Annotated[Path, typer.Option(help="Folder for windows, checkpoints and results.")]
+Base = Annotated[Path, typer.Option(help="The base file (GGUF).")]
+Device = Annotated[str, typer.Option(help="cuda or cpu.")]
+
+
+def say(text: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+# ---- prepare ---------------------------------------------------------------------------------------------
+
+
+def encoded(bpe: BpeTokenizer, texts: Iterable[str], batch: int = 2000) -> Iterator[list[int]]:
+    left = iter(texts)
+    while chunk := list(itertools.islice(left, batch)):
+        yield from bpe.encode_many(chunk)
+
+
+def beginnings(bpe: BpeTokenizer, texts: Sequence[str]) -> Tokens:
+    """Return the first tokens of documents and of their long paragraphs, [n, BEGINNING]."""
+    starts = [part[:300] for text in texts for part in text.split("\n") if len(part) >= 200]
+    rows = [ids[:BEGINNING] for ids in encoded(bpe, starts) if len(ids) > BEGINNING]
+    return np.array(rows, np.uint16).reshape(-1, BEGINNING)
+
+
+def prepare_part(part: Path, base: Path, work: Path) -> list[str]:
+    bpe = read_tokenizer(GgufFile(base).metadata)
+    left_out = set((Path(__file__).parent / "left_out.txt").read_text().split())
+    rows = [(str(row["source"]), str(row["text"])) for row in read_rows(part)]
+    name, report = part.name.split(".")[0], []
+    for source in CORPUS:
+        texts = [text for which, text in rows if which == source and document_digest(text) not in left_out]
+        if not texts:
+            continue
+        rng = keyed_generator(SEED, "pack", source, name)
+        write_shard(work / "beginnings", source, name, beginnings(bpe, texts[:1000]))
+        documents = list(encoded(bpe, texts))
+        apart = documents[HELDOUT_EVERY - 1 :: HELDOUT_EVERY]
+        kept = [ids for index, ids in enumerate(documents) if (index + 1) % HELDOUT_EVERY]
+        if apart:
+            write_shard(work / "heldout", source, name, pack(apart, WINDOW, END_OF_TEXT, PADDED_SHARE, rng))
+        windows = pack(kept, WINDOW, END_OF_TEXT, PADDED_SHARE, rng)
+        write_shard(work / "windows", source, name, windows[rng.permutation(len(windows))])
+        report.append(f"{source}/{name}: {len(documents)} documents, {windows.size / 1e6:.2f} M tokens")
+    return report
+
+
+@app.command()
+def prepare(
+    base: Base,
+    corpus: Annotated[Path, typer.Option(help="Folder with text-*.jsonl.xz parts.")],
+    work: Work,
+    processes: Annotated[int, typer.Option()] = min(4, os.cpu_count() or 1),
+) -> None:
+    """Tokenise the corpus parts that are not tokenised yet."""
+    os.environ.setdefault("RAYON_NUM_THREADS", "3")
+    parts = [
+        part
+        for part in sorted(corpus.glob("*.jsonl*"))
+        if not (work / "windows" / CORPUS[0] / f"{part.name.split('.')[0]}.npy").exists()
+    ]
+    with ProcessPoolExecutor(processes) as pool:
+        for report in pool.map(prepare_part, parts, itertools.repeat(base), itertools.repeat(work)):
+            for line in report:
+                say(line)
+
+
+# ---- distil ----------------------------------------------------------------------------------------------
+
+
+def chat_text(instruction: str) -> str:
+    """Return the prompt in the base's chat format, up to the assistant's turn (jinja need not be there)."""
+    turns = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{instruction}<|im_end|>\n"
+    return turns + "<|im_start|>assistant\n"
+
+
+def block_filled(ids: Sequence[int], more: int = 0) -> list[int]:
+    """Close a conversation: its last token is repeated to the end of the block, and for ``more`` blocks."""
+    rest = -len(ids) % BLOCK + more * BLOCK
+    return [*ids, *([TURN_END] * rest)]
+
+
+def chat_windows(conversations: Sequence[Sequence[int]], rng: np.random.Generator) -> Tokens:
+    """Lay conversations one after the other, each from a block's start; none is cut."""
+    rows: list[list[int]] = []
+    now: list[int] = []
+    for ids in conversations:
+        closed = block_filled(ids, int(rng.random() < 0.25))[:WINDOW]
+        if len(now) + len(closed) > WINDOW:
+            rows.append(now)
+            now = []
+        now = now + closed
+    rows.append(now)
+    filled = [row + [TURN_END] * (WINDOW - len(row)) for row in rows if row]
+    return np.array(filled, np.uint16).reshape(-1, WINDOW)
+
+
+def original(base: Path, device: str) -> tuple[Transformer, BpeTokenizer]:
+    model = read_original(base, AdapterSettings().mask_id, "")
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    return model.network.to(device, dtype), model.tokenizer
+
+
+def distil_chat(
+    network: Transformer, bpe: BpeTokenizer, work: Path, seconds: float, batch: int, new: int, began: float
+) -> None:
+    """Sample answers to instructions until the time is up; each round is one shard."""
+    kept_all, n_round = 0, 0
+    while time.monotonic() - began < seconds or not n_round:
+        rng = keyed_generator(SEED, "instructions", n_round)
+        pool = [smol_prompts.instruction(rng) for _ in range(4 * batch)]
+        prompts = bpe.encode_many([chat_text(item.text) for item in pool])
+        order = sorted(range(len(pool)), key=lambda place: len(prompts[place]))
+        conversations, texts = [], []
+        for low in rng.permutation(range(0, len(order), batch)):
+            if conversations and time.monotonic() - began > seconds:
+                break
+            some = order[low : low + batch]
+            heat = float(rng.choice([0.3, 0.6, 0.8]))
+            draws = torch.Generator(network.embedding.weight.device).manual_seed(int(rng.integers(2**62)))
+            answers = continue_rows(
+                network, [prompts[i] for i in some], new, STOPS, temperature=heat, generator=draws
+            )
+            for place, answer in zip(some, answers, strict=True):
+                if not answer or answer[-1] != TURN_END or len(prompts[place]) + len(answer) > WINDOW:
+                    continue
+                text = bpe.decode(answer[:-1])
+                if smol_prompts.worth_keeping(text, pool[place]):
+                    conversations.append([*prompts[place], *answer])
+                    texts.append({"instruction": pool[place].text, "answer": text})
+        mixed = [conversations[i] for i in rng.permutation(len(conversations))]
+        if mixed:
+            write_shard(work / "windows", "chat", f"chat-{n_round}", chat_windows(mixed, rng))
+        kept_all, n_round = kept_all + len(mixed), n_round + 1
+        save_samples(work / "out" / "chat-samples.jsonl", texts[:: max(1, len(texts) // 40)])
+        say(f"chat: {kept_all} answers kept, {time.monotonic() - began:.0f} s")
+
+
+def distil_text(
+    network: Transformer, bpe: BpeTokenizer, work: Path, seconds: float, batch: int, new: int, began: float
+) -> None:
+    """Continue beginnings of documents at temperature 1 until the time is up; each batch is one shard."""
+    sources = {source: sorted((work / "beginnings" / source).glob("*.npy")) for source in PREFIXES}
+    starts = {
+        name: np.concatenate([np.load(path) for path in paths]) for name, paths in sources.items() if paths
+    }
+    starts = {name: rows for name, rows in starts.items() if len(rows)}
+    shares = np.array([PREFIXES[name] for name in starts])
+    n_batch, n_tokens = 0, 0
+    while time.monotonic() - began < seconds or not n_batch:
+        rng = keyed_generator(SEED, "continuations", n_batch)
+        chosen = rng.choice(list(starts), batch, p=shares / shares.sum())
+        prompts = [[int(i) for i in starts[name][rng.integers(len(starts[name]))]] for name in chosen]
+        draws = torch.Generator(network.embedding.weight.device).manual_seed(int(rng.integers(2**62)))
+        found = continue_rows(network, prompts, new, STOPS, temperature=1.0, generator=draws)
+        documents = [
+            [*head, *(tail[:-1] if tail[-1] in STOPS else tail)]
+            for head, tail in zip(prompts, found, strict=True)
+        ]
+        whole = [ids for ids, tail in zip(documents, found, strict=True) if tail[-1] in STOPS]
+        cut = [ids for ids, tail in zip(documents, found, strict=True) if tail[-1] not in STOPS]
+        windows = teacher_windows(whole, cut, rng)
+        write_shard(work / "windows", "teacher", f"teacher-{n_batch}", windows)
+        n_batch, n_tokens = n_batch + 1, n_tokens + windows.size
+        save_samples(
+            work / "out" / "teacher-samples.jsonl", [{"text": bpe.decode(ids)} for ids in documents[:5]]
+        )
+        say(f"teacher: {n_tokens / 1e6:.2f} M tokens, {time.monotonic() - began:.0f} s")
+
+
+def teacher_windows(whole: Sequence[list[int]], cut: Sequence[list[int]], rng: np.random.Generator) -> Tokens:
+    """Lay texts end to end; one that the model did not end itself is not closed by an end of text."""
+    pieces = [[*ids, END_OF_TEXT] for ids in whole] + [list(ids) for ids in cut]
+    joined = list(itertools.chain.from_iterable(pieces[i] for i in rng.permutation(len(pieces))))
+    rows = max(1, len(joined) // WINDOW)
+    joined += [END_OF_TEXT] * (rows * WINDOW - len(joined))
+    return np.array(joined[: rows * WINDOW], np.uint16).reshape(rows, WINDOW)
+
+
+def save_samples(path: Path, rows: Iterable[dict[str, Any]], most: int = 400) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    have = path.read_text().count("\n") if path.exists() else 0
+    with path.open("a", encoding="utf-8") as stream:
+        for row in itertools.islice(rows, max(0, most - have)):
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+@app.command()
+def distil(
+    base: Base,
+    work: Work,
+    chat_seconds: Annotated[float, typer.Option(help="Wall time for answers to instructions.")] = 75,
+    text_seconds: Annotated[float, typer.Option(help="Wall time for continuations.")] = 60,
+    batch: Annotated[int, typer.Option(help="Rows per batch.")] = 2048,
+    new: Annotated[int, typer.Option(help="Most new tokens per row.")] = 240,
+    wait_for: Annotated[str, typer.Option(help="Wait for this source's beginnings.")] = "wikipedia-en",
+    device: Device = "cuda",
+) -> None:
+    """Let the original model write: answers in the chat format, and continuations."""
+    network, bpe = original(base, device)
+    say("distil: original loaded")
+    distil_chat(network, bpe, work, chat_seconds, batch, new, time.monotonic())
+    while not list((work / "beginnings" / wait_for).glob("*.npy")):
+        time.sleep(1)
+    distil_text(network, bpe, work, text_seconds, batch, new, time.monotonic())
+
+
+# ---- train -----------------------------------------------------------------------------------------------
+
+
+def heldout_windows(work: Path, per_source: int = 32) -> Tokens:
+    """Return held-out windows, in turn from all sources."""
+    groups = []
+    for source in CORPUS:
+        files = sorted((work / "heldout" / source).glob("*.npy"))
+        if files:
+            groups.append(np.concatenate([np.load(path) for path in files])[:per_source])
+    rows = [row for turn in itertools.zip_longest(*groups) for row in turn if row is not None]
+    return np.stack(rows) if rows else np.empty((0, WINDOW), np.uint16)
+
+
+def blockwise(base: Path, adapter: AdapterSettings) -> Transformer:
+    file = GgufFile(base)
+    ids = {"block_size": adapter.block_size, "mask_id": adapter.mask_id, "eos_id": TURN_END}
+    return read_network(file, read_shape(file.metadata, "block-causal", **ids))
+
+
+@app.command()
+def train(
+    base: Base,
+    work: Work,
+    minutes: Annotated[float, typer.Option(help="Wall time, compiling included.")] = 0.0,
+    steps: Annotated[int, typer.Option(help="Steps instead of minutes.")] = 0,
+    batch: Annotated[int, typer.Option(help="Windows per step.")] = 64,
+    rank: Annotated[int, typer.Option()] = 64,
+    scale: Annotated[float, typer.Option()] = 2.0,
+    lr: Annotated[float, typer.Option(help="Peak rate of the factors.")] = LowRankRates().factors,
+    norm_lr: Annotated[float, typer.Option()] = LowRankRates().norms,
+    cut_share: Annotated[float, typer.Option(help="Share of blocks cut in two.")] = 0.3,
+    hold: Annotated[float, typer.Option(help="Share of the time before the decay starts.")] = 0.1,
+    log_every: Annotated[int, typer.Option()] = 20,
+    device: Device = "cuda",
+) -> None:
+    """Train the adapter until its time or its steps are up; goes on from a checkpoint if there is one."""
+    if bool(minutes) == bool(steps):
+        raise SystemExit("give either --minutes or --steps")
+    torch.set_float32_matmul_precision("high")
+    adapter = AdapterSettings(rank=rank, scale=scale, block_size=BLOCK)
+    network = blockwise(base, adapter)
+    while not all(list((work / "windows" / source).glob("*.npy")) for source in SHARES):
+        time.sleep(1)
+    trainer = AdapterTrainer(
+        network,
+        adapter,
+        LowRankRates(factors=lr, norms=norm_lr, mask=lr),
+        AdaptSettings(window=WINDOW, seed=SEED, device=device, cut_share=cut_share, log_every=log_every,
+                      validate_every=10 * log_every, refresh_every=50),
+        Schedule(max_minutes=minutes or None, steps=steps or None, hold=hold,
+                 warmup_steps=steps // 10 if steps else 100),
+        WindowMixture(work / "windows", SHARES, batch, SEED),
+        heldout_windows(work),
+        work / "run",
+        work / "out",
+    )  # fmt: skip
+    if (trainer.folder / "checkpoint.pt").exists():
+        trainer.resume()
+        say(f"resumed at step {trainer.step}")
+    say(f"rows per batch {trainer.mixture.rows}")
+    last = trainer.run(lambda line: say(json.dumps(line)))
+    peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else math.nan
+    say(f"trained: way {trainer.way}, step {trainer.step}, {trainer.elapsed_s:.0f} s, peak {peak:.1f} GiB")
+    (work / "out" / "metrics.jsonl").write_text((work / "run" / "metrics.jsonl").read_text())
+    (work / "run" / "done.json").write_text(json.dumps(last))
+
+
+# ---- evaluate --------------------------------------------------------------------------------------------
+
+
+def document_windows(
+    bpe: BpeTokenizer, path: Path, prefix: int, target: int, limit: int
+) -> tuple[torch.Tensor, float]:
+    """Return windows [n, prefix + target] and the mean number of bytes of a target."""
+    length = prefix + target
+    ids = (bpe.encode(text) for text in itertools.islice(read_documents(path), limit))
+    kept = [item[:length] for item in ids if len(item) >= length]
+    return torch.tensor(kept), sum(bpe.byte_count(item[prefix:]) for item in kept) / len(kept)
+
+
+def order_figures(
+    network: Transformer, windows: torch.Tensor, target_bytes: float, batch: int
+) -> dict[str, Any]:
+    """Return nats per token and bits per byte after a prompt of one block, by order."""
+    result = {}
+    for order in ORDERS if network.config.attention != "causal" else ("forced-ar",):
+        values = mean_log_prob(network, windows, BLOCK, order, batch=batch)
+        nats, length = float(values.mean()), windows.shape[1] - BLOCK
+        result[order] = {
+            "n": len(values),
+            "nats_per_token": round(nats, 4),
+            "standard_error": round(float(values.std()) / math.sqrt(len(values)), 4),
+            "bits_per_byte": round(-nats * length / math.log(2) / target_bytes, 4),
+        }
+        say(f"{network.config.attention} {order} {result[order]}")
+    return result
+
+
+@app.command()
+def evaluate(
+    base: Base,
+    work: Work,
+    documents: Annotated[Path, typer.Option(help="Held-out documents (jsonl.gz with 'text').")],
+    limit: Annotated[int, typer.Option(help="Documents to score.")] = 300,
+    batch: Annotated[int, typer.Option()] = 64,
+    device: Device = "cuda",
+) -> None:
+    """Write figures.json: the saved adapter and the original on held-out documents."""
+    torch.set_float32_matmul_precision("high")
+    adapter = load_adapter(work / "out")
+    network = blockwise(base, adapter.settings)
+    check_adapter(adapter, network, work / "out")
+    merge(network, adapter.state, adapter.settings)
+    bpe = read_tokenizer(GgufFile(base).metadata)
+    windows, target_bytes = document_windows(bpe, documents, BLOCK, 128, limit)
+    windows = windows.to(device)
+    target = work / "out" / "figures.json"
+    report: dict[str, Any] = {"documents": len(windows), "target_bytes": round(target_bytes, 2)}
+    report["smol"] = order_figures(network.to(device), windows, target_bytes, batch)
+    target.write_text(json.dumps(report, indent=1) + "\n")
+    published = read_original(base, adapter.settings.mask_id, "").network.to(device)
+    report["original"] = order_figures(published, windows, target_bytes, batch)
+    target.write_text(json.dumps(report, indent=1) + "\n")
+    say(json.dumps(report))
+
+
+@app.command()
+def answers(
+    base: Base,
+    prompts: Annotated[Path, typer.Option(help="JSONL with a field 'prompt' (and any others, kept).")],
+    out: Annotated[Path, typer.Option(help="JSONL to write, each row with 'response'.")],
+    new: Annotated[int, typer.Option(help="Most new tokens.")] = 512,
+    batch: Annotated[int, typer.Option()] = 256,
+    device: Device = "cuda",
+) -> None:
+    """Write the original's greedy answers in the chat format."""
+    network, bpe = original(base, device)
+    rows = [json.loads(line) for line in prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
+    ids = bpe.encode_many([chat_text(str(row["prompt"])) for row in rows])
+    order = sorted(range(len(rows)), key=lambda place: len(ids[place]))
+    for low in range(0, len(order), batch):
+        some = order[low : low + batch]
+        for place, found in zip(
+            some, continue_rows(network, [ids[i] for i in some], new, STOPS), strict=True
+        ):
+            rows[place]["ended"] = bool(found) and found[-1] in STOPS
+            rows[place]["response"] = bpe.decode([item for item in found if item not in STOPS])
+        say(f"answers: {low + len(some)} of {len(rows)}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except OrderLensError as error:
+        raise SystemExit(str(error)) from None

@@ -1,0 +1,262 @@
+"""The training loop of an adapter: windows in, adapter files, a metrics log and resumable checkpoints out.
+
+On CUDA the passes run in bfloat16, compiled layer by layer with FlexAttention; what cannot be compiled or
+does not fit in memory is replaced by a plainer way before the first step counts. On the CPU they run in
+float32 with plain attention. Knows nothing of text or tokenizers.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orderlens.errors import ModelOutputError, one_line
+from orderlens.models.smol.adapter import AdapterSettings, save_adapter
+from orderlens.models.transformer import Transformer
+from orderlens.training.attention import Execution
+from orderlens.training.checkpoint import load_checkpoint, save_checkpoint
+from orderlens.training.data import BatchReader, WindowMixture
+from orderlens.training.lowrank import LowRank, LowRankRates, MaskedStreams
+from orderlens.training.masking import MaskPair, sample_cut_masks, step_generator
+from orderlens.training.packing import Tokens
+from orderlens.training.schedule import Schedule
+
+CHECKPOINT, METRICS = "checkpoint.pt", "metrics.jsonl"
+RATIO_BINS = 8
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptSettings:
+    """How the run is carried out.
+
+    Attributes:
+        window: tokens per window.
+        seed: keys the factors and the masks (the data have their own seed).
+        device: ``cpu`` or ``cuda``.
+        cut_share: share of blocks that are cut in two instead of hidden at random (see ``masking``).
+        log_every: steps between two lines of the log; the host waits for the device only here.
+        validate_every: steps between two held-out losses (0: never).
+        save_seconds: wall time between two saved adapters; one is always saved at the end.
+        refresh_every: steps between two looks for new shards (0: never).
+    """
+
+    window: int = 512
+    seed: int = 0
+    device: str = "cpu"
+    cut_share: float = 0.3
+    log_every: int = 20
+    validate_every: int = 200
+    save_seconds: float = 60.0
+    refresh_every: int = 0
+
+
+class RatioLosses:
+    """Sums of token losses by the share of their block that is hidden, kept on the device."""
+
+    def __init__(self, block_size: int, device: torch.device) -> None:
+        self._block = block_size
+        self._sums = torch.zeros(RATIO_BINS, device=device)
+        self._counts = torch.zeros(RATIO_BINS, device=device)
+
+    def add(self, losses_R: Tensor, first_BT: Tensor) -> None:
+        """Add one batch of losses."""
+        blocks = first_BT.view(-1, self._block)
+        size = blocks.sum(1, keepdim=True)
+        hidden_R = torch.where(blocks, size, self._block - size).flatten()
+        place = ((hidden_R - 1) * RATIO_BINS // self._block).long()
+        self._sums.index_add_(0, place, losses_R.detach().float())
+        self._counts.index_add_(0, place, torch.ones_like(losses_R, dtype=torch.float32))
+
+    def take(self) -> dict[str, float]:
+        """Return the means since the last call, by upper end of the bin's hidden share."""
+        means = (self._sums / self._counts).tolist()
+        self._sums.zero_()
+        self._counts.zero_()
+        return {f"{(place + 1) / RATIO_BINS:g}": round(value, 4) for place, value in enumerate(means)}
+
+
+class AdapterTrainer:
+    """One run in one folder; the adapter itself is saved to ``out``."""
+
+    def __init__(
+        self,
+        base: Transformer,
+        adapter: AdapterSettings,
+        rates: LowRankRates,
+        settings: AdaptSettings,
+        schedule: Schedule,
+        mixture: WindowMixture,
+        heldout: Tokens,
+        folder: Path,
+        out: Path,
+    ) -> None:
+        self.settings, self.schedule, self.mixture, self.heldout = settings, schedule, mixture, heldout
+        self.adapter, self.folder, self.out = adapter, folder, out
+        self.step, self.elapsed_s, self._started, self._pieces = 0, 0.0, 0.0, 1
+        self.device = torch.device(settings.device)
+        self._base, self._rates = base, rates
+        folder.mkdir(parents=True, exist_ok=True)
+        cuda = self.device.type == "cuda"
+        self.way = "compiled" if cuda else "plain"
+        self._build("flex" if cuda else "dense", compiled=cuda)
+
+    def _build(self, execution: Execution, *, compiled: bool) -> None:
+        dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        working = copy.deepcopy(self._base).to(self.device, dtype)
+        self._loss = MaskedStreams(working, self.settings.window, self.device, execution).to(self.device)
+        if compiled:
+            self._loss.compile_parts()
+        self._lowrank = LowRank(self._base, self._loss, self.adapter, self._rates, self.settings.seed)
+        self._lowrank.push()
+        self._ratios = RatioLosses(self.adapter.block_size, self.device)
+
+    def prepare(self) -> None:
+        """Run one batch forward and back, and fall back to a way that works before training begins."""
+        windows = self.mixture.batch(0)
+        while True:
+            try:
+                self._gradients(windows, (-2, 0))
+                self._lowrank.drop_gradients()
+                self._ratios.take()
+                return
+            except torch.cuda.OutOfMemoryError:
+                if self._pieces >= len(windows):
+                    raise
+                self._pieces *= 2
+            except Exception as error:  # the compiler raises many kinds; the plain way needs none of it
+                if self.way != "compiled":
+                    raise
+                self.way = f"plain ({one_line(error)[:200]})"
+                torch._dynamo.reset()
+                self._build("dense", compiled=False)
+            self._lowrank.drop_gradients()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _gradients(self, windows: Tokens, mask_key: tuple[int, int]) -> Tensor:
+        """Add the gradients of one batch, in as many pieces as memory asks for; return its loss."""
+        masks = self._masks(len(windows), mask_key)
+        total = torch.zeros((), device=self.device)
+        size = -(-len(windows) // self._pieces)
+        for low in range(0, len(windows), size):
+            part = slice(low, low + size)
+            losses_R = self._loss(self._tokens(windows[part]), masks.first[part])
+            loss = (losses_R * masks.weight[part].flatten()).sum()
+            loss.backward()
+            self._ratios.add(losses_R, masks.first[part])
+            total += loss.detach()
+        return total
+
+    def _masks(self, batch: int, key: tuple[int, int]) -> MaskPair:
+        generator = step_generator(*key, self.device)
+        block, share = self.adapter.block_size, self.settings.cut_share
+        return sample_cut_masks(batch, self.settings.window, block, share, generator)
+
+    def _tokens(self, windows: Tokens) -> Tensor:
+        host = torch.from_numpy(windows.astype("int64"))
+        if self.device.type == "cuda":
+            host = host.pin_memory()
+        return host.to(self.device, non_blocking=True)
+
+    def run(self, report: Report | None = None) -> dict[str, Any]:
+        """Train until the budget is spent; returns the last metrics."""
+        self._started = time.monotonic() - self.elapsed_s
+        self.prepare()
+        reader = BatchReader(self.mixture, self.step, self.settings.refresh_every)
+        try:
+            last = self._steps(reader, report)
+        finally:
+            reader.close()
+        self.save()
+        return last
+
+    def _steps(self, reader: BatchReader, report: Report | None) -> dict[str, Any]:
+        saved, last = time.monotonic(), {}
+        for windows in reader:
+            self.elapsed_s = time.monotonic() - self._started
+            if self.schedule.progress(self.step, self.elapsed_s) >= 1:
+                break
+            factor = self.schedule.factor(self.step, self.elapsed_s)
+            loss = self._gradients(windows, (self.settings.seed, self.step))
+            norm = self._lowrank.step(factor)
+            self.step += 1
+            if self.step % self.settings.log_every == 0 or self.step == self.schedule.steps:
+                last = self._log(loss, norm, factor, report)
+            if time.monotonic() - saved > self.settings.save_seconds:
+                self.save()
+                saved = time.monotonic()
+        return last
+
+    def _log(self, loss: Tensor, norm: Tensor, factor: float, report: Report | None) -> dict[str, Any]:
+        value = float(loss)
+        if not math.isfinite(value):
+            raise ModelOutputError(f"the loss is {value} at step {self.step}; lower the learning rate")
+        self.elapsed_s = time.monotonic() - self._started
+        line: dict[str, Any] = {
+            "step": self.step,
+            "loss": round(value, 5),
+            "by_hidden_share": self._ratios.take(),
+            "grad_norm": round(float(norm), 4),
+            "lr_factor": round(factor, 5),
+            "tokens": self.step * sum(self.mixture.rows.values()) * self.settings.window,
+            "elapsed_s": round(self.elapsed_s, 2),
+            "phases": len(self.mixture.phases),
+        }
+        if self.settings.validate_every and self.step % self.settings.validate_every == 0:
+            line["heldout_loss"] = round(self.heldout_loss(), 5)
+            self._ratios.take()
+        with (self.folder / METRICS).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+        if report:
+            report(line)
+        return line
+
+    def heldout_loss(self) -> float:
+        """Return the any-order loss on held-out windows under fixed masks without cuts (NaN without windows).
+
+        The batch has the training batch's shape, filled up by repeating windows, and gradients stay enabled,
+        so that the compiled training pass is used as it is.
+        """
+        size = -(-sum(self.mixture.rows.values()) // self._pieces)
+        if not len(self.heldout):
+            return math.nan
+        windows = self.heldout[[index % len(self.heldout) for index in range(size)]]
+        generator = step_generator(-1, 0, self.device)
+        masks = sample_cut_masks(size, self.settings.window, self.adapter.block_size, 0.0, generator)
+        losses_R = self._loss(self._tokens(windows), masks.first)
+        return float((losses_R.detach() * masks.weight.flatten()).sum())
+
+    def save(self) -> None:
+        """Save the adapter and the run's whole state."""
+        notes = {
+            "step": self.step,
+            "seconds": round(self.elapsed_s, 1),
+            "tokens": self.step * sum(self.mixture.rows.values()) * self.settings.window,
+            "way": self.way,
+            "settings": asdict(self.settings),
+            "rates": asdict(self._rates),
+            "rows": self.mixture.rows,
+        }
+        save_adapter(self.out, self._lowrank.state(), self.adapter, notes)
+        state = {"adapter": asdict(self.adapter), "phases": self.mixture.state(), "step": self.step}
+        save_checkpoint(
+            self.folder / CHECKPOINT,
+            {**state, "elapsed_s": self.elapsed_s, "lowrank": self._lowrank.checkpoint()},
+        )
+
+    def resume(self) -> None:
+        """Continue from the folder's checkpoint."""
+        state = load_checkpoint(self.folder / CHECKPOINT, self.device)
+        self._lowrank.restore(state["lowrank"])
+        self.mixture.restore(state["phases"])
+        self.step, self.elapsed_s = state["step"], state["elapsed_s"]
