@@ -5,17 +5,20 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+import torch
+
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.block_transformer import TransformerModel
 from orderlens.models.bundled import LoadedModel
 from orderlens.models.chat import ChatTemplate
 from orderlens.models.loading import LoadOptions
-from orderlens.models.small import pick_device, pick_dtype
+from orderlens.models.small import DTYPES
 from orderlens.models.smol.adapter import SETTINGS, check_adapter, load_adapter, merge
 from orderlens.models.smol.base import SHA256, check_base, require_base
 from orderlens.models.smol.gguf import GgufFile
 from orderlens.models.smol.llama import CONTROL, read_network, read_shape, read_tokenizer
 from orderlens.models.tiny_ar import CausalEvaluator
+from orderlens.models.torch.device import dtype_name, pick_device, pick_dtype
 
 END_OF_TEXT, TURN_END = 0, 2
 """What closes a document and what closes a turn: both end a text."""
@@ -41,7 +44,7 @@ def load_smol(argument: str, options: LoadOptions) -> TransformerModel:
 
 def build(base: Path, adapter: Path, base_digest: str, options: LoadOptions) -> TransformerModel:
     """Return the order-agnostic model of a base file and an adapter folder."""
-    dtype = pick_dtype(options.dtype)
+    dtype = pick_dtype(options.dtype, torch.float32, DTYPES)
     file, found = GgufFile(base), load_adapter(adapter)
     settings = found.settings
     config = read_shape(
@@ -55,12 +58,11 @@ def build(base: Path, adapter: Path, base_digest: str, options: LoadOptions) -> 
     check_adapter(found, network, adapter)
     merge(network, found.state, settings)
     digest = f"{base_digest[:16]}-{found.digest}"
-    name = str(dtype).removeprefix("torch.")
     return TransformerModel(
         network.to(device=pick_device(options.device), dtype=dtype),
         read_tokenizer(file.metadata),
         name="smol",
-        digest=digest if name == "float32" else f"{digest}-{name}",
+        digest=digest if dtype == torch.float32 else f"{digest}-{dtype_name(dtype)}",
         special_ids=control_ids(file) - {END_OF_TEXT, TURN_END, settings.mask_id},
         eos_ids=frozenset({END_OF_TEXT, TURN_END}),
         chat=ChatTemplate(file.metadata["tokenizer.chat_template"], {}),
