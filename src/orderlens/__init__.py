@@ -9,7 +9,7 @@ from orderlens._version import __version__
 
 if TYPE_CHECKING:
     from orderlens import analysis, metrics, tasks, theory
-    from orderlens.api import generate, score
+    from orderlens.api import evaluate, generate, replicate, score
     from orderlens.datafiles import load_samples
     from orderlens.models.loading import load_model
     from orderlens.orders import parse_order
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 _ATTRIBUTES = {
     "Run": "orderlens.store.reader",
     "Sample": "orderlens.samples",
+    "evaluate": "orderlens.api",
     "generate": "orderlens.api",
     "load_model": "orderlens.models.loading",
     "load_samples": "orderlens.datafiles",
     "open_run": "orderlens.store.reader",
     "parse_order": "orderlens.orders",
+    "replicate": "orderlens.api",
     "score": "orderlens.api",
 }
 _MODULES = ("analysis", "metrics", "tasks", "theory")
@@ -33,12 +35,14 @@ __all__ = [
     "Sample",
     "__version__",
     "analysis",
+    "evaluate",
     "generate",
     "load_model",
     "load_samples",
     "metrics",
     "open_run",
     "parse_order",
+    "replicate",
     "score",
     "tasks",
     "theory",

@@ -19,11 +19,12 @@ from orderlens import api
 from orderlens.decode.generate import MAX_NEW_TOKENS
 from orderlens.errors import MissingPackageError, UserInputError
 from orderlens.models import abilities
-from orderlens.models.loading import load_model
 from orderlens.orders import OracleOrder, parse_orders
 from orderlens.samples import Sample
 from orderlens.store.reader import Run
 from orderlens.tasks.protocol import cut_at_stop
+from orderlens.work.options import Options, check_anchor
+from orderlens.work.units import DEFAULT_BATCH
 
 try:
     from lm_eval.api.model import LM
@@ -72,14 +73,13 @@ class OrderLensLM(LM):  # type: ignore[misc]
         self.order = parse_orders(order)
         if len(self.order) != 1 or isinstance(self.order[0], OracleOrder):
             raise UserInputError(f"order '{order}' must be one order that needs no target")
-        self.model = api.prepare_model(
-            load_model(pretrained or model, device=device, dtype=dtype), block_size
-        )
-        self.anchor = api.check_anchor(anchor or self.model.anchor)
+        options = Options(device, dtype, block_size, None if anchor is None else check_anchor(anchor))
+        self.model = options.load(pretrained or model)
+        self.anchor = options.anchor_of(self.model)
         self.seed = int(seed)
         self.traces = None if traces is None else Path(traces)
         size = str(batch_size)  # lm-eval also passes None and "auto"
-        self._batch = int(size) if size.isdecimal() else api.DEFAULT_BATCH
+        self._batch = int(size) if size.isdecimal() else DEFAULT_BATCH
 
     @property
     def batch_size(self) -> int:

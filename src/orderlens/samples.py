@@ -74,7 +74,7 @@ def _encode(model: Model, sample: Sample, need_target: bool) -> EncodedSample:
 
 
 def _token_ids(model: Model, sample_id: str, part: str, value: TextOrTokens) -> IntArray:
-    ids = np.asarray(model.tokenizer.encode(value) if isinstance(value, str) else list(value), dtype=np.int64)
+    ids = _whole_numbers(model.tokenizer.encode(value) if isinstance(value, str) else value, sample_id, part)
     wrong = ids[(ids < 0) | (ids >= model.vocab_size) | (ids == model.mask_id)]
     if len(wrong):
         what = (
@@ -84,3 +84,17 @@ def _token_ids(model: Model, sample_id: str, part: str, value: TextOrTokens) -> 
         )
         raise UserInputError(f"sample '{sample_id}': {part} token id {wrong[0]} is {what}")
     return ids
+
+
+def _whole_numbers(value: Sequence[int], sample_id: str, part: str) -> IntArray:
+    """Return token ids as an array; numbers that would have to be rounded are refused."""
+    try:
+        found = np.asarray(list(value) if not isinstance(value, np.ndarray) else value)
+    except (TypeError, ValueError):
+        found = np.empty((0, 0))
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        wrong = next((item for item in found.flat if not isinstance(item, int | np.integer)), value)
+        raise UserInputError(
+            f"sample '{sample_id}': {part} must be text or a list of whole token ids, not {wrong!r:.60}"
+        )
+    return found.astype(np.int64)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import orderlens as ol
-from orderlens.evaluation import accuracies, evaluate, regrade, ungraded
+from orderlens.api import evaluate
+from orderlens.evaluation import accuracies, regrade, ungraded
 
 ABSENT = (
     "duckdb polars pydantic typer rich lm_eval nltk langdetect datasets transformers statsmodels matplotlib"
@@ -51,7 +52,8 @@ def decode_bare(model: str, out: Path, sources: dict[str, str]) -> list[dict[str
     """Evaluate in a process where everything but the model's own packages is missing."""
     code = f"""
 import json
-from orderlens.evaluation import accuracies, evaluate
+from orderlens.api import evaluate
+from orderlens.evaluation import accuracies
 run = evaluate(
     {model!r}, "arith,hellaswag,ifeval", {ORDERS!r}, sources={sources!r}, out={str(out)!r}, **{SETTINGS!r}
 )

@@ -10,10 +10,10 @@ import pytest
 
 import orderlens as ol
 from orderlens import tasks
+from orderlens.engines import local
 from orderlens.errors import DataFileError, RunError, UnknownNameError, UserInputError
-from orderlens.evaluation import accuracies, evaluate, latest_verdicts, regrade
+from orderlens.evaluation import accuracies, latest_verdicts, regrade
 from orderlens.evaluation.endings import score_endings
-from orderlens.evaluation.evaluate import _Worker
 from orderlens.evaluation.plan import full_prompt, response_length
 from orderlens.evaluation.verdicts import response_of
 from orderlens.models.hmm import HiddenMarkovModel
@@ -24,7 +24,7 @@ ORDERS = "forced-ar,random:1"
 
 def small(out: Path | None = None, **more: Any) -> ol.Run:
     wanted = {"limit": 3, "max_new_tokens": 20, "batch_size": 2, "block_size": 8, "out": out} | more
-    return evaluate("hmm", wanted.pop("tasks", "arith,choice"), wanted.pop("orders", ORDERS), **wanted)
+    return ol.evaluate("hmm", wanted.pop("tasks", "arith,choice"), wanted.pop("orders", ORDERS), **wanted)
 
 
 def rows(run: ol.Run, table: str) -> list[dict[str, Any]]:
@@ -62,15 +62,15 @@ def test_traces_are_those_of_generate() -> None:
 
 def test_an_interrupted_run_resumes_to_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = small(tmp_path / "whole")
-    work, calls = _Worker.work, []
+    work, calls = local.compute, []
 
-    def dies(self: _Worker, unit: Any) -> dict[str, pa.Table]:
+    def dies(spec: Any, unit: Any, *more: Any) -> dict[str, pa.Table]:
         calls.append(unit)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return work(self, unit)
+        return work(spec, unit, *more)
 
-    monkeypatch.setattr(_Worker, "work", dies)
+    monkeypatch.setattr(local, "compute", dies)
     with pytest.raises(KeyboardInterrupt):
         small(tmp_path / "cut")
     assert 0 < len(rows(ol.open_run(tmp_path / "cut"), "verdicts")) < 12
@@ -141,13 +141,13 @@ def test_items_that_cannot_fit_are_named(scenes: Path) -> None:
     lengths = {row: len(doc["prompt"]) for row, doc in tasks.get_task("arith").load(limit=6).items()}
     longest = max(lengths, key=lengths.__getitem__)
     model.max_positions = lengths[longest] + 8  # type: ignore[misc]
-    run = evaluate(model, "arith", "forced-ar", limit=6, max_new_tokens=16)
+    run = ol.evaluate(model, "arith", "forced-ar", limit=6, max_new_tokens=16)
     skipped = run.spec["data"]["tasks"]["arith"]["skipped_too_long"]
     assert longest in skipped
     assert {row["sample_id"] for row in rows(run, "verdicts")} == set(lengths) - set(skipped)
     model.max_positions = 16  # type: ignore[misc]
     with pytest.raises(UserInputError, match="leaves room"):
-        evaluate(model, "arith", "forced-ar", limit=2, max_new_tokens=16)
+        ol.evaluate(model, "arith", "forced-ar", limit=2, max_new_tokens=16)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from orderlens.analysis import Options, Resampling, Study, simulate_study
+from orderlens.api import evaluate
 from orderlens.cli.main import main
 from orderlens.errors import RunError, UndefinedFigureError
-from orderlens.evaluation import evaluate
 from orderlens.evaluation.results import DownstreamResults, read, study_of, write_results
 from orderlens.figures import accuracy_bins, accuracy_var, predictors, var_effect
 from orderlens.figures.catalogue import DOWNSTREAM, recipe

@@ -69,14 +69,14 @@ def evaluate(
         return
     if not tasks.strip():
         raise UserInputError("--tasks is missing; name tasks separated by commas, see 'orderlens tasks'")
+    from orderlens import api
     from orderlens.cli.inputs import parse_anchor
-    from orderlens.evaluation import evaluate as run_tasks
 
     with (
         keeping(lambda: kept_in(out)),
         progress_bar("evaluating (tokens)", None, quiet=json, shorter="--limit, --max-new-tokens") as bar,
     ):
-        run = run_tasks(
+        run = api.evaluate(
             model,
             tasks,
             orders,

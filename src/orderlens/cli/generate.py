@@ -146,14 +146,11 @@ def _decode(request: DecodeRequest, *, as_json: bool) -> None:
     from orderlens.cli.inputs import load_inputs, parse_anchor
     from orderlens.cli.summary import show_summary
     from orderlens.datafiles import SplitRule
-    from orderlens.decode.generate import GenerationSettings
-    from orderlens.orders import parse_orders
     from orderlens.rowfiles import check_split
+    from orderlens.work.job import check_generation, deployable
 
-    chosen = parse_orders(request.orders)
-    api.refuse_oracles(chosen)
-    for value in request.temperatures:
-        GenerationSettings(request.max_new_tokens, value)  # refuses bad numbers before the model is loaded
+    chosen = deployable(request.orders)
+    check_generation(request.max_new_tokens, request.temperatures)  # before the model is loaded
     where = parse_anchor(request.anchor)
     rule = SplitRule(request.prefix_tokens, 0, request.allow_short, check_split(request.split))
     inputs = load_inputs(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orderlens.api import check_anchor
 from orderlens.datafiles import LoadedData, SplitRule, load_data
 from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
+from orderlens.work.options import check_anchor
 
 
 @dataclass(frozen=True, slots=True)

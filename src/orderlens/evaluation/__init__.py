@@ -1,7 +1,6 @@
-"""Downstream evaluation: tasks in, traces and verdicts out, in one run."""
+"""Downstream evaluation: tasks in, traces and verdicts out, in one run (``orderlens.api.evaluate``)."""
 
-from orderlens.evaluation.evaluate import evaluate
 from orderlens.evaluation.regrade import regrade
 from orderlens.evaluation.summary import accuracies, latest_verdicts, ungraded
 
-__all__ = ["accuracies", "evaluate", "latest_verdicts", "regrade", "ungraded"]
+__all__ = ["accuracies", "latest_verdicts", "regrade", "ungraded"]

@@ -1,6 +1,6 @@
-"""Log-probabilities of HellaSwag's endings after a response, scored left to right by the model itself.
+"""Log-probabilities of a task's choices after a response, scored left to right by the model itself.
 
-Knows models and texts; which ending counts as chosen is the task's business.
+Knows models and texts; which choice counts as taken is the task's business.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from orderlens.decode.score import score_batch
 from orderlens.models.protocol import Anchor, Model
-from orderlens.orders import parse_orders
 from orderlens.samples import EncodedSample
+from orderlens.work.execute import score_left_to_right
 
 TokenLogProbs = list[list[float]]
 """Per ending, the log-probability of each of its tokens (nats)."""
@@ -48,7 +47,5 @@ def _score(model: Model, samples: Sequence[EncodedSample], anchor: Anchor) -> li
     filled = [sample for sample in samples if len(sample.target)]
     if not filled:
         return [[] for _ in samples]
-    columns = score_batch(model, filled, parse_orders("forced-ar"), anchor)
-    owner, logq = np.asarray(columns["sample"]), np.asarray(columns["logq"], np.float64)
-    scored = iter([logq[owner == index].tolist() for index in range(len(filled))])
+    scored = iter(score_left_to_right(model, filled, anchor))
     return [next(scored) if len(sample.target) else [] for sample in samples]

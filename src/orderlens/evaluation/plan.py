@@ -19,11 +19,7 @@ from orderlens.models.abilities import chat_template
 from orderlens.models.protocol import Model
 from orderlens.samples import EncodedSample, Sample, encode_samples
 from orderlens.tasks import get_task
-from orderlens.tasks.hellaswag import NORMALISATIONS
-from orderlens.tasks.protocol import Document, Task, pick_grader
-
-LIKELIHOOD = tuple(f"likelihood-{kind}" for kind in NORMALISATIONS)
-"""Graders of HellaSwag that need the model: endings are scored after the response."""
+from orderlens.tasks.protocol import Document, Task, choose_grader
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ def plan_tasks(
         raise UserInputError(f"limit {limit} must be at least 1")
     where = _by_task(sources or {}, tasks, "source")
     rules = _by_task(graders or {}, tasks, "grader")
-    chosen = [check_grader(task, rules.get(task.name)) for task in tasks]
+    chosen = [choose_grader(task, rules.get(task.name)) for task in tasks]
     return [
         TaskPlan(task, rule, _source_name(task, where.get(task.name)), task.load(where.get(task.name), limit))
         for task, rule in zip(tasks, chosen, strict=True)
@@ -115,15 +111,6 @@ def named_tasks(names: str | Sequence[str]) -> list[Task]:
 def response_length(names: str | Sequence[str]) -> int:
     """Return the response length of tasks decoded in one run: the longest that one of them asks for."""
     return max(task.max_new_tokens for task in named_tasks(names))
-
-
-def check_grader(task: Task, name: str | None) -> str:
-    """Return the grader to use; HellaSwag's default is the paper's, which needs the model."""
-    if task.name == "hellaswag" and (name is None or name in LIKELIHOOD):
-        return name or LIKELIHOOD[0]
-    if name is not None:
-        pick_grader(task, name)
-    return name or next(iter(task.graders))
 
 
 def plan_items(

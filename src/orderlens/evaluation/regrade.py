@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.errors import RunError, UserInputError
-from orderlens.evaluation.plan import check_grader
 from orderlens.evaluation.summary import latest_verdicts
 from orderlens.evaluation.verdicts import grade_output, verdict_row, verdict_table
 from orderlens.store.reader import Run, open_run
 from orderlens.store.schema import TRACE_KEY
 from orderlens.store.writer import open_writer
 from orderlens.tasks import get_task
+from orderlens.tasks.protocol import choose_grader
 
 Key = tuple[Any, ...]
 
@@ -61,7 +61,7 @@ def _rules(run: Run, graders: Mapping[str, str]) -> dict[str, str]:
     if unknown := set(wanted) - set(tasks):
         raise UserInputError(f"the run has no task '{min(unknown)}' (it has {', '.join(tasks)})")
     return {
-        name: check_grader(get_task(name), wanted.get(name, record["grader"]))
+        name: choose_grader(get_task(name), wanted.get(name, record["grader"]))
         for name, record in tasks.items()
     }
 

@@ -9,8 +9,15 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.store.schema import TRACE_KEY, table_schema
-from orderlens.tasks.hellaswag import NORMALISATIONS, Normalisation, endings, grade_by_likelihood
-from orderlens.tasks.protocol import Document, Task, cut_at_stop, pick_grader
+from orderlens.tasks.protocol import (
+    Document,
+    LikelihoodRule,
+    Task,
+    TokenLogProbs,
+    cut_at_stop,
+    likelihood_rules,
+    pick_grader,
+)
 from orderlens.tasks.verdict import Verdict
 
 Row = Mapping[str, Any]
@@ -22,14 +29,13 @@ def response_of(task: Task, output: Row) -> str:
 
 
 def grade_output(
-    task: Task, doc: Document, grader: str, output: Row, scores: Sequence[Sequence[float]] | None
+    task: Task, doc: Document, grader: str, output: Row, scores: TokenLogProbs | None
 ) -> Verdict:
-    """Grade one output; ``scores`` are the endings' token log-probabilities where the rule needs them."""
-    response = response_of(task, output)
-    if not grader.startswith("likelihood-"):
-        return pick_grader(task, grader)(doc, response)
-    found = scores if scores is not None else [[math.nan] for _ in endings(doc)]
-    return grade_by_likelihood(doc, "", response, lambda _text, _endings: found, _kind(grader))
+    """Grade one output; ``scores`` are the choices' token log-probabilities where the rule needs them."""
+    rule = likelihood_rules(task).get(grader)
+    if rule is None:
+        return pick_grader(task, grader)(doc, response_of(task, output))
+    return rule.grade(doc, scores if scores is not None else [[math.nan] for _ in rule.choices(doc)])
 
 
 def verdict_row(output: Row, verdict: Verdict, generation: int) -> dict[str, Any]:
@@ -56,19 +62,17 @@ def verdict_table(rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=schema)
 
 
-def ending_rows(output: Row, doc: Document, scores: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+def ending_rows(
+    output: Row, doc: Document, rule: LikelihoodRule, scores: TokenLogProbs
+) -> list[dict[str, Any]]:
     """Return the rows of table ``endings`` for one output."""
     key = {name: output[name] for name in TRACE_KEY}
     return [
         key | {"ending": place, "n_bytes": len(text.encode()), "token_logprobs": list(values)}
-        for place, (text, values) in enumerate(zip(endings(doc), scores, strict=True))
+        for place, (text, values) in enumerate(zip(rule.choices(doc), scores, strict=True))
     ]
 
 
 def storable(text: str | None) -> str | None:
     """Return ``text`` without lone surrogates, which no UTF-8 file can hold."""
     return None if text is None else text.encode("utf-8", "replace").decode()
-
-
-def _kind(grader: str) -> Normalisation:
-    return next(kind for kind in NORMALISATIONS if grader == f"likelihood-{kind}")

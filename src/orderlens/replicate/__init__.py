@@ -1,6 +1,25 @@
 """The paper's C4 experiments end to end: scoring, generation, sweep, tables, figures and verdicts."""
 
+import sys
+from types import ModuleType
+from typing import Any
+
 from orderlens.replicate.plan import PRESETS, Plan, make_plan
 from orderlens.replicate.run import Outcome, replicate
 
 __all__ = ["PRESETS", "Outcome", "Plan", "make_plan", "replicate"]
+
+
+class _Callable(ModuleType):
+    """A package that is the front door's function ``orderlens.replicate`` as well.
+
+    Python puts an imported subpackage in the place of whatever has its name in the parent.
+    """
+
+    def __call__(self, *args: Any, **options: Any) -> Outcome:
+        from orderlens.api import replicate as front_door
+
+        return front_door(*args, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from orderlens.api import ProgressSink
+from orderlens.work.options import ProgressSink
 
 LEAST = 6
 """Texts below which no verdict can be reached: never fewer, however slow the machine."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orderlens import api
 from orderlens.datafiles import SplitRule, describe, load_data
 from orderlens.errors import RunError, UnknownNameError
 from orderlens.models.abilities import SuggestsBatch, device_type
@@ -24,6 +23,7 @@ from orderlens.replicate.external import read_scores
 from orderlens.replicate.pace import LEAST, Pace, Show
 from orderlens.replicate.plan import Plan, Stored, device_batch, kept_plan, read_plan, save_plan
 from orderlens.replicate.stages import MODEL_STAGES, Bench, is_done, score_from_outside
+from orderlens.work.options import with_block_size
 
 if TYPE_CHECKING:
     from orderlens.replicate.results import Results
@@ -192,7 +192,7 @@ def check_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[s
 
 
 def _open_bench(stored: Stored | None, plan: Plan, model: Model, folder: Path, show: Show) -> Bench:
-    loaded = api.prepare_model(model, plan.block_size)
+    loaded = with_block_size(model, plan.block_size)
     chosen = stored.plan if stored else plan
     if not chosen.batch_size and not isinstance(loaded, SuggestsBatch):
         chosen = replace(chosen, batch_size=device_batch(device_type(loaded)))

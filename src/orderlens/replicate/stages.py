@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from orderlens import api
 from orderlens.datafiles import LoadedData
-from orderlens.decode.score import score_batch
+from orderlens.engines.local import run_job
 from orderlens.errors import RunError
-from orderlens.measure import circulation_table, noise_table
 from orderlens.models.protocol import Model
 from orderlens.orders import parse_orders
 from orderlens.replicate.external import count_texts, external_folder, find_evaluator, score_texts
@@ -27,6 +26,9 @@ from orderlens.store.reader import open_run
 from orderlens.store.records import SPEC
 from orderlens.store.writer import execute, open_writer
 from orderlens.tasks.bundled import items
+from orderlens.work.job import Job
+from orderlens.work.spec import RunSpec, describe_data, describe_model, samples_digest
+from orderlens.work.units import cut_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Bench:
     def data_digest(self) -> str:
         """Return the digest of the encoded texts that every run's spec holds."""
         encoded = encode_samples(self.model, self.samples, need_target=True)
-        return str(api.base_spec("", self.model, [], encoded, None)["data"]["digest"])
+        return samples_digest(encoded)
 
     def options(self) -> dict[str, Any]:
         """Arguments that ``score`` and ``generate`` share."""
@@ -135,33 +137,18 @@ def _measure(bench: Bench) -> None:
     plan = bench.plan
     orders = parse_orders(plan.measured_orders)
     samples = encode_samples(bench.model, bench.samples[: plan.measured_sequences], need_target=True)
-    spec = api.base_spec("measure", bench.model, orders, samples, bench.data_record()) | {
-        "circulation_pairs": plan.circulation_pairs,
-        "batch_size": plan.batch_size,
-    }
-
-    def work(unit: api.Unit) -> dict[str, pa.Table]:
-        columns = score_batch(bench.model, unit.samples, orders)
-        tables = {
-            "circulation": circulation_table(
-                bench.model, unit.samples, orders, columns, plan.circulation_pairs
-            ),
-            "noise": noise_table(bench.model, unit.samples, orders, columns),
-        }
-        if bar is not None:
-            bar(sum(len(sample.target) for sample in unit.samples))
-        return tables
-
+    spec = RunSpec(
+        "measure",
+        describe_model(bench.model),
+        bench.model.block_size,
+        tuple(order.spec for order in orders),
+        describe_data(samples, bench.data_record()),
+        circulation_pairs=plan.circulation_pairs,
+        batch_size=plan.batch_size,
+    )
+    size = min(plan.batch_size or MEASURED_AT_ONCE, MEASURED_AT_ONCE)
     with bench.show("measuring the noise floor") as bar:
-        size = min(plan.batch_size or MEASURED_AT_ONCE, MEASURED_AT_ONCE)
-        api.run_units(
-            api.cut_units(samples, size),
-            work,
-            spec,
-            bench.runs / "measure",
-            bar,
-            lambda unit: sum(len(sample.target) for sample in unit.samples),
-        )
+        run_job(Job(spec, cut_units(samples, size), bench.model, orders), bench.runs / "measure", bar)
 
 
 def _tokens(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from orderlens.tasks.flaws import letter_flaw
 from orderlens.tasks.graders import as_index, count_options, gold_letter, grade_letter
 from orderlens.tasks.letters import LETTERS, RULES
-from orderlens.tasks.protocol import Benchmark, Document
+from orderlens.tasks.protocol import Benchmark, Document, LikelihoodRule, TokenLogProbs
 from orderlens.tasks.sources import HubFile
 from orderlens.tasks.verdict import Verdict, incorrect
 
@@ -107,6 +107,16 @@ def normalised(
     return scores
 
 
+def grade_scores(doc: Document, scores: TokenLogProbs, normalisation: Normalisation) -> Verdict:
+    """Grade by scores of the endings that were made before."""
+    return grade_by_likelihood(doc, "", "", lambda _text, _endings: scores, normalisation)
+
+
+def likelihood_rule(normalisation: Normalisation) -> LikelihoodRule:
+    """Return the paper's way of grading with one of the normalisations."""
+    return LikelihoodRule(endings, ending_prompt, partial(grade_scores, normalisation=normalisation))
+
+
 TASK = Benchmark(
     name="hellaswag",
     summary="which of four endings follows (10,042)",
@@ -118,4 +128,5 @@ TASK = Benchmark(
     graders={rule: partial(grade, rule=rule) for rule in RULES},
     find_flaw=letter_flaw("endings", None, "label"),
     max_new_tokens=512,
+    likelihood={f"likelihood-{kind}": likelihood_rule(kind) for kind in NORMALISATIONS},
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from orderlens.errors import DataFileError, UnknownNameError
 from orderlens.registry import suggest
@@ -16,6 +16,8 @@ from orderlens.tasks.verdict import Verdict
 Document: TypeAlias = Mapping[str, Any]
 Grader: TypeAlias = Callable[[Document, object], Verdict]
 Prompt: TypeAlias = Callable[[Document], str]
+TokenLogProbs: TypeAlias = Sequence[Sequence[float]]
+"""Per choice, the log-probability of each of its tokens (nats)."""
 
 
 class Task(Protocol):
@@ -65,6 +67,31 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
+class LikelihoodRule:
+    """A rule that compares the model's own scores of given texts instead of reading the response.
+
+    Attributes:
+        choices: document → the texts to score, each after a space.
+        context: (document, prompt, response) → the text after which they are scored.
+        grade: (document, log-probabilities of each choice's tokens) → verdict.
+    """
+
+    choices: Callable[[Document], Sequence[str]]
+    context: Callable[[Document, str, str], str]
+    grade: Callable[[Document, TokenLogProbs], Verdict]
+
+
+@runtime_checkable
+class GradesByLikelihood(Protocol):
+    """A task that also has rules which need the model; the first of them is the task's default."""
+
+    @property
+    def likelihood(self) -> Mapping[str, LikelihoodRule]:
+        """The rules by name."""
+        ...
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """A task over a published file.
 
@@ -82,6 +109,7 @@ class Benchmark:
         stop: strings before which a response is cut.
         cue: what follows the prompt of a model without a chat template.
         max_new_tokens: response length when none is asked for (the paper's is 16,384).
+        likelihood: rules that need the model, by name.
     """
 
     name: str
@@ -96,6 +124,7 @@ class Benchmark:
     stop: tuple[str, ...] = ()
     cue: str = "\n\nSolution:"
     lists: tuple[str, ...] = ()
+    likelihood: Mapping[str, LikelihoodRule] = field(default_factory=dict)
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
         """Return documents by row id, in file order."""
@@ -132,11 +161,25 @@ def pick_grader(task: Task, name: str | None) -> Grader:
     if name is None:
         return next(iter(task.graders.values()))
     if name not in task.graders:
-        known = list(task.graders)
+        known = [*likelihood_rules(task), *task.graders]
         raise UnknownNameError(
             f"unknown grader '{name}' of {task.name}{suggest(name, known)} (known: {', '.join(known)})"
         )
     return task.graders[name]
+
+
+def likelihood_rules(task: Task) -> Mapping[str, LikelihoodRule]:
+    """Return the task's rules that need the model; most tasks have none."""
+    return task.likelihood if isinstance(task, GradesByLikelihood) else {}
+
+
+def choose_grader(task: Task, name: str | None) -> str:
+    """Return the name of the rule that grades: the one asked for, or the task's default."""
+    if name is None:
+        return next(iter([*likelihood_rules(task), *task.graders]))
+    if name not in likelihood_rules(task):
+        pick_grader(task, name)
+    return name
 
 
 def cut_at_stop(text: str, stop: tuple[str, ...]) -> str:

@@ -1,0 +1,110 @@
+"""The unit of an evaluation: decode its prompts, score choices where a rule asks for it, and grade.
+
+A unit commits the verdicts with the documents they were graded against and the scores of the choices, so that
+the run can be graded again alone. Where the packages of a grader are missing the responses are kept ungraded,
+for ``regrade`` elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from orderlens.errors import MissingPackageError, one_line
+from orderlens.evaluation.endings import score_endings
+from orderlens.evaluation.plan import document_json
+from orderlens.evaluation.verdicts import (
+    Row,
+    ending_rows,
+    grade_output,
+    response_of,
+    ungraded_row,
+    verdict_row,
+    verdict_table,
+)
+from orderlens.models.protocol import Model
+from orderlens.store.schema import table_schema
+from orderlens.tasks import get_task
+from orderlens.tasks.protocol import Document, LikelihoodRule, Task, TokenLogProbs, likelihood_rules
+from orderlens.work.execute import Local, Tables, generate_unit
+from orderlens.work.spec import RunSpec
+from orderlens.work.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """One decoded output beside what it answers."""
+
+    output: Row
+    task: Task
+    grader: str
+    doc: Document
+    prompt: str
+
+    @property
+    def rule(self) -> LikelihoodRule | None:
+        """The rule that grades it, if it needs the model."""
+        return likelihood_rules(self.task).get(self.grader)
+
+
+def evaluate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
+    """Decode, score choices where needed, and grade."""
+    tables = generate_unit(spec, unit, model, local)
+    responses = _responses(spec, unit, tables["outputs"].to_pylist())
+    scores = _scores(spec, model, responses)
+    rows, ending = [], []
+    for index, item in enumerate(responses):
+        found = scores.get(index)
+        rows.append(_graded_row(item, found))
+        if item.rule is not None and found is not None:
+            ending += ending_rows(item.output, item.doc, item.rule, found)
+    extra = {
+        "verdicts": verdict_table(rows),
+        "documents": _documents(unit),
+        "endings": pa.Table.from_pylist(ending, schema=table_schema("endings")),
+    }
+    return tables | extra
+
+
+def _responses(spec: RunSpec, unit: Unit, outputs: Sequence[Row]) -> list[_Response]:
+    """Join outputs with the documents that travelled with the unit."""
+    known = {(sample.task, sample.id): extra for sample, extra in zip(unit.samples, unit.extras, strict=True)}
+    found = []
+    for output in outputs:
+        extra, task = known[output["task"], output["sample_id"]], get_task(str(output["task"]))
+        grader = str(spec.data["tasks"][task.name]["grader"])
+        found.append(_Response(output, task, grader, extra["document"], extra["prompt"]))
+    return found
+
+
+def _scores(spec: RunSpec, model: Model, responses: Sequence[_Response]) -> dict[int, TokenLogProbs]:
+    """Score the choices of responses whose rule asks for it, by place in ``responses``."""
+    places, requests = [], []
+    for index, item in enumerate(responses):
+        if item.rule is not None:
+            text = item.rule.context(item.doc, item.prompt, response_of(item.task, item.output))
+            places.append(index)
+            requests.append((text, [f" {choice}" for choice in item.rule.choices(item.doc)]))
+    assert spec.anchor is not None
+    found = score_endings(model, requests, spec.anchor, 4 * spec.batch_size)
+    return dict(zip(places, found, strict=True))
+
+
+def _documents(unit: Unit) -> pa.Table:
+    rows = [
+        {"task": sample.task, "sample_id": sample.id, "document": document_json(extra["document"])}
+        for sample, extra in zip(unit.samples, unit.extras, strict=True)
+    ]
+    return pa.Table.from_pylist(rows, schema=table_schema("documents"))
+
+
+def _graded_row(item: _Response, scores: TokenLogProbs | None) -> dict[str, Any]:
+    """Grade one output; a missing package loses the verdict, not the decoding."""
+    try:
+        verdict = grade_output(item.task, item.doc, item.grader, item.output, scores)
+    except MissingPackageError as error:
+        return ungraded_row(item.output, item.grader, f"not graded: {one_line(error)}")
+    return verdict_row(item.output, verdict, 0)

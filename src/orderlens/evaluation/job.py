@@ -1,0 +1,53 @@
+"""The job of an evaluation: tasks and prompts turned into spec and units. Decodes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from orderlens.decode.generate import GenerationSettings
+from orderlens.evaluation.plan import plan_items, plan_tasks, response_length
+from orderlens.work.job import Job, Orders, base_spec, check_generation, deployable
+from orderlens.work.options import ModelLike, Options, PathLike
+from orderlens.work.units import cut_units
+
+
+def evaluate_job(
+    model: ModelLike,
+    tasks: str | Sequence[str],
+    orders: Orders,
+    options: Options,
+    *,
+    limit: int | None,
+    max_new_tokens: int | None,
+    temperature: float,
+    seed: int,
+    sources: Mapping[str, PathLike] | None,
+    graders: Mapping[str, str] | None,
+    chat: bool,
+) -> Job:
+    """Return the job of decoding and grading tasks; see ``orderlens.api.evaluate`` for the arguments."""
+    chosen = deployable(orders)
+    length = response_length(tasks) if max_new_tokens is None else max_new_tokens
+    check_generation(length, [temperature])
+    files = {name: file if isinstance(file, str) else Path(file) for name, file in (sources or {}).items()}
+    planned = plan_tasks(tasks, limit=limit, sources=files, graders=graders)
+    loaded = options.load(model)
+    settings = GenerationSettings(length, temperature, seed, anchor=options.anchor_of(loaded))
+    plan = plan_items(loaded, planned, settings, chat=chat)
+    spec = base_spec(
+        "evaluate",
+        loaded,
+        chosen,
+        plan.samples,
+        replace(options, data_record=plan.record()),
+        max_new_tokens=length,
+        temperatures=(temperature,),
+        seed=seed,
+        stop_at_eos=settings.stop_at_eos,
+        chat=plan.chat,
+    )
+    items = [plan.items[str(sample.task), sample.id] for sample in plan.samples]
+    extras = [{"prompt": item.prompt, "document": item.doc} for item in items]
+    return Job(spec, cut_units(plan.samples, spec.batch_size, temperature, extras=extras), loaded, chosen)

@@ -1,0 +1,174 @@
+"""``compute``: the tables of one unit, from its spec and a model.
+
+A module-level function over plain data: every engine calls it, in this process or in another one, where
+``open_model`` loads the model that the spec names. The decoder is called here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from orderlens.decode.batches import BatchLimit
+from orderlens.decode.columns import Columns, TraceLabels, reveal_table
+from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.score import score_batch
+from orderlens.grid import Canvas
+from orderlens.measure import circulation_table, noise_table
+from orderlens.models.loading import load_model
+from orderlens.models.protocol import Anchor, Model
+from orderlens.orders import Order, parse_orders
+from orderlens.registry import Registry
+from orderlens.samples import EncodedSample
+from orderlens.work.options import with_block_size
+from orderlens.work.outputs import float_type, generated_outputs, scored_outputs
+from orderlens.work.spec import RunSpec, refuse_other_model
+from orderlens.work.units import Unit
+
+Tables: TypeAlias = dict[str, pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What only the computing process has; all of it may be left out.
+
+    Attributes:
+        orders: order objects by spec, where an order is in no registry.
+        limit: how many sequences fit in memory, as learned so far.
+        on_reveals: is told of every advance.
+    """
+
+    orders: dict[str, Order] = field(default_factory=dict)
+    limit: BatchLimit | None = None
+    on_reveals: Callable[[int], None] | None = None
+
+    def orders_of(self, spec: RunSpec, unit: Unit) -> list[Order]:
+        """Return the unit's orders as objects."""
+        wanted = spec.orders if unit.orders is None else unit.orders
+        return parse_orders([self.orders.get(name, name) for name in wanted])
+
+
+Kind: TypeAlias = Callable[[RunSpec, Unit, Model, Local], Tables]
+KINDS: Registry[Kind] = Registry(
+    "kind of run",
+    {
+        "score": "orderlens.work.execute:score_unit",
+        "generate": "orderlens.work.execute:generate_unit",
+        "measure": "orderlens.work.execute:measure_unit",
+        "evaluate": "orderlens.evaluation.grading:evaluate_unit",
+    },
+)
+"""How the units of a kind of run are computed."""
+
+
+def compute(spec: RunSpec, unit: Unit, model: Model, local: Local | None = None) -> Tables:
+    """Return the tables of one unit; they depend on ``spec``, ``unit`` and the model's weights only."""
+    return KINDS.get(spec.kind)(spec, unit, model, local or Local())
+
+
+def open_model(spec: RunSpec, *, device: str | None = None, dtype: str | None = None) -> Model:
+    """Load the model that ``spec`` names.
+
+    Raises:
+        RunError: what is loaded under that name has other weights or another precision.
+    """
+    model = load_model(str(spec.model["name"]), device=device, dtype=dtype)
+    model = with_block_size(model, spec.block_size)
+    refuse_other_model(spec, model)
+    return model
+
+
+def score_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
+    """Score a batch of targets; measure circulation and noise floor where asked for."""
+    orders = local.orders_of(spec, unit)
+    limit = local.limit or _limit(spec, unit, model)
+    columns = score_batch(model, unit.samples, orders, spec.anchor, local.on_reveals, limit)
+    labels = TraceLabels(unit.samples, orders, None, None)
+    tables = {
+        "reveals": reveal_table(columns, labels, model, float_type(model)),
+        "outputs": scored_outputs(model, labels),
+    }
+    return tables | _measurements(spec, unit, model, orders, columns)
+
+
+def measure_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
+    """Measure circulation and noise floor of a batch without keeping its traces."""
+    orders = local.orders_of(spec, unit)
+    columns = score_batch(model, unit.samples, orders, spec.anchor)
+    tables = _measurements(spec, unit, model, orders, columns)
+    if local.on_reveals is not None:
+        local.on_reveals(reveals_ahead(spec, unit))
+    return tables
+
+
+def generate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
+    """Decode a batch of prompts."""
+    orders = local.orders_of(spec, unit)
+    settings = settings_of(spec, unit)
+    limit = local.limit or _limit(spec, unit, model)
+    generation = generate_batch(model, unit.samples, orders, settings, local.on_reveals, limit)
+    sample_seed = settings.sample_seed if settings.temperature > 0 else None
+    labels = TraceLabels(unit.samples, orders, settings.temperature, sample_seed)
+    return {
+        "reveals": reveal_table(generation.columns, labels, model, float_type(model)),
+        "outputs": generated_outputs(model, labels, generation.chains),
+    }
+
+
+def score_left_to_right(
+    model: Model, samples: Sequence[EncodedSample], anchor: Anchor | None
+) -> list[list[float]]:
+    """Return the log-probability of every target token (nats) in forced order, for each sample."""
+    columns = score_batch(model, samples, parse_orders("forced-ar"), anchor)
+    owner, logq = np.asarray(columns["sample"]), np.asarray(columns["logq"], np.float64)
+    return [logq[owner == index].tolist() for index in range(len(samples))]
+
+
+def settings_of(spec: RunSpec, unit: Unit) -> GenerationSettings:
+    """Return how the unit's texts are decoded."""
+    assert spec.max_new_tokens is not None
+    assert unit.temperature is not None
+    return GenerationSettings(
+        spec.max_new_tokens, unit.temperature, spec.seed or 0, spec.stop_at_eos is not False, spec.anchor
+    )
+
+
+def reveals_ahead(spec: RunSpec, unit: Unit) -> int:
+    """Return how many progress steps a unit takes at most: canvases are rounded up to whole blocks."""
+    if spec.kind == "measure":
+        return sum(len(sample.target) for sample in unit.samples)
+    n_orders = len(spec.orders if unit.orders is None else unit.orders)
+    if spec.max_new_tokens is None:
+        return n_orders * sum(len(sample.target) for sample in unit.samples)
+    return n_orders * sum(canvas.end - canvas.prompt_length for canvas in canvases(spec, unit))
+
+
+def canvases(spec: RunSpec, unit: Unit) -> list[Canvas]:
+    """Return the positions that each sample of the unit takes."""
+    assert spec.anchor is not None
+    lengths = [
+        (len(item.prompt), len(item.target) if spec.max_new_tokens is None else spec.max_new_tokens)
+        for item in unit.samples
+    ]
+    return [Canvas.plan(n_prompt, n_new, spec.block_size, spec.anchor) for n_prompt, n_new in lengths]
+
+
+def _limit(spec: RunSpec, unit: Unit, model: Model) -> BatchLimit:
+    return BatchLimit.suggested(model, max(canvas.end for canvas in canvases(spec, unit)))
+
+
+def _measurements(
+    spec: RunSpec, unit: Unit, model: Model, orders: Sequence[Order], columns: Columns
+) -> Tables:
+    tables: Tables = {}
+    if spec.circulation_pairs is not None:
+        tables["circulation"] = circulation_table(
+            model, unit.samples, orders, columns, spec.circulation_pairs, anchor=spec.anchor
+        )
+    if spec.noise_floor or spec.kind == "measure":
+        tables["noise"] = noise_table(model, unit.samples, orders, columns, anchor=spec.anchor)
+    return tables

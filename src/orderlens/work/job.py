@@ -1,0 +1,147 @@
+"""From a request to a job: spec and units, with everything checked before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from orderlens.decode.generate import GenerationSettings
+from orderlens.decode.score import check_fits
+from orderlens.errors import UserInputError
+from orderlens.models.protocol import Model
+from orderlens.orders import OracleOrder, Order, parse_orders
+from orderlens.samples import EncodedSample, Sample, encode_samples
+from orderlens.work.execute import canvases
+from orderlens.work.options import ModelLike, Options
+from orderlens.work.spec import RunSpec, describe_data, describe_model
+from orderlens.work.units import Unit, cut_units, unit_samples
+
+Orders: TypeAlias = str | Iterable[str | Order]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run to be computed.
+
+    Attributes:
+        spec: what determines its rows.
+        units: what it is cut into.
+        model: the loaded model.
+        orders: the order objects, in the order of ``spec.orders``.
+    """
+
+    spec: RunSpec
+    units: Sequence[Unit]
+    model: Model
+    orders: Sequence[Order]
+
+    @property
+    def longest(self) -> int:
+        """Positions of the longest canvas."""
+        return max(canvas.end for unit in self.units for canvas in canvases(self.spec, unit))
+
+
+def score_job(
+    model: ModelLike,
+    samples: Iterable[Sample],
+    orders: Orders,
+    options: Options,
+    *,
+    circulation: int = 0,
+    noise_floor: bool = False,
+) -> Job:
+    """Return the job of scoring fixed targets."""
+    chosen = parse_orders(orders)
+    if circulation < 0:
+        raise UserInputError(f"circulation={circulation} must be at least 0")
+    loaded = options.load(model)
+    encoded = encode_samples(loaded, samples, need_target=True)
+    spec = base_spec(
+        "score",
+        loaded,
+        chosen,
+        encoded,
+        options,
+        circulation_pairs=circulation or None,
+        noise_floor=noise_floor or None,
+    )
+    return checked(Job(spec, cut_units(encoded, spec.batch_size), loaded, chosen))
+
+
+def generate_job(
+    model: ModelLike,
+    prompts: Iterable[Sample],
+    orders: Orders,
+    options: Options,
+    *,
+    max_new_tokens: int,
+    temperatures: Sequence[float],
+    seed: int,
+    stop_at_eos: bool,
+) -> Job:
+    """Return the job of decoding prompts at one or several temperatures."""
+    chosen = deployable(orders)
+    check_generation(max_new_tokens, temperatures)
+    loaded = options.load(model)
+    encoded = encode_samples(loaded, prompts, need_target=False)
+    spec = base_spec(
+        "generate",
+        loaded,
+        chosen,
+        encoded,
+        options,
+        max_new_tokens=max_new_tokens,
+        temperatures=tuple(temperatures),
+        seed=seed,
+        stop_at_eos=stop_at_eos,
+    )
+    units = [unit for value in temperatures for unit in cut_units(encoded, spec.batch_size, value)]
+    return checked(Job(spec, units, loaded, chosen))
+
+
+def base_spec(
+    kind: str,
+    model: Model,
+    orders: Sequence[Order],
+    samples: Sequence[EncodedSample],
+    options: Options,
+    **more: Any,
+) -> RunSpec:
+    """Return a spec with what every decoding run states, plus ``more`` of its fields."""
+    return RunSpec(
+        kind,
+        describe_model(model),
+        model.block_size,
+        tuple(order.spec for order in orders),
+        describe_data(samples, options.data_record),
+        anchor=options.anchor_of(model),
+        batch_size=unit_samples(model, len(orders), options.batch_size),
+        **more,
+    )
+
+
+def checked(job: Job) -> Job:
+    """Return the job unless a sample is longer than the model's context."""
+    for unit in job.units:
+        check_fits(job.model, unit.samples, canvases(job.spec, unit))
+    return job
+
+
+def deployable(orders: Orders) -> list[Order]:
+    """Return the orders; one that needs a target is refused, since generation has none."""
+    chosen = parse_orders(orders)
+    for order in chosen:
+        if isinstance(order, OracleOrder):
+            raise UserInputError(
+                f"order '{order.spec}' needs a known target and cannot generate; use it with score"
+            )
+    return chosen
+
+
+def check_generation(max_new_tokens: int, temperatures: Sequence[float]) -> None:
+    """Refuse bad numbers before a model is loaded."""
+    if not temperatures or len(set(temperatures)) < len(temperatures):
+        raise UserInputError(f"temperatures {list(temperatures)} must be non-empty and distinct")
+    for value in temperatures:
+        GenerationSettings(max_new_tokens, value)

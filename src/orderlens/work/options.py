@@ -1,0 +1,82 @@
+"""What ``score``, ``generate``, ``evaluate`` and ``replicate`` ask for alike, under one name each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from orderlens.errors import UserInputError
+from orderlens.models.loading import load_model
+from orderlens.models.protocol import Anchor, Model
+
+PathLike: TypeAlias = str | os.PathLike[str]
+ModelLike: TypeAlias = Model | str | os.PathLike[str]
+"""A loaded model, a spec such as ``"tiny"``, or the path of a checkpoint folder."""
+
+
+class ProgressSink(Protocol):
+    """Something that shows progress, such as ``orderlens.cli.console.Bar``."""
+
+    def __call__(self, steps: int = 1) -> None:
+        """Advance by so many tokens."""
+        ...
+
+    def set_total(self, total: int) -> None:
+        """Say how many tokens there are (an upper bound when decoding may stop early)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to load the model, lay out and cut the work, and where to keep it.
+
+    Attributes:
+        device: where to put a model given as a spec; the best one by default.
+        dtype: its precision; decided by model and device by default.
+        block_size: tokens per block; the model's own by default.
+        anchor: ``"zero"`` or ``"prompt"``: where the block grid starts; the model's own choice by default.
+        batch_size: samples per work unit; chosen for the model by default.
+        out: run folder; None keeps the run in memory.
+        data_record: where the samples came from, for the run's spec.
+        progress: is told the number of tokens ahead and each advance.
+    """
+
+    device: str | None = None
+    dtype: str | None = None
+    block_size: int | None = None
+    anchor: Anchor | None = None
+    batch_size: int | None = None
+    out: PathLike | None = None
+    data_record: Mapping[str, Any] | None = None
+    progress: ProgressSink | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserInputError(f"{name}={value} must be at least 1")
+        if self.anchor is not None:
+            check_anchor(self.anchor)
+
+    def load(self, model: ModelLike) -> Model:
+        """Return the model, loaded if it is a spec or a folder, with the wanted block size."""
+        spec = os.fspath(model) if isinstance(model, os.PathLike) else model
+        return with_block_size(load_model(spec, device=self.device, dtype=self.dtype), self.block_size)
+
+    def anchor_of(self, model: Model) -> Anchor:
+        """Return where the grid starts: as asked, or as the model wants it."""
+        return self.anchor or check_anchor(model.anchor)
+
+
+def with_block_size(model: Model, block_size: int | None) -> Model:
+    """Return the model with the wanted block size; None keeps its own."""
+    return model if block_size in (None, model.block_size) else model.with_block_size(int(block_size or 0))
+
+
+def check_anchor(anchor: str) -> Anchor:
+    """Return ``anchor`` if it is one of the two choices."""
+    if anchor not in ("zero", "prompt"):
+        raise UserInputError(f"anchor '{anchor}' is unknown; allowed are zero and prompt")
+    return "zero" if anchor == "zero" else "prompt"

@@ -1,0 +1,107 @@
+"""Work units: fixed batches of samples, plain enough to be sent to another process or written as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from orderlens.errors import UserInputError
+from orderlens.models.abilities import SuggestsBatch
+from orderlens.models.protocol import Model
+from orderlens.samples import EncodedSample
+
+DEFAULT_BATCH = 32
+"""Samples per work unit of a model that does not know how many sequences fit."""
+AUTO_SEQUENCES = 256
+"""Sequences (samples × orders) per work unit of one that does: enough to keep a large GPU busy. How many of
+them are decoded together is another matter, settled on the machine at hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A fixed batch: what is decoded together.
+
+    Attributes:
+        samples: the encoded samples.
+        temperature: at which they are decoded; None when scoring.
+        orders: specs of the orders; None is all orders of the run, any other choice is part of the key.
+        extras: per sample what its kind of run needs besides (the document to grade, say); may be empty.
+            It follows from the run's spec and so is no part of the key.
+    """
+
+    samples: tuple[EncodedSample, ...]
+    temperature: float | None = None
+    orders: tuple[str, ...] | None = None
+    extras: tuple[Mapping[str, Any], ...] = ()
+
+    def key(self) -> str:
+        """Return a digest of the unit's content (not of its place in the run)."""
+        state = hashlib.blake2b(digest_size=12)
+        state.update(repr(self.temperature).encode())
+        for sample in self.samples:
+            state.update(sample.content_key().encode())
+        if self.orders is not None:
+            state.update("\x00".join(("", *self.orders)).encode())
+        return state.hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the unit as plain JSON values."""
+        return {
+            "samples": [_plain_sample(sample) for sample in self.samples],
+            "temperature": self.temperature,
+            "orders": None if self.orders is None else list(self.orders),
+            "extras": [dict(extra) for extra in self.extras],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Unit:
+        """Return the unit that ``to_json`` wrote."""
+        return cls(
+            tuple(_sample_of(item) for item in value["samples"]),
+            value["temperature"],
+            None if value["orders"] is None else tuple(value["orders"]),
+            tuple(value["extras"]),
+        )
+
+
+def _plain_sample(sample: EncodedSample) -> dict[str, Any]:
+    found = {item.name: getattr(sample, item.name) for item in fields(sample)}
+    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in found.items()}
+
+
+def _sample_of(value: Mapping[str, Any]) -> EncodedSample:
+    given: dict[str, Any] = {
+        name: np.asarray(item, np.int64) if isinstance(item, list) else item for name, item in value.items()
+    }
+    return EncodedSample(**given)
+
+
+def unit_samples(model: Model, n_orders: int, batch_size: int | None) -> int:
+    """Return the number of samples per work unit: the one asked for, or the model's default.
+
+    The default depends on the request alone and never on the machine, so that an unfinished run can be
+    resumed, and shared by several workers, anywhere.
+    """
+    if batch_size is not None:
+        return batch_size
+    if not isinstance(model, SuggestsBatch):
+        return DEFAULT_BATCH
+    return max(1, AUTO_SEQUENCES // n_orders)
+
+
+def cut_units(
+    samples: Sequence[EncodedSample],
+    batch_size: int,
+    temperature: float | None = None,
+    orders: tuple[str, ...] | None = None,
+    extras: Sequence[Mapping[str, Any]] = (),
+) -> list[Unit]:
+    """Cut samples (and what belongs to each) into fixed batches."""
+    if batch_size < 1:
+        raise UserInputError(f"batch_size={batch_size} must be at least 1")
+    places = [slice(low, low + batch_size) for low in range(0, len(samples), batch_size)]
+    return [Unit(tuple(samples[at]), temperature, orders, tuple(extras[at])) for at in places]

@@ -1,0 +1,37 @@
+"""Unit keys decide what is resumed: they must never change."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from orderlens.samples import EncodedSample
+from orderlens.work.units import Unit, cut_units
+
+SAMPLES = [EncodedSample(str(i), np.arange(i), np.arange(3), "task") for i in range(5)]
+
+
+def test_keys_are_those_of_earlier_versions() -> None:
+    assert Unit(tuple(SAMPLES[:2])).key() == "ee686698e72b717415651cbb"
+    assert Unit(tuple(SAMPLES[:2]), 0.5).key() == "a76c78075a2782415daec4b4"
+
+
+def test_keys_tell_other_orders_apart_and_ignore_extras() -> None:
+    plain = Unit(tuple(SAMPLES[:2]))
+    assert plain.key() != Unit(plain.samples, orders=("random:1",)).key()
+    assert plain.key() == Unit(plain.samples, extras=({"document": {}}, {})).key()
+
+
+def test_json_there_and_back() -> None:
+    unit = Unit(tuple(SAMPLES[:3]), 0.7, ("random:1",), ({"document": {"a": 1}},) * 3)
+    again = Unit.from_json(json.loads(json.dumps(unit.to_json())))
+    assert again.key() == unit.key()
+    assert again.extras == unit.extras
+    assert again.samples[2].prompt.dtype == np.int64
+
+
+def test_samples_and_extras_are_cut_alike() -> None:
+    units = cut_units(SAMPLES, 2, 0.0, extras=[{"n": i} for i in range(5)])
+    assert [[extra["n"] for extra in unit.extras] for unit in units] == [[0, 1], [2, 3], [4]]
+    assert [[sample.id for sample in unit.samples] for unit in units] == [["0", "1"], ["2", "3"], ["4"]]
