@@ -23,9 +23,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
-from orderlens.models.block_transformer import TransformerModel
 from orderlens.models.characters import CharacterTokenizer
-from orderlens.models.transformer import Transformer, TransformerConfig, block_causal_mask
+from orderlens.models.small.config import TransformerConfig
+from orderlens.models.small.model import TransformerModel
+from orderlens.models.small.network import Transformer, block_causal_mask
 from orderlens.orders import Order, parse_orders
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from orderlens.models.bundled import BUNDLED, bundled_folder
+from orderlens.models.small.folder import BUNDLED, bundled_folder
 
 COLOURS = {"tiny": "#1a273f", "tiny-ar": "#ac530f", "twin": "#3f7d6e"}
 TWIN_LOG = Path(__file__).parent / "twin" / "metrics.jsonl"  # the twin is not shipped, its log is

@@ -23,7 +23,7 @@ import torch
 import typer
 from train_bundled import SHARES, c4_windows, tokenizer
 
-from orderlens.models.bundled import load_folder
+from orderlens.models.small.folder import read_folder
 from orderlens.store.reader import Run, open_run
 from orderlens.training.ngram import KneserNey
 from orderlens.training.validate import mean_log_prob
@@ -45,7 +45,7 @@ def row(name: str, values: np.ndarray, target_bytes: float) -> dict[str, Any]:
 def model_rows(
     folder: Path, windows: torch.Tensor, target_bytes: float, seeds: int, device: str
 ) -> list[dict[str, Any]]:
-    network = load_folder(folder).network.to(device)
+    network = read_folder(folder).network.to(device)
     orders = [("forced-ar", 0)]
     if network.config.attention != "causal":
         orders += [("reverse-ar", 0), *(("random", seed) for seed in range(seeds))]

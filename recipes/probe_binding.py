@@ -19,7 +19,7 @@ import torch
 import typer
 
 from orderlens.errors import OrderLensError
-from orderlens.models.bundled import LoadedModel, bundled_folder, load_folder
+from orderlens.models.small.folder import LoadedModel, bundled_folder, read_folder
 from orderlens.tasks.bundled.words import NAMES
 from orderlens.training.objective import AnyOrderLoss
 
@@ -70,7 +70,7 @@ def main(
 ) -> None:
     """Print one JSON row per format."""
     try:
-        loaded = load_folder(model or bundled_folder("tiny"))
+        loaded = read_folder(model or bundled_folder("tiny"))
     except OrderLensError as error:
         raise SystemExit(str(error)) from None
     if loaded.config.attention == "causal":

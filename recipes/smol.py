@@ -32,13 +32,13 @@ import typer
 from check_overlap import document_digest
 
 from orderlens.errors import OrderLensError
-from orderlens.models.bpe import BpeTokenizer
+from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings, check_adapter, load_adapter, merge
 from orderlens.models.smol.causal import continue_rows
 from orderlens.models.smol.gguf import GgufFile
 from orderlens.models.smol.llama import read_network, read_shape, read_tokenizer
 from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
-from orderlens.models.transformer import Transformer
+from orderlens.models.tokenizer import FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.training.adapt import AdapterTrainer, AdaptSettings
 from orderlens.training.corpus import read_documents, read_rows
@@ -81,13 +81,13 @@ def say(text: str) -> None:
 # ---- prepare ---------------------------------------------------------------------------------------------
 
 
-def encoded(bpe: BpeTokenizer, texts: Iterable[str], batch: int = 2000) -> Iterator[list[int]]:
+def encoded(bpe: FastTokenizer, texts: Iterable[str], batch: int = 2000) -> Iterator[list[int]]:
     left = iter(texts)
     while chunk := list(itertools.islice(left, batch)):
         yield from bpe.encode_many(chunk)
 
 
-def beginnings(bpe: BpeTokenizer, texts: Sequence[str]) -> Tokens:
+def beginnings(bpe: FastTokenizer, texts: Sequence[str]) -> Tokens:
     """Return the first tokens of documents and of their long paragraphs, [n, BEGINNING]."""
     starts = [part[:300] for text in texts for part in text.split("\n") if len(part) >= 200]
     rows = [ids[:BEGINNING] for ids in encoded(bpe, starts) if len(ids) > BEGINNING]
@@ -166,14 +166,14 @@ def chat_windows(conversations: Sequence[Sequence[int]], rng: np.random.Generato
     return np.array(filled, np.uint16).reshape(-1, WINDOW)
 
 
-def original(base: Path, device: str) -> tuple[Transformer, BpeTokenizer]:
+def original(base: Path, device: str) -> tuple[Transformer, FastTokenizer]:
     model = read_original(base, AdapterSettings().mask_id, "")
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     return model.network.to(device, dtype), model.tokenizer
 
 
 def distil_chat(
-    network: Transformer, bpe: BpeTokenizer, work: Path, seconds: float, batch: int, new: int, began: float
+    network: Transformer, bpe: FastTokenizer, work: Path, seconds: float, batch: int, new: int, began: float
 ) -> None:
     """Sample answers to instructions until the time is up; each round is one shard."""
     kept_all, n_round = 0, 0
@@ -208,7 +208,7 @@ def distil_chat(
 
 
 def distil_text(
-    network: Transformer, bpe: BpeTokenizer, work: Path, seconds: float, batch: int, new: int, began: float
+    network: Transformer, bpe: FastTokenizer, work: Path, seconds: float, batch: int, new: int, began: float
 ) -> None:
     """Continue beginnings of documents at temperature 1 until the time is up; each batch is one shard."""
     sources = {source: sorted((work / "beginnings" / source).glob("*.npy")) for source in PREFIXES}
@@ -348,7 +348,7 @@ def train(
 
 
 def document_windows(
-    bpe: BpeTokenizer, path: Path, prefix: int, target: int, limit: int
+    bpe: FastTokenizer, path: Path, prefix: int, target: int, limit: int
 ) -> tuple[torch.Tensor, float]:
     """Return windows [n, prefix + target] and the mean number of bytes of a target."""
     length = prefix + target

@@ -32,9 +32,10 @@ import typer
 from check_overlap import document_digest
 
 from orderlens.errors import OrderLensError
-from orderlens.models.bpe import BpeTokenizer
-from orderlens.models.bundled import bundled_folder, load_folder, save_folder
-from orderlens.models.transformer import Transformer, TransformerConfig
+from orderlens.models.small.config import TransformerConfig
+from orderlens.models.small.folder import bundled_folder, read_folder, save_folder
+from orderlens.models.small.network import Transformer
+from orderlens.models.tokenizer import FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.tasks.bundled import training_documents
 from orderlens.training.checkpoint import load_checkpoint
@@ -75,8 +76,8 @@ Which = Annotated[str, typer.Option(help=f"One of {', '.join(CONFIGS)}.")]
 # ---- prepare ---------------------------------------------------------------------------------------------
 
 
-def tokenizer() -> BpeTokenizer:
-    return BpeTokenizer.from_file(bundled_folder("tiny") / "tokenizer.json")
+def tokenizer() -> FastTokenizer:
+    return FastTokenizer.from_file(bundled_folder("tiny") / "tokenizer.json")
 
 
 def encoded(texts: Iterable[str], batch: int = 2000) -> Iterator[list[int]]:
@@ -277,7 +278,7 @@ def export(
     if size > MAX_BYTES.get(which, size):
         raise SystemExit(f"{which}: {size} bytes of weights, allowed {MAX_BYTES[which]}")
     write_pieces(folder / "model.safetensors")
-    quantised = load_folder(folder).network
+    quantised = read_folder(folder).network
     report = {
         "which": which, **notes, "bytes": size,
         "float32": figures(model, work, c4, device, limit),

@@ -53,9 +53,10 @@ def mixed_samples(hmm: HiddenMarkovModel) -> list[EncodedSample]:
 def make_transformer():
     """Builds small random-weight transformers; the weights are scaled up so that conditionals are peaked."""
     torch = pytest.importorskip("torch")
-    from orderlens.models.block_transformer import TransformerModel
     from orderlens.models.characters import CharacterTokenizer
-    from orderlens.models.transformer import Transformer, TransformerConfig
+    from orderlens.models.small.config import TransformerConfig
+    from orderlens.models.small.model import TransformerModel
+    from orderlens.models.small.network import Transformer
 
     def build(attention: str = "block-causal", block_size: int = 8, seed: int = 0) -> TransformerModel:
         generator = torch.Generator().manual_seed(seed)

@@ -103,7 +103,7 @@ def test_listings(capsys, verb):
 
 BAD = [
     (["--model", "hm"], "unknown model 'hm'; did you mean 'hmm'?"),
-    (["--model", "./nowhere"], "'nowhere' has no config.json"),
+    (["--model", "./nowhere"], "'nowhere' does not exist"),
     (["--orders", "forced"], "did you mean 'forced-ar'?"),
     (["--data", "missing.jsonl"], "'missing.jsonl' does not exist"),
     (["--anchor", "middle"], "anchor 'middle' is unknown; allowed are zero and prompt"),

@@ -10,16 +10,16 @@ tokenizers = pytest.importorskip("tokenizers")
 
 from orderlens.errors import ModelLoadError, UserInputError  # noqa: E402
 from orderlens.models.chat import ChatTemplate, find_template  # noqa: E402
-from orderlens.models.hf_tokenizer import HFTokenizer  # noqa: E402
+from orderlens.models.tokenizer import FastTokenizer  # noqa: E402
 
 TURNS = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <b>"}]
 
 
-def tokenizer(folder: Path, settings: dict[str, object]) -> HFTokenizer:
+def tokenizer(folder: Path, settings: dict[str, object]) -> FastTokenizer:
     model = tokenizers.models.WordLevel({"a": 0, "<s>": 1}, unk_token="a")
     tokenizers.Tokenizer(model).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return HFTokenizer(folder)
+    return FastTokenizer.from_folder(folder)
 
 
 def test_blocks_are_trimmed_and_nothing_is_escaped() -> None:

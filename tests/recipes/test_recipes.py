@@ -16,7 +16,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
 from orderlens.datafiles import sample_rows
-from orderlens.models.bundled import bundled_folder, load_folder
+from orderlens.models.small.folder import bundled_folder, read_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("wikipedia-en", "wikinews-en", "gutenberg", "c4-en")
@@ -51,7 +51,7 @@ def test_a_few_steps_export_a_model_that_loads(which: str, work: Path) -> None:
     assert "done at step 2" in done.stdout
     done = recipe("train_bundled.py", "export", *common, "--out", work / "out", "--limit", 2)
     assert done.returncode == 0, done.stderr
-    loaded = load_folder(work / "out" / which)
+    loaded = read_folder(work / "out" / which)
     assert loaded.config.attention == ("causal" if which == "toy-ar" else "block-causal")
     figures = json.loads((work / "out" / which / "figures.json").read_text(encoding="utf-8"))
     assert figures["step"] == 2

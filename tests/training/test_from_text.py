@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from orderlens.cli.main import main
-from orderlens.models.bundled import load_folder
+from orderlens.models.small.folder import read_folder
 from orderlens.tasks.bundled import training_documents
 
 SMALL = [
@@ -50,7 +50,7 @@ def test_trains_resumes_and_writes_a_model_folder(text: Path, tmp_path: Path, ca
     assert set(summary["heldout_nats_per_token"]) == {"forced-ar", "reverse-ar", "random"}
     lines = [json.loads(line) for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
-    loaded = load_folder(tmp_path / "model")
+    loaded = read_folder(tmp_path / "model")
     assert loaded.config.attention == "block-causal"
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("Mia has 5 eggs.")) == "Mia has 5 eggs."
     code, printed, _ = run(
@@ -67,7 +67,7 @@ def test_an_autoregressive_model_by_one_option(text: Path, tmp_path: Path, capsy
     code, printed, _ = run(capsys, *arguments, *SMALL)
     assert code == 0
     assert "held-out log P/n: forced-ar" in printed
-    assert load_folder(tmp_path / "ar").config.attention == "causal"
+    assert read_folder(tmp_path / "ar").config.attention == "causal"
 
 
 @pytest.mark.parametrize(

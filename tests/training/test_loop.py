@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from orderlens.errors import ModelLoadError, RunError, UserInputError  # noqa: E402
-from orderlens.models.transformer import TransformerConfig  # noqa: E402
+from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.rng import keyed_generator  # noqa: E402
 from orderlens.training import loop  # noqa: E402
 from orderlens.training.data import WindowMixture, write_shard  # noqa: E402

@@ -7,7 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.models.transformer import Transformer, TransformerConfig, block_causal_mask  # noqa: E402
+from orderlens.models.small.config import TransformerConfig  # noqa: E402
+from orderlens.models.small.network import Transformer, block_causal_mask  # noqa: E402
 from orderlens.training.attention import (  # noqa: E402
     block_causal_rule,
     dense_attend,

@@ -58,7 +58,8 @@ def models(context: typer.Context, json: JsonFlag = False) -> None:
     """List the models that can be loaded by name, and the families that can be loaded from files."""
     if context.invoked_subcommand is not None:
         return
-    from orderlens.models.loading import FAMILIES, MODELS
+    from orderlens.models.families import FAMILIES
+    from orderlens.models.loading import MODELS
 
     rows = [
         {"id": name, "kind": "built-in", "summary": _MODEL_NOTES.get(name, "plugin")}

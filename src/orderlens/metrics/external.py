@@ -53,8 +53,8 @@ class LoadEvaluator(Protocol):
 EVALUATORS: Registry[LoadEvaluator] = Registry(
     "evaluator",
     {
-        "hf": "orderlens.models.hf_causal:load_hf_evaluator",
-        "tiny-ar": "orderlens.models.tiny_ar:load_tiny_evaluator",
+        "hf": "orderlens.models.evaluators.hf:load_hf_evaluator",
+        "tiny-ar": "orderlens.models.evaluators.small:load_tiny_evaluator",
         "smol-ar": "orderlens.models.smol.model:load_evaluator",
     },
     entry_point_group="orderlens.evaluators",

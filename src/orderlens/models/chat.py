@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError, one_line
-from orderlens.models.hf_tokenizer import HFTokenizer
+from orderlens.models.tokenizer import FastTokenizer
 
 Message = Mapping[str, str]
 
@@ -42,9 +42,9 @@ class ChatTemplate:
             raise UserInputError(f"the chat template refused these messages: {one_line(error)}") from None
 
 
-def find_template(tokenizer: HFTokenizer, name: str = "default") -> ChatTemplate | None:
+def find_template(tokenizer: FastTokenizer, name: str = "default") -> ChatTemplate | None:
     """Return the checkpoint's chat template, or None when it has none."""
-    source = _source(tokenizer.folder, tokenizer.settings, name)
+    source = None if tokenizer.folder is None else _source(tokenizer.folder, tokenizer.settings, name)
     return None if source is None else ChatTemplate(source, tokenizer.named_tokens)
 
 

@@ -8,27 +8,18 @@ A plugin is a callable ``(argument: str, options: LoadOptions) -> Model``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError
+from orderlens.models.configfile import CONFIG
+from orderlens.models.families import FAMILIES, find_family
+from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import Model
 from orderlens.registry import Registry
 
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """Where and in which precision to put the weights; None lets the family decide."""
-
-    device: str | None = None
-    dtype: str | None = None
-
-
 ModelFactory: TypeAlias = Callable[[str, LoadOptions], Model]
-FolderLoader: TypeAlias = Callable[[Path, str, LoadOptions], Model]
 
 MODELS: Registry[ModelFactory] = Registry(
     "model",
@@ -38,14 +29,6 @@ MODELS: Registry[ModelFactory] = Registry(
         "hmm": "orderlens.models.loading:load_hmm",
     },
     entry_point_group="orderlens.models",
-)
-FAMILIES: Registry[FolderLoader] = Registry(
-    "model family (config.json's model_type)",
-    {
-        "orderlens": "orderlens.models.small:load_folder",
-        "llada2_moe": "orderlens.models.llada2.model:load_folder",
-    },
-    entry_point_group="orderlens.families",
 )
 
 
@@ -64,17 +47,17 @@ def load_model(spec: str | Model, *, device: str | None = None, dtype: str | Non
 
 def load_local_folder(folder: Path, name: str, options: LoadOptions) -> Model:
     """Load a checkpoint folder; ``config.json`` names the family."""
-    config_file = folder / "config.json"
-    if not config_file.is_file():
+    if not folder.is_dir():
         raise ModelLoadError(
-            f"model folder '{folder}' has no config.json; give a folder in the Hugging Face layout"
+            f"model folder '{folder}' {'is a file' if folder.exists() else 'does not exist'}"
         )
-    try:
-        family = json.loads(config_file.read_text(encoding="utf-8"))["model_type"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelLoadError(f"{config_file}: cannot read 'model_type' ({type(error).__name__})") from None
+    if not (folder / CONFIG).is_file():
+        raise ModelLoadError(
+            f"model folder '{folder}' has no {CONFIG}; give a folder in the Hugging Face layout"
+        )
+    family = find_family(folder)
     require_torch()
-    return FAMILIES.get(str(family))(folder, name, options)
+    return FAMILIES.get(family)(folder, name, options)
 
 
 def load_hmm(argument: str, options: LoadOptions) -> Model:
@@ -90,9 +73,9 @@ def load_tiny(argument: str, options: LoadOptions) -> Model:
     if argument:
         raise UserInputError(f"model 'tiny:{argument}': tiny takes no options")
     require_torch()
-    from orderlens.models.small import load_bundled
+    from orderlens.models.small.folder import bundled_folder, load_folder
 
-    return load_bundled("tiny", options)
+    return load_folder(bundled_folder("tiny"), "tiny", options)
 
 
 def load_smol(argument: str, options: LoadOptions) -> Model:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from orderlens.errors import ModelOutputError, one_line
+from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings, save_adapter
-from orderlens.models.transformer import Transformer
 from orderlens.training.attention import Execution
 from orderlens.training.checkpoint import load_checkpoint, save_checkpoint
 from orderlens.training.data import BatchReader, WindowMixture

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from orderlens.models.transformer import Attend, attention
+from orderlens.models.small.network import Attend, attention
 
 Rule: TypeAlias = Callable[[Any, Any, Any, Any], Tensor]
 """(batch, head, query index, key index) -> may see; FlexAttention's mask function."""

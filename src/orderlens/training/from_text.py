@@ -17,9 +17,9 @@ import torch
 
 from orderlens.errors import RunError, UserInputError
 from orderlens.files import make_folder, replacing, storing
-from orderlens.models.bpe import BpeTokenizer
-from orderlens.models.bundled import TOKENIZER, bundled_folder, save_folder
-from orderlens.models.transformer import TransformerConfig
+from orderlens.models.small.config import TransformerConfig
+from orderlens.models.small.folder import bundled_folder, save_folder
+from orderlens.models.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.rowfiles import TextSplit
 from orderlens.training.corpus import read_corpus
@@ -145,12 +145,12 @@ def _split(documents: Sequence[str]) -> tuple[list[str], list[str]]:
     return [text for index, text in enumerate(documents, 1) if index % HELDOUT_EVERY], apart
 
 
-def _tokenizer(options: TextTraining, texts: Sequence[str]) -> BpeTokenizer:
+def _tokenizer(options: TextTraining, texts: Sequence[str]) -> FastTokenizer:
     if options.tokenizer is None:
-        return BpeTokenizer(train_tokenizer(texts, options.vocab_size))
+        return FastTokenizer(train_tokenizer(texts, options.vocab_size), text_only=True)
     if options.tokenizer == "tiny":
-        return BpeTokenizer.from_file(bundled_folder("tiny") / TOKENIZER)
-    return BpeTokenizer.from_file(Path(options.tokenizer))
+        return FastTokenizer.from_file(bundled_folder("tiny") / TOKENIZER)
+    return FastTokenizer.from_file(Path(options.tokenizer))
 
 
 def _trainer(out: Path, options: TextTraining, schedule: Schedule) -> Trainer:
@@ -159,7 +159,7 @@ def _trainer(out: Path, options: TextTraining, schedule: Schedule) -> Trainer:
         window=options.window, seed=options.seed, device=options.device, compiled=cuda,
         attention="flex" if cuda else "dense", log_every=10, validate_every=50,
     )  # fmt: skip
-    vocab_size = BpeTokenizer.from_file(out / TOKENIZER).vocab_size
+    vocab_size = FastTokenizer.from_file(out / TOKENIZER).vocab_size
     mixture = WindowMixture(out / WINDOWS, {"text": 1.0}, options.batch_size, options.seed)
     rates = OptimiserSettings(matrix_lr=options.matrix_lr, vector_lr=options.vector_lr)
     heldout: Tokens = np.load(out / HELDOUT)
@@ -169,7 +169,7 @@ def _trainer(out: Path, options: TextTraining, schedule: Schedule) -> Trainer:
 def _finish(trainer: Trainer, out: Path, options: TextTraining, last: dict[str, Any]) -> dict[str, Any]:
     model = trainer.model.cpu()
     notes = {"steps": trainer.step, "seconds": round(trainer.elapsed_s, 1), "training": asdict(options)}
-    save_folder(out, model, BpeTokenizer.from_file(out / TOKENIZER), int8=options.int8, notes=notes)
+    save_folder(out, model, FastTokenizer.from_file(out / TOKENIZER), int8=options.int8, notes=notes)
     return {
         "out": str(out),
         "steps": trainer.step,

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from orderlens.errors import ModelOutputError, RunError
 from orderlens.files import storing
-from orderlens.models.transformer import Transformer, TransformerConfig
+from orderlens.models.small.config import TransformerConfig
+from orderlens.models.small.network import Transformer
 from orderlens.rng import keyed_generator
 from orderlens.training.attention import Execution
 from orderlens.training.checkpoint import load_checkpoint, save_checkpoint

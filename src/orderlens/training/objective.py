@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from orderlens.models.transformer import Layer, Transformer, rotary_table, rotate
+from orderlens.models.small.network import Layer, Transformer, rotary_table, rotate
 from orderlens.training.attention import (
     NOISY_STREAMS,
     Execution,

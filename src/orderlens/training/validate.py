@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from orderlens.errors import UserInputError
-from orderlens.models.tiny_ar import causal_log_probs
-from orderlens.models.transformer import Transformer
+from orderlens.models.evaluators.small import causal_log_probs
+from orderlens.models.small.network import Transformer
 from orderlens.rng import keyed_generator
 from orderlens.training.attention import block_causal_rule, dense_attend, dense_mask
 from orderlens.training.masking import sample_masks, step_generator

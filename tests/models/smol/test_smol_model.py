@@ -11,14 +11,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 from orderlens.errors import ModelLoadError  # noqa: E402
-from orderlens.models.loading import LoadOptions  # noqa: E402
+from orderlens.models.evaluators.small import CausalEvaluator, causal_attend  # noqa: E402
+from orderlens.models.options import LoadOptions  # noqa: E402
 from orderlens.models.smol import adapter as adapters  # noqa: E402
 from orderlens.models.smol import base  # noqa: E402
 from orderlens.models.smol.causal import continue_rows  # noqa: E402
 from orderlens.models.smol.gguf import GgufFile  # noqa: E402
 from orderlens.models.smol.llama import halves, read_network, read_shape, read_tokenizer  # noqa: E402
 from orderlens.models.smol.model import build, read_original  # noqa: E402
-from orderlens.models.tiny_ar import CausalEvaluator, causal_attend  # noqa: E402
 
 
 def llama_state(network):

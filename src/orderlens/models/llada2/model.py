@@ -17,7 +17,6 @@ import torch
 
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.chat import ChatTemplate, find_template
-from orderlens.models.hf_tokenizer import HFTokenizer, has_tokenizer
 from orderlens.models.llada2 import reference
 from orderlens.models.llada2.checkpoint import (
     Checkpoint,
@@ -37,8 +36,9 @@ from orderlens.models.llada2.memory import free_bytes, suggested_sequences
 from orderlens.models.llada2.roles import IdsOnly, TokenRoles, find_roles
 from orderlens.models.llada2.session import LLaDA2Session
 from orderlens.models.llada2.weights import Weights, published_tensors
-from orderlens.models.loading import LoadOptions
+from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import FloatArray, Tokenizer
+from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
 
 
@@ -197,7 +197,7 @@ def load_llada2(
     folder = Path(folder)
     values = read_json(folder / "config.json")
     config = parse_config(values)
-    tokenizer = HFTokenizer(folder) if has_tokenizer(folder) else None
+    tokenizer = FastTokenizer.from_folder(folder) if has_tokenizer(folder) else None
     roles = find_roles(values, config, tokenizer, mask_id, eos_ids)
     checkpoint = Checkpoint(folder)
     checkpoint.check(config)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderlens.errors import ModelLoadError, UserInputError
-from orderlens.models.hf_tokenizer import HFTokenizer
 from orderlens.models.llada2.config import PUBLISHED_EOS_ID, PUBLISHED_MASK_ID, LLaDA2Config
+from orderlens.models.tokenizer import FastTokenizer
 
 TURN_END = "<|role_end|>"
 MASK_TOKEN = "<|mask|>"  # noqa: S105  a vocabulary entry
@@ -44,7 +44,7 @@ class IdsOnly:
 def find_roles(
     values: dict[str, Any],
     config: LLaDA2Config,
-    tokenizer: HFTokenizer | None,
+    tokenizer: FastTokenizer | None,
     mask_id: int | None = None,
     eos_ids: Sequence[int] | None = None,
 ) -> TokenRoles:
@@ -69,7 +69,7 @@ def find_roles(
     return TokenRoles(mask, eos, frozenset(special - eos - {mask}), known)
 
 
-def _mask_id(values: dict[str, Any], tokenizer: HFTokenizer | None) -> int:
+def _mask_id(values: dict[str, Any], tokenizer: FastTokenizer | None) -> int:
     candidates: list[object] = [values.get("mask_token_id"), values.get("mask_id")]
     if tokenizer is not None:
         candidates += [tokenizer.named_id("mask_token"), tokenizer.id_of(MASK_TOKEN)]
@@ -78,7 +78,7 @@ def _mask_id(values: dict[str, Any], tokenizer: HFTokenizer | None) -> int:
     )
 
 
-def _eos_ids(values: dict[str, Any], config: LLaDA2Config, tokenizer: HFTokenizer | None) -> list[int]:
+def _eos_ids(values: dict[str, Any], config: LLaDA2Config, tokenizer: FastTokenizer | None) -> list[int]:
     """Prefer what config.json calls EOS, then the published id, then padding (published: the same id).
 
     The tokenizer comes last: there the end of a turn may be called EOS, which is a special token here.

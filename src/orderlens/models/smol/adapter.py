@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.quantised import file_digest
-from orderlens.models.transformer import Transformer, TransformerConfig
+from orderlens.models.small.config import TransformerConfig
+from orderlens.models.small.network import Transformer
+from orderlens.models.small.weights import file_digest
 
 SETTINGS, SHARDS = "adapter.json", "adapter-*.safetensors"
 UP, DOWN, MASK = ".up", ".down", "mask"

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from orderlens.errors import UserInputError
-from orderlens.models.transformer import Transformer, attention
+from orderlens.models.small.network import Transformer, attention
 
 
 class _Cache:

@@ -14,20 +14,13 @@ import torch
 from torch import Tensor
 
 from orderlens.errors import MissingPackageError, ModelLoadError
-from orderlens.models.bpe import BpeTokenizer
+from orderlens.models.small.config import TransformerConfig
+from orderlens.models.small.network import Transformer
 from orderlens.models.smol.gguf import FloatArray, GgufFile
-from orderlens.models.transformer import Transformer, TransformerConfig
+from orderlens.models.tokenizer import FastTokenizer
 
 CONTROL = 3
 """The token type of names that stand for no text."""
-
-
-class ChatTokenizer(BpeTokenizer):
-    """Byte-level BPE in which the names of control tokens are read as those tokens, as chat prompts need."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        super().__init__(tokenizer)
-        self._tokenizer.encode_special_tokens = False
 
 
 def read_shape(
@@ -101,7 +94,7 @@ def halves(weight_RC: FloatArray, heads: int) -> FloatArray:
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows, width)
 
 
-def read_tokenizer(metadata: Mapping[str, Any]) -> ChatTokenizer:
+def read_tokenizer(metadata: Mapping[str, Any]) -> FastTokenizer:
     """Return the file's byte-level BPE; digits stand alone before the usual split into words."""
     try:
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -123,4 +116,4 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> ChatTokenizer:
     kinds = metadata["tokenizer.ggml.token_type"]
     control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
-    return ChatTokenizer(tokenizer)
+    return FastTokenizer(tokenizer)

@@ -8,16 +8,15 @@ from pathlib import Path
 import torch
 
 from orderlens.errors import ModelLoadError, UserInputError
-from orderlens.models.block_transformer import TransformerModel
-from orderlens.models.bundled import LoadedModel
 from orderlens.models.chat import ChatTemplate
-from orderlens.models.loading import LoadOptions
-from orderlens.models.small import DTYPES
+from orderlens.models.evaluators.small import CausalEvaluator
+from orderlens.models.options import LoadOptions
+from orderlens.models.small.folder import DTYPES, LoadedModel
+from orderlens.models.small.model import TransformerModel
 from orderlens.models.smol.adapter import SETTINGS, check_adapter, load_adapter, merge
 from orderlens.models.smol.base import SHA256, check_base, require_base
 from orderlens.models.smol.gguf import GgufFile
 from orderlens.models.smol.llama import CONTROL, read_network, read_shape, read_tokenizer
-from orderlens.models.tiny_ar import CausalEvaluator
 from orderlens.models.torch.device import dtype_name, pick_device, pick_dtype
 
 END_OF_TEXT, TURN_END = 0, 2

@@ -8,16 +8,18 @@ Loading gives float32 again. Knows nothing of architectures.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from orderlens.errors import ModelLoadError
+from orderlens.errors import ModelLoadError, one_line
 
 SCALE = ".scale"
 LEVELS = 127
+STORED = ("F32", "F16", "BF16")
 
 
 def quantise(weight_RC: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,17 +66,58 @@ def save_weights(path: Path, state: Mapping[str, Tensor], *, int8: bool = True) 
     path.chmod(0o644)  # safetensors writes files that only their owner can read
 
 
+def check_header(path: Path, wanted: Mapping[str, tuple[int, ...]]) -> None:
+    """Compare names, shapes and types in a file's header with the tensors a network wants.
+
+    Raises:
+        ModelLoadError: the file is missing or broken, or the first tensor that does not fit is named.
+    """
+    found = _header(path)
+    scales = {name + SCALE: (shape[0],) for name, shape in wanted.items() if len(shape) == 2}
+    expected = {**wanted, **{name: shape for name, shape in scales.items() if name in found}}
+    shapes = {name: shape for name, (shape, _) in found.items()}
+    wrong = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))
+    if wrong:
+        name = wrong[0]
+        raise ModelLoadError(
+            f"{path}: {len(wrong)} tensors do not fit config.json, "
+            f"first '{name}': file {shapes.get(name)}, config {expected.get(name)}"
+        )
+    for name, (_, kind) in found.items():
+        if kind not in STORED and not (kind == "I8" and name + SCALE in found):
+            raise ModelLoadError(
+                f"{path}: tensor '{name}' is stored as {kind}; supported are {', '.join(STORED)} and I8 "
+                "with scales"
+            )
+
+
 def load_weights(path: Path) -> dict[str, Tensor]:
     """Read a state dict written by ``save_weights`` as float32."""
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
+
+    with _reading(path):
+        return dequantised_state(load_file(str(path)))
+
+
+def _header(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return shape and stored type of every tensor in a file."""
+    from safetensors import safe_open
+
+    with _reading(path), safe_open(str(path), framework="pt") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  no mapping
+        return {name: (tuple(part.get_shape()), str(part.get_dtype())) for name, part in slices.items()}
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    from safetensors import SafetensorError
 
     if not path.is_file():
         raise ModelLoadError(f"{path}: no model.safetensors in the model folder")
     try:
-        return dequantised_state(load_file(str(path)))
-    except SafetensorError as error:
-        raise ModelLoadError(f"{path}: not a safetensors file ({error})") from error
+        yield
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(f"{path}: not a safetensors file ({one_line(error)})") from error
 
 
 def file_digest(*paths: Path) -> str:

@@ -16,9 +16,9 @@ pytest.importorskip("safetensors")
 
 import orderlens as ol  # noqa: E402
 from orderlens.datafiles import SplitRule, load_data, sample_rows  # noqa: E402
-from orderlens.models.bundled import bundled_folder, load_bundled  # noqa: E402
+from orderlens.models.evaluators.small import CausalEvaluator, load_tiny_evaluator  # noqa: E402
 from orderlens.models.loading import load_model  # noqa: E402
-from orderlens.models.tiny_ar import CausalEvaluator, load_tiny_evaluator  # noqa: E402
+from orderlens.models.small.folder import bundled_folder, read_folder  # noqa: E402
 from orderlens.rng import keyed_generator  # noqa: E402
 from orderlens.samples import Sample  # noqa: E402
 from orderlens.store.reader import Run  # noqa: E402
@@ -54,7 +54,7 @@ def test_files_are_whole_small_and_load_in_float32(name: str) -> None:
     assert size == figures["bytes"] <= MAX_BYTES[name]
     assert (folder / "README.md").is_file()
     state = torch.random.get_rng_state()
-    loaded = load_bundled(name)
+    loaded = read_folder(bundled_folder(name))
     assert torch.equal(state, torch.random.get_rng_state())
     parameters = list(loaded.network.parameters())
     assert all(p.dtype == torch.float32 and torch.isfinite(p).all() for p in parameters)

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from orderlens.errors import ModelLoadError, UnknownNameError, UserInputError  # noqa: E402
-from orderlens.models.bpe import BpeTokenizer  # noqa: E402
-from orderlens.models.bundled import bundled_folder, is_model_folder, load_folder, save_folder  # noqa: E402
-from orderlens.models.tiny_ar import CausalEvaluator, causal_attend, load_tiny_evaluator  # noqa: E402
-from orderlens.models.transformer import Transformer, TransformerConfig  # noqa: E402
+from orderlens.models.evaluators.small import CausalEvaluator, causal_attend, load_tiny_evaluator  # noqa: E402
+from orderlens.models.small import folder as folder_module  # noqa: E402
+from orderlens.models.small.config import TransformerConfig  # noqa: E402
+from orderlens.models.small.folder import bundled_folder, read_folder, save_folder  # noqa: E402
+from orderlens.models.small.network import Transformer  # noqa: E402
+from orderlens.models.tokenizer import FastTokenizer  # noqa: E402
 from orderlens.training.loop import initial_model  # noqa: E402
 from orderlens.training.vocabulary import EOS_ID, MASK_ID, SPECIAL_TOKENS  # noqa: E402
 
-TOKENIZER = BpeTokenizer.from_file(bundled_folder("tiny") / "tokenizer.json")
+TOKENIZER = FastTokenizer.from_file(bundled_folder("tiny") / "tokenizer.json")
 
 
 def small_network(attention: str = "causal") -> Transformer:
@@ -39,9 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_loads_as_it_was_saved(folder: Path) -> None:
-    loaded = load_folder(folder)
-    assert is_model_folder(folder)
-    assert not is_model_folder(folder.parent)
+    loaded = read_folder(folder)
     assert loaded.config == small_network().config
     for name, tensor in small_network().state_dict().items():
         assert torch.equal(loaded.network.state_dict()[name], tensor)
@@ -51,23 +51,85 @@ def test_a_folder_loads_as_it_was_saved(folder: Path) -> None:
 
 def test_the_digest_follows_the_weights(folder: Path, tmp_path: Path) -> None:
     save_folder(tmp_path / "other", initial_model(small_network().config, 9), TOKENIZER, int8=False)
-    assert load_folder(folder).digest == load_folder(folder).digest
-    assert load_folder(folder).digest != load_folder(tmp_path / "other").digest
+    assert read_folder(folder).digest == read_folder(folder).digest
+    assert read_folder(folder).digest != read_folder(tmp_path / "other").digest
 
 
 def test_broken_folders_are_named(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "width": 32}))
     with pytest.raises(ModelLoadError, match=r"do not fit config\.json"):
-        load_folder(folder)
+        read_folder(folder)
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
     with pytest.raises(ModelLoadError, match="model_type is 'bert'"):
-        load_folder(folder)
+        read_folder(folder)
     (folder / "config.json").write_text("{")
-    with pytest.raises(ModelLoadError, match="not JSON"):
-        load_folder(folder)
+    with pytest.raises(ModelLoadError, match="cannot be read as JSON"):
+        read_folder(folder)
     with pytest.raises(UnknownNameError, match="tiny, tiny-ar"):
         bundled_folder("huge")
+
+
+BAD_VALUES = {
+    "attention": [("diagonal", "is not supported"), (3, "is not supported")],
+    "width": [
+        (-16, "at least 1"),
+        ("16", "must be an integer"),
+        (10**30, "at most"),
+        (15, "multiple of n_heads"),
+    ],
+    "n_heads": [(0, "at least 1"), (16, "must be even"), (True, "must be an integer")],
+    "n_kv_heads": [(-1, "at least 0"), (3, "multiple of n_kv_heads")],
+    "n_layers": [(0, "at least 1"), (10**9, "at most"), (2.0, "must be an integer")],
+    "vocab_size": [(1, "at least 2"), (10**12, "at most")],
+    "block_size": [(0, "at least 1"), (65, "at most 64")],
+    "max_positions": [(10**15, "at most")],
+    "mask_id": [(8192, "outside the vocabulary"), (-1, "outside"), ("0", "token id"), (1, "must differ")],
+    "eos_id": [(9999, "outside the vocabulary")],
+    "norm_eps": [
+        (0, "positive"),
+        ("small", "positive"),
+        (float("nan"), "positive"),
+        (float("inf"), "positive"),
+    ],
+    "rope_theta": [(-1.0, "positive")],
+    "qk_norm": [(1, "true or false")],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [(key, *case) for key, cases in BAD_VALUES.items() for case in cases],
+)
+def test_a_value_that_cannot_be_is_refused_by_name(
+    folder: Path, key: str, value: object, message: str
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        read_folder(folder)
+    assert str(folder / "config.json") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_shapes_are_compared_before_weights_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that would fill the memory many times over meet the file's header first."""
+    monkeypatch.setattr(folder_module, "load_weights", lambda _: pytest.fail("weights were read"))
+    config = json.loads((folder / "config.json").read_text())
+    huge = {**config, "width": 2**20, "ffn_width": 2**22, "n_layers": 4}
+    (folder / "config.json").write_text(json.dumps(huge))
+    with pytest.raises(ModelLoadError, match=r"do not fit config\.json, first '.*': file .*, config"):
+        read_folder(folder)
+
+
+def test_strange_tensor_types_are_refused(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(folder / "model.safetensors")
+    state["final_norm.weight"] = state["final_norm.weight"].to(torch.int32)
+    save_file(state, folder / "model.safetensors")
+    with pytest.raises(ModelLoadError, match="stored as I32"):
+        read_folder(folder)
 
 
 @settings(max_examples=60, deadline=None)
@@ -80,7 +142,7 @@ def test_text_survives_the_bundled_tokenizer(text: str) -> None:
 
 
 def test_special_ids_and_single_digits() -> None:
-    assert [TOKENIZER.token_id(token) for token in SPECIAL_TOKENS] == [0, 1, 2, 3]
+    assert [TOKENIZER.id_of(token) for token in SPECIAL_TOKENS] == [0, 1, 2, 3]
     assert (MASK_ID, EOS_ID, TOKENIZER.vocab_size) == (0, 1, 8192)
     assert len(TOKENIZER.encode("2024")) == 4
     assert len(TOKENIZER.encode(" 2024")) == 4
@@ -113,7 +175,7 @@ def test_batched_scores_equal_one_forward_per_token(folder: Path) -> None:
         ("On Monday the council", " met"),
     ]
     got = evaluator.token_logprobs(pairs)
-    network = load_folder(folder).network
+    network = read_folder(folder).network
     for (prompt, text), values in zip(pairs, got, strict=True):
         assert values == pytest.approx(slow_logprobs(network, encode(prompt), encode(text)), abs=1e-4)
     assert len(got[2]) == 0
@@ -124,7 +186,7 @@ def test_a_token_across_the_boundary_belongs_to_the_continuation(folder: Path) -
     whole = TOKENIZER.encode("The water")
     assert len(whole) == 2
     (values,) = evaluator.token_logprobs([("The wa", "ter")])
-    assert values == pytest.approx(slow_logprobs(load_folder(folder).network, whole[:1], whole[1:]), abs=1e-4)
+    assert values == pytest.approx(slow_logprobs(read_folder(folder).network, whole[:1], whole[1:]), abs=1e-4)
 
 
 def test_too_long_texts_and_wrong_models_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -132,7 +194,7 @@ def test_too_long_texts_and_wrong_models_are_refused(folder: Path, tmp_path: Pat
         load_tiny_evaluator(str(folder)).id_logprobs([([5] * 40, [6] * 40)])
     save_folder(tmp_path / "b", small_network("block-causal"), TOKENIZER)
     with pytest.raises(ModelLoadError, match="must be causal"):
-        CausalEvaluator(load_folder(tmp_path / "b"), "b")
+        CausalEvaluator(read_folder(tmp_path / "b"), "b")
 
 
 def test_scores_of_no_pairs_are_no_scores(folder: Path) -> None:

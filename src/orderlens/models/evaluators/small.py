@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from orderlens.errors import ModelLoadError, UserInputError
-from orderlens.models.bundled import LoadedModel, load_bundled, load_folder
+from orderlens.models.small.folder import LoadedModel, bundled_folder, read_folder
+from orderlens.models.small.network import Transformer, attention
 from orderlens.models.torch.device import pick_device
-from orderlens.models.transformer import Transformer, attention
 
 FloatArray = NDArray[np.float64]
 
@@ -111,5 +111,5 @@ class CausalEvaluator:
 def load_tiny_evaluator(argument: str = "", device: str | None = None) -> CausalEvaluator:
     """Load the bundled evaluator, or (``tiny-ar:FOLDER``) a causal model that ``orderlens train`` wrote."""
     if argument:
-        return CausalEvaluator(load_folder(Path(argument)), f"tiny-ar:{argument}", device)
-    return CausalEvaluator(load_bundled("tiny-ar"), "tiny-ar", device)
+        return CausalEvaluator(read_folder(Path(argument)), f"tiny-ar:{argument}", device)
+    return CausalEvaluator(read_folder(bundled_folder("tiny-ar")), "tiny-ar", device)

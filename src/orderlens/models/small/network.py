@@ -11,52 +11,17 @@ Shape letters: B batch, T tokens, H query heads, K key/value heads, D head width
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
+from orderlens.models.small.config import TransformerConfig
+
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer index, q_BHTD, k_BKTD, v_BKTD) -> o_BHTD; see ``attention`` where H and K differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class TransformerConfig:
-    """Shape of the network.
-
-    Attributes:
-        attention: what it was trained with; causal for autoregressive models.
-        n_kv_heads: key/value heads, each shared by a group of query heads; 0 for as many as query heads.
-        qk_norm: whether queries and keys are normalised per head before the rotary encoding.
-    """
-
-    vocab_size: int = 8192
-    n_layers: int = 12
-    width: int = 384
-    n_heads: int = 6
-    ffn_width: int = 1024
-    block_size: int = 32
-    max_positions: int = 16384 + 2048
-    rope_theta: float = 10000.0
-    norm_eps: float = 1e-6
-    attention: Literal["block-causal", "full", "causal"] = "block-causal"
-    mask_id: int = 0
-    eos_id: int = 1
-    n_kv_heads: int = 0
-    qk_norm: bool = True
-
-    @property
-    def kv_heads(self) -> int:
-        """Number of key/value heads."""
-        return self.n_kv_heads or self.n_heads
-
-    @property
-    def head_width(self) -> int:
-        """Width of one attention head."""
-        return self.width // self.n_heads
 
 
 def rotary_table(positions_BT: Tensor, head_width: int, theta: float) -> tuple[Tensor, Tensor]:

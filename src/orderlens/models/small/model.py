@@ -20,8 +20,7 @@ from torch import Tensor
 from orderlens.errors import UserInputError
 from orderlens.models.chat import ChatTemplate
 from orderlens.models.protocol import Anchor, FloatArray, HiddenRows, IntArray, StateBatch, Tokenizer
-from orderlens.models.torch.device import pick_dtype
-from orderlens.models.transformer import (
+from orderlens.models.small.network import (
     Layer,
     Transformer,
     attention,
@@ -29,6 +28,7 @@ from orderlens.models.transformer import (
     rotary_table,
     rotate,
 )
+from orderlens.models.torch.device import pick_dtype
 
 STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
 """Windows per forward: enough to fill the device, small enough to stay in cache (CPU) or memory (GPU)."""

@@ -8,7 +8,7 @@ import pytest
 tokenizers = pytest.importorskip("tokenizers")
 
 from orderlens.errors import ModelLoadError  # noqa: E402
-from orderlens.models.hf_tokenizer import HFTokenizer, has_tokenizer  # noqa: E402
+from orderlens.models.tokenizer import FastTokenizer, has_tokenizer  # noqa: E402
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("text", ["plain", "naïve — 日本語", "", "<mask><turn>\n\t "])
 def test_text_survives_and_nothing_is_added(folder: Path, text: str) -> None:
-    tokenizer = HFTokenizer(folder)
+    tokenizer = FastTokenizer.from_folder(folder)
     ids = tokenizer.encode(text)
     assert 256 not in ids
     assert tokenizer.decode(ids) == text
 
 
 def test_special_tokens(folder: Path) -> None:
-    tokenizer = HFTokenizer(folder)
+    tokenizer = FastTokenizer.from_folder(folder)
     assert tokenizer.special_ids == {256, 257, 258}  # flagged in either file
     assert tokenizer.named_id("mask_token") == 257
     assert tokenizer.named_id("eos_token") is None
@@ -58,11 +58,11 @@ def test_missing_and_broken_files(tmp_path: Path, folder: Path) -> None:
     empty.mkdir()
     assert not has_tokenizer(empty)
     with pytest.raises(ModelLoadError, match=r"tokenizer\.json is missing"):
-        HFTokenizer(empty)
+        FastTokenizer.from_folder(empty)
     (empty / "tokenizer.json").write_text("{broken")
     with pytest.raises(ModelLoadError, match="cannot be read") as caught:
-        HFTokenizer(empty)
+        FastTokenizer.from_folder(empty)
     assert "\n" not in str(caught.value)
     (folder / "tokenizer_config.json").write_text("[1")
     with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json"):
-        HFTokenizer(folder)
+        FastTokenizer.from_folder(folder)

@@ -7,7 +7,7 @@ import pytest
 
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.metrics import load_evaluator
-from orderlens.models.hf_causal import HFCausalEvaluator, load_hf_evaluator
+from orderlens.models.evaluators.hf import HFCausalEvaluator, load_hf_evaluator
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

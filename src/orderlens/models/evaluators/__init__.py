@@ -1,0 +1,1 @@
+"""Autoregressive models that score finished text (``--evaluator``): they have no reveal orders."""

@@ -1,0 +1,1 @@
+"""Our own small transformer: ``tiny``, ``tiny-ar`` and whatever ``orderlens train`` writes."""

@@ -1,0 +1,137 @@
+"""``tokenizer.json`` behind our Tokenizer protocol, through the ``tokenizers`` package: the one wrapper.
+
+Encoding adds no special tokens: texts are cut into prompt and target afterwards, and an inserted BOS would
+shift every position. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orderlens.errors import MissingPackageError, ModelLoadError, one_line
+from orderlens.models.configfile import read_json
+
+TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+_NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token", "sep_token", "cls_token")
+
+
+class FastTokenizer:
+    """A fast tokenizer and what ``tokenizer_config.json`` says about its special tokens."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        settings: Mapping[str, Any] | None = None,
+        folder: Path | None = None,
+        *,
+        text_only: bool = False,
+    ) -> None:
+        """Wrap a ``tokenizers.Tokenizer``.
+
+        Args:
+            tokenizer: the tokenizer.
+            settings: the contents of ``tokenizer_config.json``.
+            folder: where it came from, for files beside it (the chat template).
+            text_only: text is only ever text, so a special token's name in it is spelt out in ordinary
+                tokens. Chat models need False: their templates write special tokens by name.
+        """
+        self._tokenizer = tokenizer
+        self._tokenizer.encode_special_tokens = text_only
+        self.settings, self.folder = dict(settings or {}), folder
+        declared = self.settings.get("added_tokens_decoder") or {}
+        flagged = {int(key) for key, entry in declared.items() if entry.get("special")}
+        decoder = self._tokenizer.get_added_tokens_decoder()
+        self.special_ids = frozenset(flagged | {index for index, token in decoder.items() if token.special})
+
+    @classmethod
+    def from_file(cls, path: Path) -> FastTokenizer:
+        """Read a single ``tokenizer.json`` for plain text."""
+        return cls(_load(path), text_only=True)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> FastTokenizer:
+        """Read the tokenizer of a published checkpoint; special tokens in a text count as such."""
+        path = folder / SETTINGS
+        return cls(_load(folder / TOKENIZER), read_json(path) if path.is_file() else {}, folder)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of ``text`` without adding special tokens."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the ids of ``text`` and, for each, the index of the character after its last one."""
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        return list(found.ids), [end for _, end in found.offsets]
+
+    def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
+        """Return the ids of several texts, in parallel where the library allows."""
+        return [
+            list(item.ids) for item in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        ]
+
+    def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
+        """Return the text of ``ids``; special tokens by name unless skipped, broken UTF-8 as U+FFFD."""
+        return str(self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=skip_special))
+
+    def byte_count(self, ids: Sequence[int]) -> int:
+        """Return how many bytes of text ``ids`` stand for (a byte-level token has one character per byte)."""
+        return sum(len(self._tokenizer.id_to_token(int(item))) for item in ids)
+
+    def id_of(self, token: str) -> int | None:
+        """Return the id of one token's exact string, or None."""
+        index = self._tokenizer.token_to_id(token)
+        return None if index is None else int(index)
+
+    def named_id(self, name: str) -> int | None:
+        """Return the id that ``tokenizer_config.json`` gives to ``eos_token``, ``mask_token`` or the like."""
+        text = self.named_tokens.get(name)
+        return None if text is None else self.id_of(text)
+
+    @property
+    def named_tokens(self) -> dict[str, str]:
+        """Strings of the declared special tokens, by role."""
+        found = {name: _text(self.settings.get(name)) for name in _NAMED_TOKENS}
+        return {name: text for name, text in found.items() if text is not None}
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, special ones included."""
+        return int(self._tokenizer.get_vocab_size())
+
+    @property
+    def largest_id(self) -> int:
+        """The largest id any token has."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def save(self, path: Path) -> None:
+        """Write the ``tokenizer.json``."""
+        self._tokenizer.save(str(path))
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether the folder holds a fast tokenizer."""
+    return (folder / TOKENIZER).is_file()
+
+
+def _load(path: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise MissingPackageError(
+            f"{path} needs the tokenizers package; pip install 'orderlens[torch]'"
+        ) from None
+    if not path.is_file():
+        raise ModelLoadError(f"{path} is missing; a model folder needs its fast tokenizer file")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001  the package raises bare Exception for malformed files
+        raise ModelLoadError(f"{path} cannot be read: {one_line(error)}") from None
+
+
+def _text(value: object) -> str | None:
+    """Return a token's string; older files wrap it in an object with ``content``."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
