@@ -40,20 +40,20 @@ def finished(printed):
     return Path(printed["folder"])
 
 
-def test_json_holds_plan_tables_and_verdicts(printed):
+def test_json_holds_plan_tables_and_findings(printed):
     assert printed["plan"]["n_sequences"] == 6
-    words = {item["name"]: item["verdict"] for item in printed["verdicts"]}
-    assert words["chain-rule"] == "not supported by this run"  # the control is one exact joint
+    words = {item["id"]: item["word"] for item in printed["reading"]["findings"]}
+    assert words["chain-rule"] == "not supported"  # the control is one exact joint
     assert {table["table"] for table in printed["tables"]} >= {"fixed-sequence", "generation", "temperature"}
     assert any("unknown evaluator 'none-such'" in note for note in printed["notes"])
 
 
-def test_the_same_command_prints_tables_verdicts_and_where_things_are(finished, texts, capsys):
+def test_the_same_command_prints_tables_findings_and_where_things_are(finished, texts, capsys):
     assert main(["replicate", "--model", "hmm", "--data", str(texts), "--out", str(finished), *SMALL]) == 0
     text = capsys.readouterr().out
     assert "Fixed sequences" in text
-    assert "findings of the paper" in text
-    assert "verdict: not supported by this run" in text
+    assert "12 findings: " in text
+    assert "Not supported: 1 checks" in text
     assert str(finished / "index.html") in text
     assert "unknown evaluator 'none-such'" in text
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from orderlens.analysis import Options, Resampling, Study, simulate_study
+from orderlens.analysis.guessing import guessing_levels
 from orderlens.api import evaluate
 from orderlens.cli.main import main
 from orderlens.errors import RunError, UndefinedFigureError
@@ -75,8 +76,8 @@ def test_the_plane_holds_averages_and_single_seeds(study: Study, frame: pd.DataF
 def test_named_options_have_no_known_level_of_guessing(study: Study) -> None:
     verdicts = study.verdicts.assign(grader="named-option")
     other = SimpleNamespace(verdicts=verdicts, run=study.run)
-    assert accuracy_var.guessing_levels(cast(Study, other)) == {}
-    assert accuracy_var.guessing_levels(study)["letters"] == 25.0
+    assert guessing_levels(cast(Study, other)) == {}
+    assert guessing_levels(study)["letters"] == 25.0
 
 
 def test_bins_cover_every_sample_once(study: Study, frame: pd.DataFrame) -> None:

@@ -29,8 +29,8 @@ def test_every_option_of_the_guide_exists(command, capsys):
 
 
 def test_the_guide_names_every_finding_and_every_folder(replication):
-    for verdict in replication.results.verdicts:
-        assert f"| {verdict.name} |" in GUIDE
+    for finding in replication.results.reading.findings:
+        assert f"| {finding.id} |" in GUIDE
     for path in replication.results.folder.iterdir():
         assert f"`{path.name}" in GUIDE
     for path in (replication.results.folder / "runs").iterdir():
@@ -42,4 +42,4 @@ def test_the_guides_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("orderlens.figures.save.FORMATS", ("svg",))
     exec(code.replace("n_sequences=20", "n_sequences=6"), {})
-    assert "chain-rule not supported by this run" in capsys.readouterr().out
+    assert "chain-rule not supported" in capsys.readouterr().out

@@ -26,10 +26,10 @@ def test_every_finding_stands_under_its_outcome(page, replication):
     assert [part.splitlines()[0] for part in headings] == [
         "Agrees with the paper",
         "Does not agree",
-        "Undecided by this run",
+        "Left open by this run",
     ]
-    for word, part in zip(("supported", "not supported by this run", "undetermined"), headings, strict=True):
-        claims = {item.claim for item in replication.results.verdicts if item.word == word}
+    for word, part in zip(("supported", "not supported", "left open"), headings, strict=True):
+        claims = {item.claim for item in replication.results.reading.findings if item.word == word}
         assert {claim for claim in claims if claim in part} == claims
         assert part.count("\n| ") == (len(claims) + 2 if claims else 0)
     assert "- A note." in text

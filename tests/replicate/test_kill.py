@@ -53,7 +53,7 @@ def kill_once_there(out: Path, place: str) -> bool:
 
 def made_of(folder: Path) -> dict[str, bytes]:
     """Return every result that depends on the traces alone."""
-    files = [*folder.glob("tables/*"), *folder.glob("figures/*.json"), *folder.glob("verdicts.*")]
+    files = [*folder.glob("tables/*"), *folder.glob("figures/*.json"), *folder.glob("findings.*")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 

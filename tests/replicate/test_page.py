@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from orderlens.analysis.estimate import Estimate
+from orderlens.analysis.judge import WORDS, Check, Finding, Number, Outcome, Reading
 from orderlens.analysis.table import Column, Table
 from orderlens.figures.catalogue import Drawn
 from orderlens.replicate.page import write_page
 from orderlens.replicate.plan import make_plan
-from orderlens.replicate.verdicts import OPEN, REFUSED, SUPPORTED, Number, Verdict
 
 EVIL = "<script>alert(1)</script>\"&'<img src=x onerror=y>"
 
@@ -54,13 +54,21 @@ def page(tmp_path):
     columns = (Column("value", EVIL), Column("text", "text"))
     row = {"order": EVIL, "value": Estimate.undefined(EVIL), "text": EVIL}
     table = Table("t", EVIL, ("order",), columns, (row,), (EVIL,))
-    verdicts = [
-        Verdict("v", EVIL, EVIL, word, EVIL, (Number(EVIL, Estimate(1.0), EVIL),), (EVIL,))
-        for word in (SUPPORTED, REFUSED, OPEN)
+    findings = [
+        Finding(
+            "v",
+            EVIL,
+            (Check(EVIL, Estimate(1.0), outcome=Outcome(word, why=EVIL)),),
+            EVIL,
+            rule=EVIL,
+            numbers=(Number(EVIL, Estimate(1.0), EVIL),),
+            remarks=(EVIL,),
+        )
+        for word in WORDS
     ]
     figures = [Drawn("one", EVIL, (picture,)), Drawn("two", "two", why=EVIL)]
     plan = make_plan("quick", EVIL, EVIL)
-    return read(write_page(tmp_path / "index.html", plan, [table], verdicts, figures, [EVIL]))
+    return read(write_page(tmp_path / "index.html", plan, [table], Reading(tuple(findings)), figures, [EVIL]))
 
 
 def test_hostile_text_stays_text(page):
@@ -79,26 +87,26 @@ def test_nothing_is_fetched(page):
 
 def test_each_outcome_has_its_word(page):
     text = " ".join(page.text)
-    for word in (SUPPORTED, REFUSED, OPEN):
-        assert word in text
+    for word in WORDS:
+        assert f"{word.capitalize()}: 1 checks" in text
 
 
-def test_the_markdown_file_links_the_pictures_and_holds_every_verdict(replication):
+def test_the_markdown_file_links_the_pictures_and_holds_every_finding(replication):
     text = (replication.results.folder / "results.md").read_text(encoding="utf-8")
     for item in replication.results.figures:
         assert f"](figures/{item.name}.png)" in text
         assert (replication.results.folder / "figures" / f"{item.name}.png").is_file()
-    for verdict in replication.results.verdicts:
-        assert f"| {verdict.claim} | {verdict.word} |" in text
+    for finding in replication.results.reading.findings:
+        assert f"| {finding.claim} | {finding.word} |" in text
     for table in replication.results.tables:
         assert f"### {table.title}" in text
 
 
-def test_the_real_page_shows_every_figure_table_and_verdict(replication):
+def test_the_real_page_shows_every_figure_table_and_finding(replication):
     reader = read(replication.results.page)
     assert reader.tags.count("img") == len(replication.results.figures)
     assert reader.tags.count("table") == len(replication.results.tables)
-    assert reader.tags.count("section") == len(replication.results.verdicts)
+    assert reader.tags.count("section") == len(replication.results.reading.findings)
     text = " ".join(reader.text)
     assert "no likelihood" in text
     assert "range_of_means" in text

@@ -9,6 +9,7 @@ import pytest
 
 from orderlens import api
 from orderlens.analysis import Options, Study, as_json
+from orderlens.analysis.judge import OPEN, WORDS, judge
 from orderlens.analysis.tables import TABLES
 from orderlens.errors import RunError
 from orderlens.figures.catalogue import DOWNSTREAM, figure_names
@@ -16,7 +17,7 @@ from orderlens.figures.save import plain
 from orderlens.models.loading import load_model
 from orderlens.replicate import replicate
 from orderlens.replicate.open_runs import stored_scores
-from orderlens.replicate.results import TABLES_OF, build, judge_all, open_studies
+from orderlens.replicate.results import TABLES_OF, build, find_all, open_studies
 from orderlens.replicate.run import decode_all
 from orderlens.store.reader import open_run
 
@@ -81,21 +82,24 @@ def test_tables_are_those_of_analyze_on_the_same_runs(replication, kind):
             assert ours == theirs
 
 
-def test_figures_and_verdicts_are_there(replication):
+def test_figures_and_findings_are_there(replication):
     results = replication.results
     wanted = [name for name in figure_names() if name not in DOWNSTREAM]
     assert [item.name for item in results.figures] == wanted
     for item in results.figures:
         assert item.why is None
         assert [path.suffix for path in item.paths] == [".svg", ".png", ".pdf", ".json"]
-    stored = json.loads((results.folder / "verdicts.json").read_text())["verdicts"]
-    assert [item["name"] for item in stored] == [item.name for item in results.verdicts]
-    assert {item["verdict"] for item in stored} <= {"supported", "not supported by this run", "undetermined"}
-    assert "verdict: " in (results.folder / "verdicts.txt").read_text()
+    stored = json.loads((results.folder / "findings.json").read_text())
+    assert [item["id"] for item in stored["findings"]] == [item.id for item in results.reading.findings]
+    assert {item["word"] for item in stored["findings"]} <= set(WORDS)
+    assert stored["n_checks"] == results.reading.n_checks > 0
+    written = (results.folder / "findings.txt").read_text()
+    assert f"{stored['n_checks']} checks were made" in written
+    assert "Holm" in written
 
 
 def test_the_broken_control_is_found_out(replication):
-    words = {item.name: item.word for item in replication.results.verdicts}
+    words = {item.id: item.word for item in replication.results.reading.findings}
     assert words["chain-rule"] == "supported"
 
 
@@ -141,9 +145,9 @@ def test_fewer_texts_than_wanted_and_no_sweep(tmp_path):
     studies = open_studies(tmp_path / "out" / "runs", None)
     tables = build(studies)
     assert "temperature" not in {table.name for table in tables}
-    verdicts = judge_all(studies, tables)
-    assert {item.word for item in verdicts} == {"undetermined"}
-    assert any("below 6 every verdict" in remark for item in verdicts for remark in item.remarks)
+    reading = judge(find_all(studies, tables))
+    assert {item.word for item in reading.findings} == {OPEN}
+    assert "3 of at least 6 texts" in reading.findings[1].sentence()
 
 
 def test_a_slow_machine_takes_fewer_texts_and_says_so(tmp_path, monkeypatch):

@@ -15,6 +15,9 @@ from typing import Any
 
 from orderlens.analysis.table import Printed, Table
 
+PAPER_ORDERS = ("forced-ar", "reverse-ar", "random", "oracle-max-q", "oracle-margin", "oracle-min-q")
+"""The orders of the paper's fixed-sequence figure."""
+
 
 @lru_cache(maxsize=1)
 def paper_tables() -> Mapping[str, Any]:

@@ -47,7 +47,7 @@ DocsOption = Annotated[
 PresetOption = Annotated[str, typer.Option("--preset", help="demo, quick (100 texts) or full (1,000).")]
 
 LONG_TABLES = ("theory", "circulation", "agreement")
-"""Written to files but not printed: they are long, and the verdicts quote what matters of them."""
+"""Written to files but not printed: they are long, and the findings quote what matters of them."""
 
 
 def register(app: typer.Typer) -> None:
@@ -176,23 +176,23 @@ def record(outcome: Outcome, traces: Traces | None = None) -> dict[str, Any]:
         "plan": outcome.plan.record(),
         "notes": list(outcome.notes),
         "seconds": {**(traces.seconds if traces else {}), **outcome.seconds},
-        "verdicts": [item.record() for item in results.verdicts],
+        "reading": results.reading.record(),
         "tables": [as_json(table) for table in results.tables],
         "figures": figures,
     }
 
 
 def show(outcome: Outcome) -> None:
-    """Print tables, verdicts and where everything is."""
+    """Print tables, findings and where everything is."""
     from orderlens.analysis import render
     from orderlens.replicate.page import plan_facts
-    from orderlens.replicate.verdicts import render_text
+    from orderlens.replicate.text import render_text
 
     print_text(f"\n{plan_facts(outcome.plan)}\n")
     results = outcome.results
     shown = [table for table in results.tables if table.name not in LONG_TABLES]
     print_text(render(shown, "text"))
-    print_text(render_text(results.verdicts))
+    print_text(render_text(results.reading))
     for item in results.figures:
         if item.why is not None:
             print_text(f"figure {item.name} was not drawn: {item.why}")

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.analysis import Options, Study, Table, render
+from orderlens.analysis.guessing import guessing_levels
 from orderlens.analysis.tables import TABLES
 from orderlens.errors import RunError, StorageError
-from orderlens.evaluation.findings import find
-from orderlens.evaluation.reading import Reading
-from orderlens.figures.accuracy_var import guessing_levels
+from orderlens.evaluation.reading import Downstream
 from orderlens.figures.catalogue import DOWNSTREAM, Drawn, draw_figures
 from orderlens.figures.save import save_data, save_table
+from orderlens.findings.correctness import read_correctness
 from orderlens.store.reader import Run
 
 TABLE_NAMES = ("downstream", "within-cell", "quadrants", "content", "controls", "null")
@@ -30,7 +30,7 @@ _IN_FILE_ONLY = ("downstream-paired", "controls-rivals", "null")
 class DownstreamResults:
     """What was made of a graded run."""
 
-    reading: Reading
+    reading: Downstream
     tables: tuple[Table, ...]
     figures: tuple[Drawn, ...]
     page: Path
@@ -45,11 +45,11 @@ def study_of(run: Run, options: Options | None = None) -> Study:
     return study
 
 
-def read(study: Study) -> Reading:
+def read(study: Study) -> Downstream:
     """Return the plain-language reading of a graded study."""
     options = study.options
-    findings = find(study.graded, options.resampling, guessing_levels(study), options.null_reps)
-    return Reading(tuple(findings), tuple(facts(study)))
+    reading = read_correctness(study.graded, options.resampling, guessing_levels(study), options.null_reps)
+    return Downstream(reading, tuple(facts(study)))
 
 
 def facts(study: Study) -> list[str]:
@@ -98,7 +98,7 @@ def write_results(study: Study, folder: Path, formats: Sequence[str] | None = No
     return DownstreamResults(reading, tables, figures, page)
 
 
-def _page(reading: Reading, tables: Iterable[Table], figures: Iterable[Drawn]) -> list[str]:
+def _page(reading: Downstream, tables: Iterable[Table], figures: Iterable[Drawn]) -> list[str]:
     lines = [
         "# Does the shape of the trace predict correctness?",
         "",

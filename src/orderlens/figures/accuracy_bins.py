@@ -24,7 +24,7 @@ PLAIN_DECADES = 2.0
 
 def data(study: Study) -> dict[str, Any]:
     """Return per task and order the bins: Var (median and ends), accuracy (%) with interval, size."""
-    from orderlens.evaluation.predictors import accuracy_by_var
+    from orderlens.analysis.predictors import accuracy_by_var
 
     tasks = []
     for task, cells in graded_cells(study).items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from orderlens.analysis.predictors import Cell
     from orderlens.analysis.study import Study
-    from orderlens.evaluation.predictors import Cell
 
 LEAST_SPAN = 5.0
 """Least height of a panel in percentage points."""
@@ -26,6 +25,8 @@ LEAST_SPAN = 5.0
 
 def data(study: Study) -> dict[str, Any]:
     """Return per task and order mean content Var and accuracy (%), seeds pooled and apart, and guessing."""
+    from orderlens.analysis.guessing import guessing_levels
+
     guessing = guessing_levels(study)
     tasks = [
         {
@@ -48,23 +49,6 @@ def _point(cell: Cell) -> dict[str, Any]:
         by_seed = rows.groupby("seed_label", sort=False)[["var", "accuracy"]].mean()
         seeds = by_seed.reset_index(drop=True).to_dict("records")
     return {"order": cell.order, "var": interval(var), "accuracy": interval(accuracy), "seeds": seeds}
-
-
-def guessing_levels(study: Study) -> dict[str, float]:
-    """Return the accuracy (%) of guessing per task whose documents list options and whose grader reads one.
-
-    What guessing gives under the rule that reads named options is not known: some are easy to rule out.
-    """
-    from orderlens.evaluation.predictors import guessing_level
-    from orderlens.tasks.named_option import NAMED_GRADER
-
-    named = set(study.verdicts.loc[study.verdicts["grader"] == NAMED_GRADER, "task"].astype(str))
-    if "documents" not in study.run.tables:
-        return {}
-    documents: dict[str, list[dict[str, Any]]] = {}
-    for row in study.run.table("documents").to_arrow().to_pylist():
-        documents.setdefault(str(row["task"]), []).append(json.loads(row["document"]))
-    return {task: guessing_level(found) for task, found in documents.items() if task not in named}
 
 
 def draw(data: Mapping[str, Any]) -> Figure:

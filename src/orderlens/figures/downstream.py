@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from orderlens.analysis.predictors import Cell
     from orderlens.analysis.study import Study
-    from orderlens.evaluation.predictors import Cell
 
 
 def graded_cells(study: Study) -> dict[str, list[Cell]]:
     """Return the cells of a study by task; refuses a study without verdicts."""
-    from orderlens.evaluation.predictors import pooled_cells
+    from orderlens.analysis.predictors import pooled_cells
 
     found: dict[str, list[Cell]] = {}
     for cell in pooled_cells(study.graded, study.options.resampling):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from orderlens.analysis.paper import PAPER_ORDERS
 from orderlens.analysis.tables_fixed import fixed_sequence
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.marks import footnote, point, row_labels, rows
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from orderlens.analysis.study import Study
 
 COLUMNS = ("mean", "var", "gini_block0", "argmax_accuracy")
-PAPER_ORDERS = ("forced-ar", "reverse-ar", "random", "oracle-max-q", "oracle-margin", "oracle-min-q")
 """The six orders of the paper's figure, over which its Spearman correlation is taken."""
 
 

@@ -26,7 +26,7 @@ MARKS = {
 
 def data(study: Study) -> dict[str, Any]:
     """Return per task and order the AUROC of each predictor and Var's lead over its rivals."""
-    from orderlens.evaluation.predictors import auroc_lead, aurocs
+    from orderlens.analysis.predictors import auroc_lead, aurocs
 
     tasks = []
     for task, cells in graded_cells(study).items():

@@ -27,7 +27,7 @@ MARKS = {
 
 def data(study: Study) -> dict[str, Any]:
     """Return per task and order the log-odds per standard deviation of Var under each set of controls."""
-    from orderlens.evaluation.predictors import var_effect
+    from orderlens.analysis.predictors import var_effect
 
     tasks = []
     for task, cells in graded_cells(study).items():

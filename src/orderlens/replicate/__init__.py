@@ -1,4 +1,4 @@
-"""The paper's C4 experiments end to end: scoring, generation, sweep, tables, figures and verdicts."""
+"""The paper's C4 experiments end to end: scoring, generation, sweep, tables, figures and findings."""
 
 import sys
 from types import ModuleType

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from orderlens.analysis import beside_paper, render
+from orderlens.analysis.judge import NOT_SUPPORTED, OPEN, RULES, SUPPORTED, Finding, Word
 from orderlens.errors import RunError, StorageError
 from orderlens.figures.catalogue import Drawn
-from orderlens.replicate.markdown import cell, verdict_details
+from orderlens.replicate.markdown import cell, finding_details
 from orderlens.replicate.page import plan_facts
 from orderlens.replicate.plan import Stored, read_plan
 from orderlens.replicate.results import Results
-from orderlens.replicate.verdicts import OPEN, REFUSED, SUPPORTED, Verdict, Word, summary
 from orderlens.store.folder import open_folder
 from orderlens.store.records import SPEC
 from orderlens.store.specfile import read_spec
@@ -27,8 +27,8 @@ PICTURES = (".png", ".svg")
 BY_HAND = "## Our reading"
 _GROUPS: tuple[tuple[Word, str], ...] = (
     (SUPPORTED, "Agrees with the paper"),
-    (REFUSED, "Does not agree"),
-    (OPEN, "Undecided by this run"),
+    (NOT_SUPPORTED, "Does not agree"),
+    (OPEN, "Left open by this run"),
 )
 
 
@@ -77,18 +77,22 @@ def _lines(results: Results, stored: Stored, page: Path, notes: Sequence[str], b
     yield f"# The paper's experiments on {stored.model['name']}"
     yield "\nMade by `orderlens replicate`; the rules are in [Replicating the paper](replicate.md).\n"
     yield from _facts(results.folder, stored, notes)
-    yield f"\n## In short\n\n{summary(results.verdicts)} Intervals are 95 % bootstrap intervals over texts."
+    yield f"\n## In short\n\n{results.reading.sentence()} Intervals are 95 % bootstrap intervals over texts."
     for word, heading in _GROUPS:
-        yield from _group(heading, [item for item in enumerate(results.verdicts, 1) if item[1].word == word])
+        yield from _group(
+            heading, [item for item in enumerate(results.reading.findings, 1) if item[1].word == word]
+        )
     if by_hand:
         yield f"\n{by_hand}"
     yield "\n## Figures\n"
     for drawn in results.figures:
         yield from _figure(drawn, f"figures/{page.stem}")
     yield "## Findings one by one"
-    for place, verdict in enumerate(results.verdicts, 1):
+    for place, finding in enumerate(results.reading.findings, 1):
         yield ""
-        yield from verdict_details(place, verdict)
+        yield from finding_details(place, finding)
+    yield ""
+    yield from (f"{rule}\n" for rule in RULES)
     yield "\n## Tables\n"
     yield render([beside_paper(table) for table in results.tables], "markdown")
 
@@ -111,16 +115,16 @@ def _machine(run: Path) -> str:
     return f"{device or 'an unknown machine'} with torch {versions.get('torch') or 'absent'}"
 
 
-def _group(heading: str, members: Sequence[tuple[int, Verdict]]) -> Iterable[str]:
+def _group(heading: str, members: Sequence[tuple[int, Finding]]) -> Iterable[str]:
     yield f"\n### {heading}\n"
     if not members:
         yield "None."
         return
     yield "| # | finding | first of its numbers |"
     yield "| --- | --- | --- |"
-    for place, verdict in members:
-        first = (verdict.lines() or [""])[0]
-        yield f"| {place} | {cell(verdict.claim)} ({cell(verdict.where)}) | {cell(first)} |"
+    for place, finding in members:
+        first = (finding.lines() or [""])[0]
+        yield f"| {place} | {cell(finding.claim)} ({cell(finding.source)}) | {cell(first)} |"
 
 
 def _figure(item: Drawn, folder: str) -> Iterable[str]:

@@ -6,45 +6,45 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orderlens.analysis import Table, beside_paper, render
+from orderlens.analysis.judge import RULES, Finding, Reading
 from orderlens.figures.catalogue import Drawn
 from orderlens.replicate.page import plan_facts
 from orderlens.replicate.plan import Plan
-from orderlens.replicate.verdicts import Verdict, summary
 
 
 def write_markdown(
     path: Path,
     plan: Plan,
     tables: Sequence[Table],
-    verdicts: Sequence[Verdict],
+    reading: Reading,
     figures: Sequence[Drawn],
     notes: Sequence[str],
 ) -> Path:
     """Write the file and return its path; figures are expected in ``figures/`` beside it."""
     lines = ["# What the reveal order does", "", plan_facts(plan), "", *(f"{note}\n" for note in notes)]
     lines += [
-        "## Verdicts",
+        "## Findings",
         "",
-        f"{summary(verdicts)} Intervals are 95 % bootstrap intervals over texts.",
+        f"{reading.sentence()} Intervals are 95 % bootstrap intervals over texts.",
         "",
     ]
-    lines += ["| # | finding | verdict |", "| --- | --- | --- |"]
-    lines += [f"| {n} | {cell(item.claim)} | {item.word} |" for n, item in enumerate(verdicts, 1)]
-    for place, item in enumerate(verdicts, 1):
-        lines += ["", *verdict_details(place, item)]
-    lines += ["", "## Figures", ""]
+    lines += ["| # | finding | outcome |", "| --- | --- | --- |"]
+    lines += [f"| {n} | {cell(item.claim)} | {item.word} |" for n, item in enumerate(reading.findings, 1)]
+    for place, item in enumerate(reading.findings, 1):
+        lines += ["", *finding_details(place, item)]
+    lines += ["", *(f"{rule}\n" for rule in RULES), "## Figures", ""]
     lines += [line for item in figures for line in _figure(item)]
     lines += ["## Tables", "", render([beside_paper(table) for table in tables], "markdown")]
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
 
 
-def verdict_details(place: int, item: Verdict) -> list[str]:
-    """Return one finding with its verdict, rule, numbers and remarks."""
+def finding_details(place: int, item: Finding) -> list[str]:
+    """Return one finding with its outcome, rule, numbers and remarks."""
     return [
         f"### {place}. {item.claim}",
         "",
-        f"**{item.word}** ({item.where}). Rule: {item.rule}",
+        f"**{item.sentence()}** ({item.source}) Rule: {item.rule}",
         "",
         *(f"- {line}" for line in item.lines()),
         *(f"\n{remark}" for remark in item.remarks),

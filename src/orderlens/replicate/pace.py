@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from orderlens.work.options import ProgressSink
 
 LEAST = 6
-"""Texts below which no verdict can be reached: never fewer, however slow the machine."""
+"""Texts below which nothing can be decided: never fewer, however slow the machine."""
 TRUSTED_S = 2.0
 """Seconds of decoding below which a speed says nothing."""
 SLACK = 1.25

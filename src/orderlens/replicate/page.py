@@ -1,4 +1,4 @@
-"""One plain, self-contained page: verdicts, figures, tables. Every text is escaped; no script, no network."""
+"""One plain, self-contained page: findings, figures, tables. Every text is escaped; no script, no network."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from orderlens.analysis.judge import NOT_SUPPORTED, OPEN, RULES, SUPPORTED, Finding, Reading
 from orderlens.analysis.render import cell_text
 from orderlens.analysis.table import Table
 from orderlens.figures.catalogue import Drawn
 from orderlens.replicate.plan import Plan
-from orderlens.replicate.verdicts import OPEN, REFUSED, SUPPORTED, Verdict, summary
 
-_CLASSES = {SUPPORTED: "yes", REFUSED: "no", OPEN: "open"}
-_SIGNS = {SUPPORTED: "●", REFUSED: "○", OPEN: "◐"}
+_CLASSES = {SUPPORTED: "yes", NOT_SUPPORTED: "no", OPEN: "open"}
+_SIGNS = {SUPPORTED: "●", NOT_SUPPORTED: "○", OPEN: "◐"}
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, sans-serif; color: #1d1d1f; background: #fff; max-width: 64rem;
@@ -22,9 +22,9 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #1d1d1f; background: #fff; m
 h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.25rem; margin-top: 2.6rem; }
 h3 { font-size: 1rem; margin: 0; font-weight: 600; }
 .facts, .small, figcaption { color: #555; font-size: .86rem; }
-.verdict { border-left: 4px solid #bbb; padding: .3rem 0 .3rem 1rem; margin: 1.1rem 0; }
+.finding { border-left: 4px solid #bbb; padding: .3rem 0 .3rem 1rem; margin: 1.1rem 0; }
 .yes { border-color: #195e33; } .no { border-color: #ac530f; } .open { border-color: #8a8a8a; }
-.word { font-weight: 600; } .verdict ul { margin: .3rem 0; padding-left: 1.2rem; }
+.word { font-weight: 600; } .finding ul { margin: .3rem 0; padding-left: 1.2rem; }
 figure { margin: 1.6rem 0; } img { max-width: 100%; height: auto; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .8rem; margin: .6rem 0; }
 th, td { text-align: left; padding: .22rem .7rem .22rem 0; white-space: nowrap; }
@@ -37,15 +37,16 @@ def write_page(
     path: Path,
     plan: Plan,
     tables: Sequence[Table],
-    verdicts: Sequence[Verdict],
+    reading: Reading,
     figures: Sequence[Drawn],
     notes: Sequence[str],
 ) -> Path:
     """Write the page and return its path; figures must lie in ``figures/`` beside it."""
     body = [
-        *_head(plan, verdicts, notes),
-        "<h2>Verdicts</h2>",
-        *(_verdict(place, item) for place, item in enumerate(verdicts, 1)),
+        *_head(plan, reading, notes),
+        "<h2>Findings</h2>",
+        *(_finding(place, item) for place, item in enumerate(reading.findings, 1)),
+        *(f'<p class="small">{escape(rule)}</p>' for rule in RULES),
         "<h2>Figures</h2>",
         *(_figure(item) for item in figures),
         "<h2>Tables</h2>",
@@ -78,23 +79,23 @@ def plan_facts(plan: Plan) -> str:
     )
 
 
-def _head(plan: Plan, verdicts: Sequence[Verdict], notes: Sequence[str]) -> list[str]:
+def _head(plan: Plan, reading: Reading, notes: Sequence[str]) -> list[str]:
     return [
         "<h1>What the reveal order does</h1>",
         f'<p class="facts">{escape(plan_facts(plan))}</p>',
         *(f'<p class="facts">{escape(note)}</p>' for note in notes),
-        f"<p>{escape(summary(verdicts))} Intervals are 95 % bootstrap intervals over texts.</p>",
+        f"<p>{escape(reading.sentence())} Intervals are 95 % bootstrap intervals over texts.</p>",
     ]
 
 
-def _verdict(place: int, item: Verdict) -> str:
+def _finding(place: int, item: Finding) -> str:
     numbers = "".join(f"<li>{escape(line)}</li>" for line in item.lines())
     remarks = "".join(f'<p class="small">{escape(remark)}</p>' for remark in item.remarks)
     return (
-        f'<section class="verdict {_CLASSES[item.word]}">'
+        f'<section class="finding {_CLASSES[item.word]}">'
         f"<h3>{place}. {escape(item.claim)}</h3>"
-        f'<p class="word">{_SIGNS[item.word]} {escape(item.word)} '
-        f'<span class="small">({escape(item.where)})</span></p>'
+        f'<p class="word">{_SIGNS[item.word]} {escape(item.sentence())} '
+        f'<span class="small">({escape(item.source)})</span></p>'
         f'<ul>{numbers}</ul><p class="small">Rule: {escape(item.rule)}</p>{remarks}</section>'
     )
 

@@ -1,4 +1,4 @@
-"""Everything that comes from the stored traces: tables, figures, verdicts, the page. Needs no model."""
+"""Everything that comes from the stored traces: tables, figures, findings, the page. Needs no model."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orderlens.analysis import Options, Study, Table
+from orderlens.analysis.judge import Finding, Reading, judge
 from orderlens.analysis.tables import TABLES
 from orderlens.errors import StorageError
 from orderlens.figures.catalogue import FIGURES, Drawn, draw_figures
 from orderlens.figures.save import save_data, save_table
+from orderlens.findings.decoding import decoding_findings
+from orderlens.findings.fixed import fixed_findings
+from orderlens.findings.sweep import sweep_findings
 from orderlens.metrics.external import CausalEvaluator
-from orderlens.replicate.findings_decoding import decoding_findings
-from orderlens.replicate.findings_fixed import fixed_findings
-from orderlens.replicate.findings_sweep import sweep_findings
 from orderlens.replicate.markdown import write_markdown
 from orderlens.replicate.page import write_page
 from orderlens.replicate.plan import Plan
-from orderlens.replicate.verdicts import Verdict, render_text
+from orderlens.replicate.text import render_text
 from orderlens.store.reader import open_run
 
 TABLES_OF = {
@@ -42,7 +43,7 @@ class Results:
 
     folder: Path
     tables: tuple[Table, ...]
-    verdicts: tuple[Verdict, ...]
+    reading: Reading
     figures: tuple[Drawn, ...]
     page: Path
 
@@ -60,22 +61,22 @@ def open_studies(runs: Path, evaluator: CausalEvaluator | None) -> dict[str, Stu
 def write_results(
     folder: Path, plan: Plan, evaluator: CausalEvaluator | None, why_none: str | None, notes: Sequence[str]
 ) -> Results:
-    """Make tables, verdicts, figures and the page from the runs in ``folder``."""
+    """Make tables, findings, figures and the page from the runs in ``folder``."""
     studies = open_studies(folder / "runs", evaluator)
     tables = tuple(_explained(table, why_none) for table in build(studies))
-    verdicts = tuple(judge_all(studies, tables))
+    reading = judge(find_all(studies, tables))
     names = [name for name, recipe in FIGURES.items() if recipe.traces in RUNS_OF]
     drawn = tuple(draw_figures(studies, folder / "figures", names))
     try:
         for table in tables:
             save_table(folder / "tables", table)
-        save_data({"verdicts": [item.record() for item in verdicts]}, folder / "verdicts.json")
-        (folder / "verdicts.txt").write_text(render_text(verdicts), encoding="utf-8")
-        write_markdown(folder / "results.md", plan, tables, verdicts, drawn, notes)
-        page = write_page(folder / "index.html", plan, tables, verdicts, drawn, notes)
+        save_data(reading.record(), folder / "findings.json")
+        (folder / "findings.txt").write_text(render_text(reading), encoding="utf-8")
+        write_markdown(folder / "results.md", plan, tables, reading, drawn, notes)
+        page = write_page(folder / "index.html", plan, tables, reading, drawn, notes)
     except OSError as error:
         raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
-    return Results(folder, tables, verdicts, drawn, page)
+    return Results(folder, tables, reading, drawn, page)
 
 
 def build(studies: dict[str, Study]) -> list[Table]:
@@ -89,8 +90,8 @@ def build(studies: dict[str, Study]) -> list[Table]:
     ]
 
 
-def judge_all(studies: dict[str, Study], tables: Sequence[Table]) -> list[Verdict]:
-    """Return the verdicts in the paper's order."""
+def find_all(studies: dict[str, Study], tables: Sequence[Table]) -> list[Finding]:
+    """Return the findings in the paper's order."""
     named = {table.name: table for table in tables}
     out = fixed_findings(studies["score"], named) if "score" in studies else []
     out += decoding_findings(studies["generate"], studies["ending"]) if "generate" in studies else []

@@ -1,7 +1,7 @@
 """A replication from plan to page: the stages, then everything that is made of their traces.
 
 Layout of the folder: ``plan.json``, ``runs/`` (score, measure, generate, sweep, tokens, external-…),
-``tables/``, ``figures/``, ``verdicts.json``, ``verdicts.txt``, ``results.md``, ``index.html``.
+``tables/``, ``figures/``, ``findings.json``, ``findings.txt``, ``results.md``, ``index.html``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Outcome:
 
     Attributes:
         plan: what was computed.
-        results: tables, verdicts and figures.
+        results: tables, findings and figures.
         seconds: wall time by stage (only what this call computed).
         notes: what a reader should know: fewer texts than wanted, no evaluator, and the like.
     """
@@ -72,7 +72,7 @@ def replicate(
     dtype: str | None = None,
     show: Show | None = None,
 ) -> Outcome:
-    """Run every stage that is not committed yet, then make tables, verdicts, figures and the page.
+    """Run every stage that is not committed yet, then make tables, findings, figures and the page.
 
     Args:
         plan: what to compute; a folder that was started with another plan is refused.
@@ -89,7 +89,7 @@ def replicate(
 
 
 def make_results(out: str | Path, why_no_scores: str | None = None) -> Outcome:
-    """Make tables, verdicts, figures and the page from the runs that a folder holds; needs no model."""
+    """Make tables, findings, figures and the page from the runs that a folder holds; needs no model."""
     from orderlens.replicate.results import write_results
 
     start = time.perf_counter()

@@ -11,12 +11,12 @@ from statsmodels.api import OLS, Logit, add_constant
 
 from orderlens.analysis.association import normal_scores
 from orderlens.analysis.estimate import Resampling
-from orderlens.evaluation.predictors import (
+from orderlens.analysis.guessing import guessing_level
+from orderlens.analysis.predictors import (
     Cell,
     accuracy_by_var,
     auroc_lead,
     aurocs,
-    guessing_level,
     pooled_cells,
     same_item_correlation,
     var_effect,

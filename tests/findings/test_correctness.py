@@ -7,69 +7,70 @@ import pandas as pd
 import pytest
 
 from orderlens.analysis import Resampling, simulate_study
-from orderlens.analysis.estimate import Estimate
-from orderlens.evaluation.evidence import OPEN, REFUSED, SUPPORTED, Check, Finding, Line, correct_for_many
-from orderlens.evaluation.findings import find
-from orderlens.evaluation.reading import HEADINGS, Reading
+from orderlens.analysis.judge import NOT_SUPPORTED, OPEN, SUPPORTED, Reading
+from orderlens.evaluation.reading import HEADINGS, Downstream
+from orderlens.findings.correctness import ALL_ORDERS, read_correctness
 
 HOW = Resampling(reps=200)
 
 
-def words(findings: list[Finding], name: str) -> dict[str, str]:
-    (item,) = (item for item in findings if item.name == name)
-    return {line.where: line.word for line in item.lines}
+def words(reading: Reading, name: str) -> dict[str, str]:
+    (item,) = (item for item in reading.findings if item.id == name)
+    return {part.where: part.word for part in item.parts()}
 
 
 @pytest.fixture(scope="module")
-def mean_only() -> list[Finding]:
+def mean_only() -> Reading:
     """Correctness depends on mean log q alone."""
-    return find(simulate_study(1500, seed=3), HOW, {"simulated": 25.0}, null_reps=100)
+    return read_correctness(simulate_study(1500, seed=3), HOW, {"simulated": 25.0}, null_reps=100)
 
 
 @pytest.fixture(scope="module")
-def var_matters() -> list[Finding]:
+def var_matters() -> Reading:
     """Correctness depends on Var beyond the mean."""
-    return find(simulate_study(1500, var_effect=0.8, seed=3), HOW, null_reps=100)
+    return read_correctness(simulate_study(1500, var_effect=0.8, seed=3), HOW, null_reps=100)
 
 
 def test_when_only_the_mean_matters_the_association_is_there_but_does_not_survive(
-    mean_only: list[Finding],
+    mean_only: Reading,
 ) -> None:
     assert set(words(mean_only, "lower-when-correct").values()) == {SUPPORTED}
     assert SUPPORTED not in words(mean_only, "survives-controls").values()
     assert SUPPORTED not in words(mean_only, "better-than-mean").values()
-    assert REFUSED in words(mean_only, "better-than-mean").values()
-    assert set(words(mean_only, "beyond-the-mean").values()) == {REFUSED}
+    assert NOT_SUPPORTED in words(mean_only, "better-than-mean").values()
+    assert SUPPORTED not in words(mean_only, "beyond-the-mean").values()
     # what the paper reads off its quadrants and selectors appears without any effect of Var
     assert set(words(mean_only, "low-var-in-halves").values()) == {SUPPORTED}
     assert words(mean_only, "min-v-over-max-v")["all orders"] == SUPPORTED
     assert words(mean_only, "min-v-over-max-mean")["all orders"] != SUPPORTED
 
 
-def test_when_var_matters_it_survives(var_matters: list[Finding]) -> None:
+def test_when_var_matters_it_survives(var_matters: Reading) -> None:
     for name in ("lower-when-correct", "survives-controls", "better-than-mean", "beyond-the-mean"):
         assert set(words(var_matters, name).values()) == {SUPPORTED}, name
     assert words(var_matters, "min-v-over-max-mean")["all orders"] == SUPPORTED
-    assert "all orders, each with its own level" in words(var_matters, "survives-controls")
+    assert ALL_ORDERS in words(var_matters, "survives-controls")
 
 
 def test_when_high_var_goes_with_correct_answers_the_claims_are_refused() -> None:
-    flipped = find(simulate_study(600, var_effect=-2.0, mean_effect=0.0, seed=3), HOW, null_reps=50)
-    assert set(words(flipped, "lower-when-correct").values()) == {REFUSED}
-    assert set(words(flipped, "survives-controls").values()) == {REFUSED}
-    assert words(flipped, "min-v-over-max-v")["all orders"] == REFUSED
+    flipped = read_correctness(
+        simulate_study(600, var_effect=-2.0, mean_effect=0.0, seed=3), HOW, null_reps=50
+    )
+    assert set(words(flipped, "lower-when-correct").values()) == {NOT_SUPPORTED}
+    assert set(words(flipped, "survives-controls").values()) == {NOT_SUPPORTED}
+    assert words(flipped, "min-v-over-max-v")["all orders"] == NOT_SUPPORTED
 
 
 def test_noise_supports_nothing_about_var() -> None:
     frame = simulate_study(600, mean_effect=0.0, seed=5)
     frame["correct"] = np.random.default_rng(0).random(len(frame)) < 0.25
-    found = find(frame, HOW, {"simulated": 25.0}, null_reps=50)
+    found = read_correctness(frame, HOW, {"simulated": 25.0}, null_reps=50)
     for name in ("beats-guessing", "lower-when-correct", "survives-controls", "structured-better"):
         assert SUPPORTED not in words(found, name).values(), name
-    assert "little can be learned" in Reading(tuple(found)).headlines()[0]
+    assert "little can be learned" in Downstream(found).headlines()[0]
 
 
-def test_the_random_tier_and_the_band_of_the_structured_orders(mean_only: list[Finding]) -> None:
+def test_the_random_tier_and_the_band_of_the_structured_orders(mean_only: Reading) -> None:
     assert words(mean_only, "structured-better") == {"": SUPPORTED}
     assert words(mean_only, "random-higher-var") == {"": SUPPORTED}
     assert set(words(mean_only, "beats-guessing").values()) == {SUPPORTED}
@@ -77,14 +78,14 @@ def test_the_random_tier_and_the_band_of_the_structured_orders(mean_only: list[F
     frame.loc[frame["order"] != "random", "correct"] = (
         frame.loc[frame["order"] != "random", "item_id"] % 3 > 0
     )
-    alike = find(frame, HOW, null_reps=20)
+    alike = read_correctness(frame, HOW, null_reps=20)
     assert set(words(alike, "structured-alike").values()) == {SUPPORTED}
     frame.loc[frame["order"] == "max-prob", "correct"] = False
-    apart = words(find(frame, HOW, null_reps=20), "structured-alike")
+    apart = words(read_correctness(frame, HOW, null_reps=20), "structured-alike")
     assert apart == {
-        "forced-ar against max-prob": REFUSED,
+        "forced-ar against max-prob": NOT_SUPPORTED,
         "forced-ar against top-margin": SUPPORTED,
-        "max-prob against top-margin": REFUSED,
+        "max-prob against top-margin": NOT_SUPPORTED,
     }
 
 
@@ -104,50 +105,50 @@ def seeds_of_one_order(var_effect: float) -> pd.DataFrame:
 @pytest.mark.parametrize(("effect", "kept"), [(1.0, True), (0.0, False)])
 def test_difficulty_of_items_cannot_fake_the_same_item_claim(effect: float, kept: bool) -> None:
     """Hard items have high Var and wrong answers either way; only the true effect shows inside an item."""
-    found = find(seeds_of_one_order(effect), HOW, null_reps=20)
+    found = read_correctness(seeds_of_one_order(effect), HOW, null_reps=20)
     assert words(found, "lower-when-correct") == {"random": SUPPORTED}
     for name in ("same-item", "same-item-controlled"):
         assert (words(found, name)["random"] == SUPPORTED) is kept, name
 
 
 def test_too_few_answers_decide_nothing() -> None:
-    found = find(simulate_study(40, var_effect=3.0), HOW, {"simulated": 25.0}, null_reps=20)
+    found = read_correctness(simulate_study(40, var_effect=3.0), HOW, {"simulated": 25.0}, null_reps=20)
     frame = simulate_study(200, var_effect=3.0).assign(correct=lambda rows: rows["item_id"] < 10)
-    few_right = find(frame, HOW, null_reps=20)
-    assert {line.word for item in few_right if item.name == "lower-when-correct" for line in item.lines} == {
-        OPEN
-    }
-    assert not any(item.name == "structured-better" for item in found)  # orders are not compared on 40 items
-    assert "fewer than 20" in Reading(tuple(few_right)).text()
+    few_right = read_correctness(frame, HOW, null_reps=20)
+    assert set(words(few_right, "lower-when-correct").values()) == {OPEN}
+    assert not any(
+        item.id == "structured-better" for item in found.findings
+    )  # orders are not compared on 40 items
+    assert "fewer than 20" in Downstream(few_right).text()
 
 
 def test_where_nothing_is_right_accuracies_are_not_compared() -> None:
     """Differences of exactly 0 with no width would otherwise pass for proven equality."""
     frame = simulate_study(200, seed=4).assign(correct=False)
-    found = find(frame, HOW, null_reps=20)
-    names = {item.name for item in found}
+    found = read_correctness(frame, HOW, null_reps=20)
+    names = {item.id for item in found.findings}
     assert "random-higher-var" in names
     assert not names & {"structured-better", "structured-alike", "low-var-in-halves", "min-v-near-best"}
-    assert "too few right" in Reading(tuple(found)).text()
+    assert "too few right" in Downstream(found).text()
 
 
 def test_every_bare_association_says_what_the_controls_leave(
-    mean_only: list[Finding], var_matters: list[Finding]
+    mean_only: Reading, var_matters: Reading
 ) -> None:
-    for findings, clause in (
+    for reading, clause in (
         (mean_only, "survives mean log q and length"),
         (var_matters, "; it survives mean"),
     ):
-        (item,) = (item for item in findings if item.name == "lower-when-correct")
-        assert all(clause in line.text() for line in item.lines)
-    (item,) = (item for item in mean_only if item.name == "lower-when-correct")
-    assert not any("; it survives" in line.text() for line in item.lines)
+        (item,) = (item for item in reading.findings if item.id == "lower-when-correct")
+        assert all(clause in part.text() for part in item.parts())
+    (item,) = (item for item in mean_only.findings if item.id == "lower-when-correct")
+    assert not any("; it survives" in part.text() for part in item.parts())
 
 
-def test_text_and_markdown_sort_claims_by_outcome(mean_only: list[Finding]) -> None:
-    reading = Reading(tuple(mean_only), ("Model made up.",))
+def test_text_and_markdown_sort_claims_by_outcome(mean_only: Reading) -> None:
+    reading = Downstream(mean_only, ("Model made up.",))
     for shown in (reading.text(), reading.markdown()):
-        places = [shown.index(HEADINGS[word]) for word in (SUPPORTED, REFUSED, OPEN)]
+        places = [shown.index(HEADINGS[word]) for word in (SUPPORTED, NOT_SUPPORTED, OPEN)]
         assert places == sorted(places)
         supported = shown[places[0] : places[1]]
         assert "Correct answers have lower Var under the same order." in supported
@@ -155,38 +156,15 @@ def test_text_and_markdown_sort_claims_by_outcome(mean_only: list[Finding]) -> N
     assert "correct answers have lower Var in 4 of 4 orders" in reading.headlines()[0]
     assert "survives mean log q and length in 0 of 4 orders" in reading.headlines()[0]
     record = reading.record()
-    number = record["findings"][1]["lines"][0]["numbers"][0]
-    assert number["low"] < number["value"] < number["high"]
-
-
-def estimate(value: float, half: float) -> Estimate:
-    return Estimate(value, value - half, value + half, 100)
-
-
-def test_words_follow_the_interval() -> None:
-    assert Check("x", estimate(1.0, 0.5)).word() == SUPPORTED
-    assert Check("x", estimate(-1.0, 0.5)).word() == REFUSED
-    assert Check("x", estimate(0.1, 0.5)).word() == OPEN
-    assert Check("x", estimate(0.0, 0.05), negligible=0.1).word() == REFUSED
-    assert Check("x", Estimate(1.0)).word() == OPEN
-    both = [Check("x", estimate(1.0, 0.5)), Check("y", estimate(0.1, 0.5))]
-    assert Line.judged("", both).word == OPEN
-    assert Line.judged("", [*both, Check("z", estimate(-1.0, 0.5))]).word == REFUSED
-
-
-def test_one_lucky_line_among_many_is_not_support() -> None:
-    lines = [Line.judged("lucky", [Check("x", estimate(1.0, 0.9))])]
-    lines += [Line.judged(f"o{n}", [Check("x", estimate(0.0, 0.9))]) for n in range(19)]
-    (kept,) = correct_for_many([Finding("claim", "t", "A claim.", tuple(lines))])
-    assert kept.lines[0].word == OPEN
-    assert "Holm p" in kept.lines[0].text()
-    (alone,) = correct_for_many([Finding("claim", "t", "A claim.", tuple(lines[:1]))])
-    assert alone.lines[0].word == SUPPORTED
+    number = record["findings"][1]["checks"][0]
+    assert number["interval"][0] < number["estimate"] < number["interval"][1]
+    assert f"{record['n_checks']} checks were made" in reading.text()
 
 
 def test_a_task_without_a_single_verdict_is_left_open() -> None:
     graded, bare = simulate_study(60), simulate_study(60, task="ungraded").astype({"correct": object})
-    found = find(pd.concat([graded, bare.assign(correct=None)]), HOW, {"ungraded": 25.0}, null_reps=20)
-    words_of = {line.word for item in found if item.task == "ungraded" for line in item.lines}
-    assert words_of == {OPEN}
-    assert "ungraded: too few right or too few wrong answers" in Reading(tuple(found)).headlines()[1]
+    found = read_correctness(
+        pd.concat([graded, bare.assign(correct=None)]), HOW, {"ungraded": 25.0}, null_reps=20
+    )
+    assert {item.word for item in found.findings if item.task == "ungraded"} == {OPEN}
+    assert "ungraded: too few right or too few wrong answers" in Downstream(found).headlines()[1]

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from orderlens.analysis.compare import Paired, rank_rows, stack, weighted_medians, wide_of
 from orderlens.analysis.estimate import Resampling
-from orderlens.replicate.compare import Paired, rank_rows, stack, weighted_medians, wide_of
 
 
 @given(

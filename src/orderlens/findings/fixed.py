@@ -5,26 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pandas as pd
 
+from orderlens.analysis.compare import Paired, rank_rows, stack, wide_of
 from orderlens.analysis.estimate import Estimate
+from orderlens.analysis.judge import Check, Finding, Number, negated, p_of_sign
+from orderlens.analysis.paired import adjust
+from orderlens.analysis.paper import PAPER_ORDERS
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Table
-from orderlens.figures.fixed_sequence import PAPER_ORDERS
 from orderlens.metrics.segments import divide
-from orderlens.replicate.compare import Paired, rank_rows, stack, wide_of
-from orderlens.replicate.verdicts import (
-    OPEN,
-    REFUSED,
-    SUPPORTED,
-    Number,
-    Verdict,
-    Word,
-    above,
-    few_prompts,
-    judge,
-)
 
 NOISE_FACTOR = 10.0
 COHERENT = 1e-9
@@ -41,8 +33,8 @@ _ONLY_A_FIT = (
 )
 
 
-def fixed_findings(study: Study, tables: Mapping[str, Table]) -> list[Verdict]:
-    """Return the verdicts that need scored targets; ``tables`` are those made of the same study, by name."""
+def fixed_findings(study: Study, tables: Mapping[str, Table]) -> list[Finding]:
+    """Return the findings that need scored targets; ``tables`` are those made of the same study, by name."""
     return [
         chain_rule(tables),
         variance_axis(study),
@@ -51,18 +43,21 @@ def fixed_findings(study: Study, tables: Mapping[str, Table]) -> list[Verdict]:
     ]
 
 
-def chain_rule(tables: Mapping[str, Table]) -> Verdict:
+def chain_rule(tables: Mapping[str, Table]) -> Finding:
     """Does log P/n depend on the order by more than rounding?"""
     cells = _cells(tables["coherence"])
     floor = max(
         (c.value for (name, _), c in cells.items() if name == "noise_floor" and c.is_defined),
         default=math.nan,
     )
-    bar = max(NOISE_FACTOR * floor, COHERENT) if math.isfinite(floor) else math.nan
+    bar = max(NOISE_FACTOR * floor, COHERENT) if math.isfinite(floor) else COHERENT
     decisive = cells["range_of_means", "deployable"]
     gamma = tables["circulation"].rows[0]["median_abs"]
+    label = "range_of_means, deployable orders (nats/token)"
+    known = decisive if math.isfinite(floor) else Estimate.undefined("the noise floor was not measured")
+    check = Check(label, known, above=bar, digits=4)
     numbers = (
-        Number("range_of_means, deployable orders (nats/token)", decisive, digits=4),
+        *(() if known is decisive else (Number(label, decisive, digits=4),)),
         Number("range_of_means, all orders (nats/token)", cells["range_of_means", "all"], 0.49, 4),
         Number("mean_of_ranges, deployable orders", cells["mean_of_ranges", "deployable"], digits=4),
         Number("mean_of_ranges, all orders", cells["mean_of_ranges", "all"], digits=4),
@@ -70,15 +65,15 @@ def chain_rule(tables: Mapping[str, Table]) -> Verdict:
         Number("dispersion over random orders", cells["dispersion", "random"], digits=4),
         Number("median |Γ| of adjacent swaps (nats)", _estimate(gamma), digits=4),
     )
-    word = judge([above(decisive, bar)]) if math.isfinite(bar) else OPEN
-    return Verdict(
+    return Finding(
         "chain-rule",
         "Changing only the reveal order shifts log P/n of a fixed target.",
+        (check,),
         "Section 4.2, Finding 1",
-        word,
-        f"range_of_means over deployable orders lies above {NOISE_FACTOR:g} times the noise floor.",
-        numbers,
-        (_NO_LIKELIHOOD, *few_prompts(decisive.n)),
+        rule=f"range_of_means over deployable orders lies above {NOISE_FACTOR:g} times the noise floor, and "
+        f"above {COHERENT:g} nats per token where that is smaller.",
+        numbers=numbers,
+        remarks=(_NO_LIKELIHOOD,),
     )
 
 
@@ -102,16 +97,13 @@ def _planes(study: Study) -> tuple[Paired, list[str]]:
     return Paired.of(wide.dropna(), study.options.resampling), orders
 
 
-def variance_axis(study: Study) -> Verdict:
+def variance_axis(study: Study) -> Finding:
     """Is Var more than another way to write the mean?"""
     plane, orders = _planes(study)
     every, six = _spearman(plane, orders), _spearman(plane, [o for o in PAPER_ORDERS if o in orders])
-    pairs = {pair: _pair(plane, *pair) for pair in itertools.combinations(orders, 2)}
-    decided = {pair: _direction(*cells) for pair, cells in pairs.items()}
-    along = [pair for pair, sign in decided.items() if sign > 0]
-    against = [pair for pair, sign in decided.items() if sign < 0]
-    settled = bool(pairs) and all(decided.values())
-    word: Word = SUPPORTED if along and against else REFUSED if settled else OPEN
+    pairs = _pairs(plane, orders, study.options.resampling.level)
+    along = [pair.name for pair in pairs if pair.sign > 0 and pair.p < 0.05]
+    against = [pair.name for pair in pairs if pair.sign < 0 and pair.p < 0.05]
     whole_six = len([order for order in PAPER_ORDERS if order in orders]) == len(PAPER_ORDERS)
     numbers = [
         Number(f"Spearman(Var, mean log q) over {len(orders)} orders", every, digits=2),
@@ -120,16 +112,66 @@ def variance_axis(study: Study) -> Verdict:
         Number("pairs with the higher mean and the lower Var", Estimate(float(len(against))), "most", 0),
         *_named_pairs(plane, orders),
     ]
-    shown = ", ".join(f"{a}/{b}" for a, b in along[:6]) + (", …" if len(along) > 6 else "")
-    return Verdict(
+    shown = ", ".join(along[:6]) + (", …" if len(along) > 6 else "")
+    return Finding(
         "variance-axis",
         "Var(log q) ranks orders differently from the mean: it is an axis of its own.",
+        (_clearest(pairs, 1), _clearest(pairs, -1)),
         "Section 4.2, Finding 2",
-        word if every.n and not few_prompts(every.n) else OPEN,
-        "some pairs of orders have the higher mean with the higher Var and some with the lower Var (both "
-        "differences' intervals clear of 0), so Var is no monotone function of the mean.",
-        tuple(numbers),
-        (*((f"Higher mean with higher Var: {shown}.",) if along else ()), *few_prompts(every.n)),
+        rule="some pair of orders has the higher mean with the higher Var and some with the lower Var, so "
+        "Var is no monotone function of the mean; both differences of a pair count, Holm over the pairs.",
+        numbers=tuple(numbers),
+        remarks=(f"Higher mean with higher Var (after Holm over the pairs): {shown}.",) if along else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two orders on the plane.
+
+    Attributes:
+        name: both, the one with the higher mean first.
+        var: Var of the first minus Var of the second.
+        sign: 1 when the higher mean has the higher Var, −1 otherwise.
+        p: of both signs together, after Holm over all pairs.
+    """
+
+    name: str
+    var: Estimate
+    sign: int
+    p: float
+
+
+def _pairs(plane: Paired, orders: list[str], level: float) -> list[_Pair]:
+    found, p = [], []
+    for a, b in itertools.combinations(orders, 2):
+        mean, var = _pair(plane, a, b)
+        p.append(max(p_of_sign(mean, level), p_of_sign(var, level)))
+        name, ahead = (f"{a}/{b}", var) if mean.value >= 0 else (f"{b}/{a}", negated(var))
+        found.append(_Pair(name, ahead, 1 if ahead.value > 0 else -1, p[-1]))
+    adjusted = adjust(p, "holm")
+    return [_Pair(pair.name, pair.var, pair.sign, float(q)) for pair, q in zip(found, adjusted, strict=True)]
+
+
+def _clearest(pairs: list[_Pair], sign: int) -> Check:
+    """Return the check "there is a pair of this sign", made of the pair that shows it most clearly.
+
+    It is absent only when every pair has clearly the other sign.
+    """
+    words = "higher" if sign > 0 else "lower"
+    if not pairs:
+        return Check(
+            f"a pair whose higher mean has the {words} Var", Estimate.undefined("fewer than two orders")
+        )
+    best = min(pairs, key=lambda pair: (pair.p if pair.sign == sign else 1.0, -sign * pair.var.value))
+    missing = max(pair.p if pair.sign != sign else 1.0 for pair in pairs)
+    label = f"Var of the higher mean minus the other's, clearest pair with the {words} Var ({best.name})"
+    cell = best.var if sign > 0 else negated(best.var)
+    return Check(
+        label if sign > 0 else f"minus the {label}",
+        cell,
+        p=best.p if best.sign == sign else 1.0,
+        p_absent=missing,
     )
 
 
@@ -157,13 +199,6 @@ def _pair(plane: Paired, a: str, b: str) -> tuple[Estimate, Estimate]:
     return found[0], found[-1]
 
 
-def _direction(mean: Estimate, var: Estimate) -> int:
-    """Return 1 when both differences have the same sign, −1 when opposite ones, 0 when one is not settled."""
-    if not all(cell.low > 0 or cell.high < 0 for cell in (mean, var)):
-        return 0
-    return 1 if (mean.value > 0) == (var.value > 0) else -1
-
-
 def _named_pairs(plane: Paired, orders: list[str]) -> list[Number]:
     """Return the two pairs that the paper names."""
     numbers = []
@@ -183,23 +218,22 @@ def _var_ratio(plane: Paired) -> Estimate:
     return used.of_means(lambda m: stack(divide(m.max(axis=1), m.min(axis=1))))[0]
 
 
-def bottlenecks(study: Study) -> Verdict:
+def bottlenecks(study: Study) -> Finding:
     """Do high-variance orders concentrate self-information in a few steps?"""
     plane, orders = _planes(study)
     few = Estimate.undefined("fewer than three orders")
     cell = _rank_of_means(plane, orders, "var", "gini_block0") if len(orders) > 2 else few
-    return Verdict(
+    label = f"Spearman(Var, Gini of block 0) over {len(orders)} orders"
+    return Finding(
         "bottlenecks",
         "Orders with higher Var push the Lorenz curve farther below uniform: few steps carry most.",
+        (Check(label, cell, paper="positive", digits=2),),
         "Section 4.2, Finding 2; Fig. 1b",
-        judge([cell]),
-        "Spearman of Var and block-0 Gini across orders lies above 0.",
-        (Number(f"Spearman(Var, Gini of block 0) over {len(orders)} orders", cell, "positive", 2),),
-        few_prompts(cell.n),
+        rule="Spearman of Var and block-0 Gini across orders lies above 0.",
     )
 
 
-def uniform_spreading(study: Study, tables: Mapping[str, Table]) -> Verdict:
+def uniform_spreading(study: Study, tables: Mapping[str, Table]) -> Finding:
     """Is the noise that fits the argmax hits small enough for the theorem's concavity?"""
     from orderlens.theory import critical_sigma
 
@@ -207,22 +241,22 @@ def uniform_spreading(study: Study, tables: Mapping[str, Table]) -> Verdict:
     sigma, k, one = (_estimate(row[name]) for name in ("sigma", "k", "sigma_one"))
     n = int(study.scored["sample_id"].nunique())
     limit = float(critical_sigma(max(k.value, 1.0))) if k.is_defined else math.nan
-    gap = Estimate(limit - sigma.value, limit - sigma.high, limit - sigma.low, n)
-    numbers = (
-        Number("fitted σ (deployable orders)", sigma, "never estimated", 2),
-        Number("fitted number of equal competitors k", k, "assumed 1", 1),
-        Number("σ₀ for that k, below which log f is concave", Estimate(limit, why="no fit"), digits=3),
-        Number("fitted σ when k = 1 is imposed (σ₀ = 1.053)", one, digits=2),
-        *_loss_numbers(tables["theory"]),
-    )
-    return Verdict(
+    why = None if math.isfinite(limit - sigma.value) else "no fit"
+    gap = Estimate(limit - sigma.value, limit - sigma.high, limit - sigma.low, n, why=why)
+    return Finding(
         "uniform-spreading",
         "Spreading confidence evenly maximises recoverability, so Var measures what unevenness costs.",
+        (Check("σ₀ for the fitted k minus the fitted σ (deployable orders)", gap, digits=2),),
         "Section 3, Theorem 1",
-        judge([gap]),
-        "the interval of the fitted σ lies below σ₀(k), where the theorem's concavity holds.",
-        numbers,
-        (_ONLY_A_FIT, *few_prompts(n)),
+        rule="the interval of the fitted σ lies below σ₀(k), where the theorem's concavity holds.",
+        numbers=(
+            Number("fitted σ (deployable orders)", sigma, "never estimated", 2),
+            Number("fitted number of equal competitors k", k, "assumed 1", 1),
+            Number("σ₀ for that k, below which log f is concave", Estimate(limit, why="no fit"), digits=3),
+            Number("fitted σ when k = 1 is imposed (σ₀ = 1.053)", one, digits=2),
+            *_loss_numbers(tables["theory"]),
+        ),
+        remarks=(_ONLY_A_FIT,),
     )
 
 

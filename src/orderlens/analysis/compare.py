@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling
+from orderlens.analysis.frames import joined_keys
 from orderlens.metrics.segments import FloatArray, divide
 
 Function = Callable[[FloatArray], FloatArray]
@@ -40,6 +41,18 @@ class Paired:
     def has(self, *names: str) -> bool:
         """Whether all these columns are there."""
         return set(names) <= set(self.columns)
+
+    def mean(self, name: str) -> Estimate:
+        """Return the mean of one column."""
+        if not self.has(name):
+            return Estimate.undefined(f"{name} was not run, or is undefined for every text")
+        return self.pick(name).of_means(lambda m: m)[0]
+
+    def difference(self, a: str, b: str) -> Estimate:
+        """Return the mean of ``a`` minus that of ``b``."""
+        if not self.has(a, b):
+            return Estimate.undefined(f"{a} and {b} were not both run")
+        return self.pick(a, b).of_means(lambda m: stack(m[:, 0] - m[:, 1]))[0]
 
     def of_means(self, function: Function, why: str = "no value") -> list[Estimate]:
         """Return statistics of the columns' means; ``function`` takes means [B, K] and returns [B, S]."""
@@ -107,8 +120,6 @@ def rank_rows(x_BK: FloatArray, y_BK: FloatArray) -> FloatArray:
 
 def wide_of(frame: pd.DataFrame, column: str, keys: Sequence[str] = ("order",)) -> pd.DataFrame:
     """Return ``column`` with one row per prompt; columns are named by ``keys`` joined with ``@``."""
-    from orderlens.analysis.frames import joined_keys
-
     named = frame.assign(
         prompt=joined_keys(frame, ("task", "sample_id")),
         what=["@".join(_name(value) for value in row) for row in frame[list(keys)].itertuples(index=False)],

@@ -10,63 +10,68 @@ import pytest
 
 from orderlens import api
 from orderlens.analysis.estimate import Resampling
+from orderlens.analysis.judge import NOT_SUPPORTED, OPEN, SUPPORTED, judge
 from orderlens.analysis.study import Options, Study
 from orderlens.analysis.tables import TABLES
 from orderlens.datafiles import SplitRule, load_data
+from orderlens.findings.decoding import decoding_findings
+from orderlens.findings.fixed import fixed_findings
+from orderlens.findings.sweep import sweep_findings
 from orderlens.models.loading import load_model
-from orderlens.replicate.findings_decoding import decoding_findings
-from orderlens.replicate.findings_fixed import fixed_findings
-from orderlens.replicate.findings_sweep import sweep_findings
-from orderlens.replicate.verdicts import OPEN, REFUSED, SUPPORTED
 from orderlens.store.reader import memory_run
 
 ORDERS = "forced-ar,reverse-ar,random:0,random:1,max-prob,oracle-max-q,oracle-margin,oracle-min-q"
 OPTIONS = Options(Resampling(200))
 
 
-def fixed_verdicts(spec, *, noise=True, n=8):
+def judged(findings):
+    return {item.id: item for item in judge(findings).findings}
+
+
+def fixed_read(spec, *, noise=True, n=8):
     model = load_model(spec)
     samples = load_data("passages", model.tokenizer, SplitRule(16, 32), limit=n).samples
     run = api.score(model, samples, ORDERS, noise_floor=noise, circulation=3 if noise else 0)
     study = Study(run, OPTIONS)
     tables = [table for name in ("coherence", "theory") for table in TABLES[name].build(study)]
-    found = fixed_findings(study, {table.name: table for table in tables})
-    return {item.name: item for item in found}
+    return judged(fixed_findings(study, {table.name: table for table in tables}))
 
 
-def numbers(verdict):
-    return {number.name: number for number in verdict.numbers}
+def numbers(finding):
+    return {item.label: item for item in (*finding.checks, *finding.numbers)}
 
 
 def test_an_exact_joint_does_not_support_chain_rule_deviation():
-    verdict = fixed_verdicts("hmm")["chain-rule"]
-    assert verdict.word == REFUSED
-    cell = numbers(verdict)["range_of_means, deployable orders (nats/token)"].cell
+    finding = fixed_read("hmm")["chain-rule"]
+    assert finding.word == NOT_SUPPORTED
+    assert "1e-09 nats per token" in finding.rule
+    cell = numbers(finding)["range_of_means, deployable orders (nats/token)"].estimate
     assert 0 <= cell.value < 1e-9
 
 
 def test_a_broken_joint_does():
-    verdicts = fixed_verdicts("hmm:incoherence=0.5")
-    assert verdicts["chain-rule"].word == SUPPORTED
-    found = numbers(verdicts["chain-rule"])
+    findings = fixed_read("hmm:incoherence=0.5")
+    assert findings["chain-rule"].word == SUPPORTED
+    found = numbers(findings["chain-rule"])
     ours, all_orders = (
-        found[f"range_of_means, {scope} orders (nats/token)"].cell for scope in ("deployable", "all")
+        found[f"range_of_means, {scope} orders (nats/token)"].estimate for scope in ("deployable", "all")
     )
     assert 0 < ours.value < all_orders.value
     assert found["range_of_means, all orders (nats/token)"].paper == 0.49
-    assert found["mean_of_ranges, deployable orders"].cell.value >= ours.value
+    assert found["mean_of_ranges, deployable orders"].estimate.value >= ours.value
 
 
-def test_without_a_noise_floor_the_deviation_stays_undetermined():
-    verdict = fixed_verdicts("hmm:incoherence=0.5", noise=False)["chain-rule"]
-    assert verdict.word == OPEN
-    assert not numbers(verdict)["noise floor (nats/token)"].cell.is_defined
+def test_without_a_noise_floor_the_deviation_is_left_open():
+    finding = fixed_read("hmm:incoherence=0.5", noise=False)["chain-rule"]
+    assert finding.word == OPEN
+    assert "noise floor was not measured" in finding.sentence()
+    assert not numbers(finding)["noise floor (nats/token)"].estimate.is_defined
 
 
 def test_too_few_texts_decide_nothing():
-    verdicts = fixed_verdicts("hmm:incoherence=0.5", n=3)
-    assert {item.word for item in verdicts.values()} == {OPEN}
-    assert any("Only 3 prompts" in remark for remark in verdicts["chain-rule"].remarks)
+    findings = fixed_read("hmm:incoherence=0.5", n=3)
+    assert {item.word for item in findings.values()} == {OPEN}
+    assert "3 of at least 6 texts" in findings["chain-rule"].sentence()
 
 
 def reveals(sample, order, path, tokens, logq, *, seed=None, temperature=None):
@@ -121,7 +126,7 @@ CONTENT, ENDING = [5, 6, 7, 8, 9, 10, 11, 12], [5, 6, 7, 8, 9, 0, 0, 0]
 def decoded(max_prob_path, max_prob_tokens, random_logq):
     rng = np.random.default_rng(0)
     traces = []
-    for place in range(8):
+    for place in range(16):
         name, jitter = f"s{place}", 0.01 * place
         half = np.array([-0.2, -0.9] * 4) - jitter
         traces.append(reveals(name, "forced-ar", L2R, CONTENT, half, temperature=0.0))
@@ -132,7 +137,7 @@ def decoded(max_prob_path, max_prob_tokens, random_logq):
         path = rng.permutation(8)
         traces.append(reveals(name, "random", path, CONTENT, random_logq - jitter, seed=0, temperature=0.0))
     study = study_of(traces)
-    return {item.name: item for item in decoding_findings(study, study)}
+    return judged(decoding_findings(study, study))
 
 
 WIDE = np.array([-0.1, -4.0] * 4)
@@ -142,25 +147,25 @@ def test_paths_that_go_left_to_right_and_seal_the_tail_early_support_the_paper()
     found = decoded(SEALED, ENDING, WIDE)
     assert {item.word for item in found.values()} == {SUPPORTED}
     cells = numbers(found["near-left-to-right"])
-    assert cells["content Spearman with left-to-right, max-prob"].cell.value == pytest.approx(1.0)
+    assert cells["content Spearman with left-to-right, max-prob"].estimate.value == pytest.approx(1.0)
     cascade = numbers(found["eos-cascade"])
-    assert cascade["EOS fraction, max-prob − forced-ar"].cell.value == pytest.approx(3 / 8)
-    assert cascade["texts with a cascade of ≥ 3 EOS before more content, max-prob"].cell.value == 1.0
+    assert cascade["EOS fraction, max-prob − forced-ar"].estimate.value == pytest.approx(3 / 8)
+    assert cascade["texts with a cascade of ≥ 3 EOS before more content, max-prob"].estimate.value == 1.0
 
 
 def test_reversed_paths_without_eos_and_a_calm_random_order_do_not():
     found = decoded(L2R[::-1], CONTENT, np.array([-0.2, -0.3] * 4))
-    assert found["near-left-to-right"].word == REFUSED
-    assert found["random-tier"].word == REFUSED
+    assert found["near-left-to-right"].word == NOT_SUPPORTED
+    assert found["random-tier"].word == NOT_SUPPORTED
     assert found["eos-cascade"].word == OPEN
-    assert "No text of this run holds an EOS token." in found["eos-cascade"].remarks
+    assert "no text of this run holds an EOS token" in found["eos-cascade"].sentence()
 
 
 def test_a_tail_sealed_only_at_the_end_is_no_early_cascade():
     found = decoded([0, 1, 2, 3, 4, 7, 6, 5], ENDING, WIDE)["eos-cascade"]
-    share = numbers(found)["texts with a cascade of ≥ 3 EOS before more content, max-prob"].cell
+    share = numbers(found)["texts with a cascade of ≥ 3 EOS before more content, max-prob"].estimate
     assert share.value == 0.0
-    assert share.high > 0  # eight texts cannot rule it out
+    assert share.high > 0  # sixteen texts cannot rule it out
     assert found.word == OPEN
 
 
@@ -178,7 +183,7 @@ def swept(nll, spread, *, evaluator=True):
     traces, outputs = [], []
     for order, by_temperature in nll.items():
         for temperature, value in by_temperature.items():
-            for place in range(8):
+            for place in range(16):
                 gap = spread[order][temperature] + 0.01 * place
                 seed = 0 if order == "random" else None
                 key = {"sample_id": f"s{place}", "order": order, "seed": seed, "temperature": temperature}
@@ -191,8 +196,7 @@ def swept(nll, spread, *, evaluator=True):
                 sample_seed = 0 if temperature else None
                 text = {"text": str(value + 0.01 * place), "prompt_text": "p", "task": None}
                 outputs.append({**key, "sample_seed": sample_seed, **text})
-    found = sweep_findings(study_of(traces, outputs, Evaluator() if evaluator else None))
-    return {item.name: item for item in found}
+    return judged(sweep_findings(study_of(traces, outputs, Evaluator() if evaluator else None)))
 
 
 ALL = ("forced-ar", "max-prob", "top-margin", "random", "max-prob:select=argmax")
@@ -220,9 +224,11 @@ def test_a_sweep_like_the_papers_supports_every_finding():
     found = swept(*paper_like())
     assert {name: item.word for name, item in found.items()} == dict.fromkeys(found, SUPPORTED)
     lead = numbers(found["max-prob-stable"])
-    assert lead["rise of log median PPL to T = 1: smallest other − max-prob"].cell.value == pytest.approx(2.2)
+    assert lead["rise of log median PPL to T = 1: smallest other − max-prob"].estimate.value == pytest.approx(
+        2.2
+    )
     # under the argmax rule the same order rises more than forced-ar
-    assert lead["the first with the argmax rule"].cell.value == pytest.approx(-0.5)
+    assert lead["the first with the argmax rule"].estimate.value == pytest.approx(-0.5)
     assert lead["median external PPL at T = 1, max-prob"].paper == 10.35
 
 
@@ -235,7 +241,7 @@ def test_a_sweep_that_turns_it_round_supports_none():
     nll["random"][0.0] = 8.0
     spread["max-prob"][1.0] = 0.9
     words = {name: item.word for name, item in swept(nll, spread).items()}
-    assert words == dict.fromkeys(words, REFUSED)
+    assert words == dict.fromkeys(words, NOT_SUPPORTED)
 
 
 def test_without_an_evaluator_only_var_is_judged():
@@ -247,5 +253,5 @@ def test_without_an_evaluator_only_var_is_judged():
 
 def test_perplexities_are_medians():
     nll, spread = paper_like()
-    cell = numbers(swept(nll, spread)["greedy-lowest"])["median external PPL at T = 0, forced-ar"].cell
-    assert cell.value == pytest.approx((math.exp(2.03) + math.exp(2.04)) / 2)
+    cell = numbers(swept(nll, spread)["greedy-lowest"])["median external PPL at T = 0, forced-ar"].estimate
+    assert cell.value == pytest.approx((math.exp(2.07) + math.exp(2.08)) / 2)

@@ -8,7 +8,7 @@ runs, files or pictures.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,13 +153,6 @@ def _bin(cell: Cell, inside: BoolArray, var: FloatArray) -> dict[str, Any]:
         found = Estimate(100 * share.value, 100 * share.low, 100 * share.high, share.n)
     ends = {"var_low": float(values.min()), "var_high": float(values.max())}
     return {"var": float(np.median(values)), **ends, "accuracy": found}
-
-
-def guessing_level(documents: Sequence[Mapping[str, Any]]) -> float:
-    """Return the accuracy (%) of guessing among the listed options; NaN when nothing is listed."""
-    sizes = [len(doc.get("options") or doc.get("endings") or ()) for doc in documents]
-    known = [size for size in sizes if size > 1]
-    return float(100 * np.mean([1 / size for size in known])) if known else math.nan
 
 
 def same_item_correlation(cell: Cell, given: Sequence[str] = ()) -> Estimate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,22 +11,11 @@ import pandas as pd
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, function_of_sums, mean, means
 from orderlens.analysis.frames import finite_rows, graded_rows
+from orderlens.analysis.judge import Check, Finding
 from orderlens.analysis.null import mean_only_null
 from orderlens.analysis.orders import base_name, is_structured
-from orderlens.analysis.render import cell_text
+from orderlens.analysis.predictors import pool_seeds
 from orderlens.analysis.selectors import is_candidate, pick_weights
-from orderlens.evaluation.evidence import (
-    OPEN,
-    REFUSED,
-    SUPPORTED,
-    Check,
-    Finding,
-    Line,
-    Word,
-    flipped,
-    shifted,
-)
-from orderlens.evaluation.predictors import pool_seeds
 from orderlens.metrics.segments import FloatArray, divide
 
 MIN_ITEMS = 50
@@ -61,8 +50,8 @@ def higher_var(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding
         return []
     difference = _paired(var[chance].mean(axis=1) - var[tier].mean(axis=1), how)
     claim = "Random orders have higher Var than structured ones on the same items."
-    line = Line.judged("", [Check("Var(random) − Var(structured)", difference)])
-    return [Finding("random-higher-var", task, claim, (line,))]
+    check = Check("Var(random) − Var(structured)", difference, least=MIN_ITEMS)
+    return [Finding("random-higher-var", claim, (check,), task=task)]
 
 
 def tiers(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
@@ -71,16 +60,18 @@ def tiers(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
     out = []
     if tier and chance:
         better = 100 * (right[tier].mean(axis=1) - right[chance].mean(axis=1))
-        check = Check("structured − random (pp)", _paired(better, how), SMALL_PP, 2)
+        check = Check(
+            "structured − random (pp)", _paired(better, how), margin=SMALL_PP, least=MIN_ITEMS, digits=2
+        )
         claim = "The structured orders answer more items correctly than random orders."
-        out.append(Finding("structured-better", task, claim, (Line.judged("", [check]),)))
+        out.append(Finding("structured-better", claim, (check,), task=task))
     if len(tier) > 1:
-        lines = [
+        checks = tuple(
             alike(f"{first} against {second}", _paired(100 * (right[first] - right[second]), how))
             for first, second in itertools.combinations(tier, 2)
-        ]
+        )
         claim = f"The structured orders are equally accurate (within {ALIKE_PP:g} pp)."
-        out.append(Finding("structured-alike", task, claim, tuple(lines)))
+        out.append(Finding("structured-alike", claim, checks, "Table 2", task))
     return out
 
 
@@ -91,14 +82,17 @@ def _by_tier(graded: pd.DataFrame, value: str) -> tuple[pd.DataFrame, list[str],
     return wide, tier, [order for order in wide.columns if base_name(str(order)) == "random"]
 
 
-def alike(where: str, difference: Estimate) -> Line:
-    """Judge equality: the interval must keep away from both ends of the band."""
-    shown = Check("difference (pp)", difference, digits=2).text()
-    ends = [
-        Check("band − difference (pp)", shifted(flipped(difference), ALIKE_PP), quiet=True),
-        Check("difference + band (pp)", shifted(difference, ALIKE_PP), quiet=True),
-    ]
-    return Line.judged(where, ends, shown)
+def alike(where: str, difference: Estimate) -> Check:
+    """Return the check of equality: the interval must keep away from both ends of the band."""
+    return Check(
+        "difference (pp)",
+        difference,
+        above=-ALIKE_PP,
+        below=ALIKE_PP,
+        least=MIN_ITEMS,
+        digits=2,
+        where=where,
+    )
 
 
 def _paired(differences: pd.Series, how: Resampling) -> Estimate:
@@ -120,32 +114,32 @@ def halves(task: str, graded: pd.DataFrame, how: Resampling) -> Finding:
         return np.stack([share[:, 0] - share[:, 1], share[:, 2] - share[:, 3]], axis=1)
 
     assert QUADRANTS[0] == "hi_mean_lo_var"
-    lines = []
-    for half, cell in zip(
-        ("high", "low"), function_of_sums(clusters, sums, advantages, len(right)), strict=True
-    ):
-        check = Check("low Var − high Var (pp)", cell, digits=2)
-        lines.append(Line.judged(f"half with {half} mean log q", [check]))
+    found = function_of_sums(clusters, sums, advantages, len(right))
+    checks = tuple(
+        Check(
+            "low Var − high Var (pp)",
+            cell,
+            margin=SMALL_PP,
+            least=MIN_ITEMS,
+            digits=2,
+            where=f"half with {half} mean log q",
+        )
+        for half, cell in zip(("high", "low"), found, strict=True)
+    )
     claim = "In each half of mean log q (orders pooled), answers with low Var are right more often."
-    return Finding("low-var-in-halves", task, claim, tuple(lines))
+    return Finding("low-var-in-halves", claim, checks, "Table 4", task)
 
 
 def beyond_the_mean(task: str, graded: pd.DataFrame, how: Resampling, reps: int) -> Finding:
     """Do the pooled Var statistics exceed what correctness drawn from the mean alone would give?"""
     table = mean_only_null(graded.assign(task=task), reps, how.seed, how.level)
-    lines = []
+    checks = []
     for row in table[table["order"] == "(all)"].to_dict("records"):
-        null = f"{row['null_mean']:.2f} [{row['null_low']:.2f}, {row['null_high']:.2f}]"
-        text = f"{row['observed']:.2f} observed; the mean alone gives {null}"
-        lines.append(Line(str(row["statistic"]), _against_null(row), (), text))
+        value, gap = row["observed"] - row["null_mean"], row["null_high"] - row["null_low"]
+        cell = Estimate(value, value - gap / 2, value + gap / 2, int(row["n"]))
+        checks.append(Check("observed − null", cell, margin=SMALL_PP, digits=2, where=str(row["statistic"])))
     claim = "The advantage of low Var over all orders is more than mean log q alone would produce."
-    return Finding("beyond-the-mean", task, claim, tuple(lines))
-
-
-def _against_null(row: dict[str, float]) -> Word:
-    if not all(math.isfinite(row[name]) for name in ("observed", "null_low", "null_high")):
-        return OPEN
-    return SUPPORTED if row["observed"] > row["null_high"] else REFUSED
+    return Finding("beyond-the-mean", claim, tuple(checks), task=task)
 
 
 def choosing(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
@@ -161,15 +155,12 @@ def choosing(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
     )
     out = []
     for place, (name, claim) in enumerate(claims):
-        lines = [
-            Line.judged(scope, [checks[place]], remark if checks[place].quiet else "")
-            for scope, (checks, remark) in found.items()
-        ]
-        out += [Finding(name, task, claim, tuple(lines))] if lines else []
+        checks = tuple(replace(checks[place], where=scope) for scope, checks in found.items())
+        out += [Finding(name, claim, checks, task=task)] if checks else []
     return out
 
 
-def _selector_checks(rows: pd.DataFrame, how: Resampling) -> tuple[tuple[Check, ...], str]:
+def _selector_checks(rows: pd.DataFrame, how: Resampling) -> tuple[Check, ...]:
     item, items = pd.factorize(rows["item_id"])
     right, weights = rows["correct"].to_numpy(np.float64), pick_weights(rows, item)
     score = {
@@ -184,10 +175,8 @@ def _selector_checks(rows: pd.DataFrame, how: Resampling) -> tuple[tuple[Check, 
         ),
         Clusters(items, how),
     )
-    near = Check("min-V − best order + band (pp)", shifted(over_best, CLOSE_PP), quiet=True)
-    remark = f"min-V − best order (pp) {cell_text(over_best, 2)}"
     return (
-        Check("min-V − max-V (pp)", over_max, SMALL_PP, 2),
-        Check("min-V − max-mean (pp)", over_mean, SMALL_PP, 2),
-        near,
-    ), remark
+        Check("min-V − max-V (pp)", over_max, margin=SMALL_PP, least=MIN_ITEMS, digits=2),
+        Check("min-V − max-mean (pp)", over_mean, margin=SMALL_PP, least=MIN_ITEMS, digits=2),
+        Check("min-V − best order (pp)", over_best, above=-CLOSE_PP, least=MIN_ITEMS, digits=2),
+    )

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from orderlens.analysis.compare import Paired, stack, wide_of
 from orderlens.analysis.estimate import Estimate
+from orderlens.analysis.judge import Check, Finding, Number
 from orderlens.analysis.study import Study
 from orderlens.metrics.segments import FloatArray, divide
-from orderlens.replicate.compare import Paired, stack, wide_of
-from orderlens.replicate.verdicts import Number, Verdict, above, few_prompts, judge
 
 ORDERS = ("forced-ar", "max-prob", "top-margin", "random")
 VARIANT = "max-prob:select=argmax"
@@ -73,8 +73,8 @@ def _greedy(order: str) -> str:
     return "max-prob" if order == VARIANT else order  # at T = 0 both selection rules are the same
 
 
-def sweep_findings(study: Study) -> list[Verdict]:
-    """Return the verdicts that need a temperature sweep."""
+def sweep_findings(study: Study) -> list[Finding]:
+    """Return the findings that need a temperature sweep."""
     sweep = Sweep(study)
     return [
         greedy_lowest(sweep),
@@ -85,29 +85,31 @@ def sweep_findings(study: Study) -> list[Verdict]:
     ]
 
 
-def greedy_lowest(sweep: Sweep) -> Verdict:
+def greedy_lowest(sweep: Sweep) -> Finding:
     """Is T = 0 the lowest point of every order's perplexity curve?"""
-    checks, numbers = [], []
-    for order in ORDERS:
-        gap = _over_greedy(sweep, order)
-        checks.append(gap)
-        numbers.append(
-            Number(f"median external PPL at T = 0, {order}", sweep.median(order, 0.0), _PAPER_PPL[order], 2)
+    checks = tuple(
+        Check(
+            f"lowest median external PPL at T > 0 minus that at T = 0, {order}",
+            _over_greedy(sweep, order),
+            paper="above 0",
+            digits=2,
         )
-        numbers.append(Number(f"lowest median at T > 0 minus that, {order}", gap, "above 0", 2))
+        for order in ORDERS
+    )
+    numbers = [
+        Number(f"median external PPL at T = 0, {order}", sweep.median(order, 0.0), _PAPER_PPL[order], 2)
+        for order in ORDERS
+    ]
     distinct = [_distinct(sweep, value) for value in (0.0, sweep.near_one())] if sweep.warm else []
     numbers += [Number(f"Distinct-3 of max-prob at T = {t:g}", c) for t, c in distinct]
-    return Verdict(
+    return Finding(
         "greedy-lowest",
         "For every order greedy decoding has the lowest external perplexity.",
+        checks,
         "Appendix C, Q1",
-        judge(checks),
-        "for each order the lowest median at T > 0 exceeds the median at T = 0.",
-        tuple(numbers),
-        (
-            "Low perplexity is also what repetitive text gets: read it beside Distinct-3.",
-            *few_prompts(sweep.n),
-        ),
+        rule="for each order the lowest median at T > 0 exceeds the median at T = 0.",
+        numbers=tuple(numbers),
+        remarks=("Low perplexity is also what repetitive text gets: read it beside Distinct-3.",),
     )
 
 
@@ -133,34 +135,25 @@ def _from_greedy(sweep: Sweep, table: Paired, order: str) -> Paired | None:
     return table.pick(cell(order, 0.0), *warm) if warm and table.has(cell(order, 0.0)) else None
 
 
-def var_grows(sweep: Sweep) -> Verdict:
+def var_grows(sweep: Sweep) -> Finding:
     """Does Var rise with temperature for every order?"""
     checks, numbers, steps = [], [], 0
     top = sweep.near_one()
     for order in ORDERS:
         rise = _var_rise(sweep, order)
-        checks.append(rise)
+        checks.append(Check(f"smallest rise of Var from T = 0, {order}", rise, paper="above 0"))
         values = [sweep.mean_var(order, value).value for value in sweep.temperatures]
         steps += int(np.sum(np.diff(values) <= 0))
-        numbers.append(Number(f"smallest rise of Var from T = 0, {order}", rise, "above 0"))
-        numbers.append(
-            Number(
-                f"Var at T = {top:g}, {order}",
-                sweep.mean_var(order, top),
-                _PAPER_VAR[order] if top == 1 else None,
-            )
-        )
-    return Verdict(
+        paper = _PAPER_VAR[order] if top == 1 else None
+        numbers.append(Number(f"Var at T = {top:g}, {order}", sweep.mean_var(order, top), paper))
+    return Finding(
         "var-grows",
         "Var(log q) grows with temperature for every order; greedy has the smallest.",
+        tuple(checks),
         "Appendix C, Q1",
-        judge(checks),
-        "for each order Var at every T > 0 exceeds Var at T = 0.",
-        tuple(numbers),
-        (
-            f"Steps between neighbouring temperatures at which Var does not rise: {steps}.",
-            *few_prompts(sweep.n),
-        ),
+        rule="for each order Var at every T > 0 exceeds Var at T = 0.",
+        numbers=tuple(numbers),
+        remarks=(f"Steps between neighbouring temperatures at which Var does not rise: {steps}.",),
     )
 
 
@@ -171,34 +164,40 @@ def _var_rise(sweep: Sweep, order: str) -> Estimate:
     return used.of_means(lambda m: stack(m[:, 1:].min(axis=1) - m[:, 0]))[0]
 
 
-def max_prob_stable(sweep: Sweep) -> Verdict:
+def max_prob_stable(sweep: Sweep) -> Finding:
     """Does max-prob change least between greedy and T near 1, under either selection rule?"""
     top = sweep.near_one()
-    decisive = [_lead(sweep, "max-prob", top, "ppl"), _lead(sweep, "max-prob", top, "var")]
-    numbers = [
-        Number(
+    at_one = top == 1
+    checks = (
+        Check(
             f"rise of log median PPL to T = {top:g}: smallest other − max-prob",
-            decisive[0],
-            2.23 if top == 1 else None,
+            _lead(sweep, "max-prob", top, "ppl"),
+            paper=2.23 if at_one else None,
         ),
-        Number(f"Var at T = {top:g}: smallest other − max-prob", decisive[1], 24.8 if top == 1 else None),
+        Check(
+            f"Var at T = {top:g}: smallest other − max-prob",
+            _lead(sweep, "max-prob", top, "var"),
+            paper=24.8 if at_one else None,
+        ),
+    )
+    paper = {"forced-ar": 96, "max-prob": 10.35, "top-margin": 224} if at_one else {}
+    name = f"median external PPL at T = {top:g}"
+    numbers = (
         Number("the first with the argmax rule", _lead(sweep, VARIANT, top, "ppl")),
         Number("the second with the argmax rule", _lead(sweep, VARIANT, top, "var")),
-    ]
-    paper = {"forced-ar": 96, "max-prob": 10.35, "top-margin": 224} if top == 1 else {}
-    name = f"median external PPL at T = {top:g}"
-    numbers += [
-        Number(f"{name}, {order}", sweep.median(order, top), paper.get(order), 1)
-        for order in (*ORDERS, VARIANT)
-    ]
-    return Verdict(
+        *(
+            Number(f"{name}, {order}", sweep.median(order, top), paper.get(order), 1)
+            for order in (*ORDERS, VARIANT)
+        ),
+    )
+    return Finding(
         "max-prob-stable",
         "Under sampling max-prob changes least: its perplexity rises most slowly and its Var stays lowest.",
+        checks,
         "Appendix C, Q2",
-        judge(decisive),
-        "max-prob's rise of log perplexity and its Var lie below those of every other order.",
-        tuple(numbers),
-        (_TWO_RULES, *few_prompts(sweep.n)),
+        rule="max-prob's rise of log perplexity and its Var lie below those of every other order.",
+        numbers=numbers,
+        remarks=(_TWO_RULES,),
     )
 
 
@@ -222,26 +221,22 @@ def _lead(sweep: Sweep, order: str, top: float, kind: str) -> Estimate:
     return (used.of_medians if kind == "ppl" else used.of_means)(rise)[0]
 
 
-def spread_grows(sweep: Sweep) -> Verdict:
+def spread_grows(sweep: Sweep) -> Finding:
     """Does the difference between orders grow with temperature?"""
     top = sweep.near_one()
     paper = {0.0: 4.2, 0.3: 5.1, 0.7: 20.9, 1.0: 495}
     shown = [value for value in sweep.temperatures if value <= 1.0]
-    numbers = [
-        Number(f"spread of median PPL at T = {t:g}", _spread(sweep, [t]), paper.get(t), 2) for t in shown
-    ]
     growth = _spread(sweep, [0.0, top])
-    return Verdict(
+    label = f"log of spread at T = {top:g} ÷ spread at T = 0"
+    return Finding(
         "spread-grows",
         "The spread of external perplexity across orders grows from greedy to moderate sampling.",
+        (Check(label, growth, paper=4.77 if top == 1 else None, digits=2),),
         "Appendix C, Q2",
-        judge([growth]),
-        f"the log of the spread at T = {top:g} over the spread at T = 0 lies above 0.",
-        (
-            Number(f"log of spread at T = {top:g} ÷ spread at T = 0", growth, 4.77 if top == 1 else None, 2),
-            *numbers,
+        rule=f"the log of the spread at T = {top:g} over the spread at T = 0 lies above 0.",
+        numbers=tuple(
+            Number(f"spread of median PPL at T = {t:g}", _spread(sweep, [t]), paper.get(t), 2) for t in shown
         ),
-        few_prompts(sweep.n),
     )
 
 
@@ -260,27 +255,27 @@ def _spread(sweep: Sweep, temperatures: Sequence[float]) -> Estimate:
     return sweep.ppl.pick(*names).of_medians(statistic)[0]
 
 
-def high_temperature(sweep: Sweep) -> Verdict:
+def high_temperature(sweep: Sweep) -> Finding:
     """Do all orders collapse at T ≥ 1.3?"""
     hot = [value for value in sweep.warm if value >= HIGH]
-    checks, numbers = [], []
-    for value in hot:
-        cells = [sweep.median(order, value) for order in ORDERS]
-        lowest = min(cells, key=lambda item: item.value if item.is_defined else np.inf)
-        checks.append(above(lowest, COLLAPSED_PPL))
-        numbers.append(
-            Number(f"lowest median external PPL across orders at T = {value:g}", lowest, "above 1000", 0)
+    name = "median external PPL at T"
+    checks = [
+        Check(
+            f"{name} = {value:g}, {order}",
+            sweep.median(order, value),
+            above=COLLAPSED_PPL,
+            paper="above 1000",
+            digits=0,
         )
-    if not hot:
-        numbers.append(
-            Number("median external PPL at T ≥ 1.3", Estimate.undefined("no such temperature in this run"))
-        )
-    return Verdict(
+        for value in hot
+        for order in ORDERS
+    ]
+    none = Check(f"{name} ≥ {HIGH:g}", Estimate.undefined("no such temperature in this run"))
+    return Finding(
         "high-temperature",
         "From T = 1.3 on every order collapses: median external perplexity exceeds 1,000.",
+        tuple(checks) or (none,),
         "Appendix C, high-temperature regime",
-        judge(checks),
-        "at every T ≥ 1.3 the lowest median across orders exceeds 1,000.",
-        tuple(numbers),
-        ("The threshold belongs to GPT-2 Large; another evaluator has another scale.", *few_prompts(sweep.n)),
+        rule="at every T ≥ 1.3 the median of every order exceeds 1,000.",
+        remarks=("The threshold belongs to GPT-2 Large; another evaluator has another scale.",),
     )

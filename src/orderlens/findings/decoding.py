@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from orderlens.analysis.compare import Paired, stack, wide_of
 from orderlens.analysis.estimate import Estimate
+from orderlens.analysis.judge import Check, Finding, Number
 from orderlens.analysis.paired import wilson
 from orderlens.analysis.study import Study
 from orderlens.metrics.segments import FloatArray
-from orderlens.replicate.compare import Paired, stack, wide_of
-from orderlens.replicate.verdicts import OPEN, Number, Verdict, above, few_prompts, judge
 
 CLOSE = 0.7
 """Rank correlation from which a path is called close to left-to-right."""
@@ -22,8 +22,8 @@ _PAPER_RHO = {"max-prob": 0.891, "top-margin": 0.807}
 _PAPER_EOS = {"forced-ar": 0.024, "max-prob": 0.079, "top-margin": 0.119}
 
 
-def decoding_findings(study: Study, ending: Study) -> list[Verdict]:
-    """Return the verdicts that need greedy generation; ``ending`` may hold texts that end early besides."""
+def decoding_findings(study: Study, ending: Study) -> list[Finding]:
+    """Return the findings that need greedy generation; ``ending`` may hold texts that end early besides."""
     return [near_left_to_right(study), eos_cascade(ending, study), random_tier(study)]
 
 
@@ -31,64 +31,65 @@ def _paired(study: Study, frame: pd.DataFrame, column: str) -> Paired:
     return Paired.of(wide_of(frame, column), study.options.resampling)
 
 
-def _mean(paired: Paired, order: str) -> Estimate:
-    if not paired.has(order):
-        return Estimate.undefined(f"order {order} was not run, or is undefined for every text")
-    return paired.pick(order).of_means(lambda m: m)[0]
-
-
-def near_left_to_right(study: Study) -> Verdict:
+def near_left_to_right(study: Study) -> Finding:
     """Do confidence-first orders reveal content nearly from left to right?"""
     frame = study.decoded
     rho = _paired(study, frame, "spearman_l2r_block0")
-    cells = {order: _mean(rho, order) for order in CONFIDENCE_FIRST}
     ties, local = _paired(study, frame, "tied_rate"), _paired(study, frame, "frontier_adjacent")
-    numbers = [Number(f"content Spearman with left-to-right, {o}", cells[o], _PAPER_RHO[o]) for o in cells]
-    numbers.append(Number("the same, random (control)", _mean(rho, "random"), "about 0"))
-    numbers += [
-        Number(f"share of reveals next to known text, {order}", _mean(local, order))
-        for order in (*CONFIDENCE_FIRST, "random")
-    ]
-    numbers.append(Number("share of steps with tied scores, max-prob", _mean(ties, "max-prob")))
-    return Verdict(
+    checks = tuple(
+        Check(
+            f"content Spearman with left-to-right, {order}",
+            rho.mean(order),
+            above=CLOSE,
+            paper=_PAPER_RHO[order],
+        )
+        for order in CONFIDENCE_FIRST
+    )
+    numbers = (
+        Number("the same, random (control)", rho.mean("random"), "about 0"),
+        *(
+            Number(f"share of reveals next to known text, {order}", local.mean(order))
+            for order in (*CONFIDENCE_FIRST, "random")
+        ),
+        Number("share of steps with tied scores, max-prob", ties.mean("max-prob")),
+    )
+    return Finding(
         "near-left-to-right",
         "On content tokens of block 0, confidence-first orders are close to left-to-right.",
+        checks,
         "Section 4.3, Finding 1",
-        judge(above(cell, CLOSE) for cell in cells.values()),
-        f"both rank correlations lie above {CLOSE}.",
-        tuple(numbers),
-        ("Ties go to the left, so a high share of ties would make this true by construction.", *_few(study)),
+        rule=f"both rank correlations lie above {CLOSE}.",
+        numbers=numbers,
+        remarks=("Ties go to the left, so a high share of ties would make this true by construction.",),
     )
 
 
-def _few(study: Study) -> tuple[str, ...]:
-    return few_prompts(int(study.decoded["sample_id"].nunique()))
-
-
-def eos_cascade(study: Study, continuations: Study | None = None) -> Verdict:
+def eos_cascade(study: Study, continuations: Study | None = None) -> Finding:
     """Do confidence-first orders seal the tail with EOS before the text is written?"""
     frame = study.decoded
     more = 0 if continuations is None else len(_ids(study) - _ids(continuations))
     besides = (f"{more} of the {len(_ids(study))} texts answer questions; the others continue a prompt.",)
-    eos = _paired(study, frame, "eos_fraction")
-    gaps = [_difference(eos, order, "forced-ar") for order in CONFIDENCE_FIRST]
-    share = [_presealed(frame[frame["order"] == order]) for order in CONFIDENCE_FIRST]
-    numbers = [Number(f"EOS fraction, {order}", _mean(eos, order), _PAPER_EOS[order]) for order in STRUCTURED]
-    for order, gap, part in zip(CONFIDENCE_FIRST, gaps, share, strict=True):
-        numbers.append(Number(f"EOS fraction, {order} − forced-ar", gap))
-        numbers.append(Number(f"texts with a cascade of ≥ {CASCADE} EOS before more content, {order}", part))
-    length = _paired(study, frame, "eos_cascade")
-    numbers.append(Number("longest cascade, mean over texts, max-prob", _mean(length, "max-prob"), digits=2))
+    eos, length = _paired(study, frame, "eos_fraction"), _paired(study, frame, "eos_cascade")
     nothing = not np.nansum(frame["eos_fraction"].to_numpy(np.float64))
-    remarks = ("No text of this run holds an EOS token.",) if nothing else ()
-    return Verdict(
+    checks = []
+    for order in CONFIDENCE_FIRST:
+        gap, share = eos.difference(order, "forced-ar"), _presealed(frame[frame["order"] == order])
+        if nothing:
+            gap = share = Estimate.undefined("no text of this run holds an EOS token")
+        checks.append(Check(f"EOS fraction, {order} − forced-ar", gap))
+        checks.append(Check(f"texts with a cascade of ≥ {CASCADE} EOS before more content, {order}", share))
+    return Finding(
         "eos-cascade",
         "Confidence-first orders commit EOS at the tail, right to left, before the text is finished.",
+        tuple(checks),
         "Section 4.3, Finding 2",
-        OPEN if nothing else judge([*gaps, *share]),
-        "both EOS fractions exceed forced-ar's, and both orders have texts with content after a cascade.",
-        tuple(numbers),
-        (*remarks, *(besides if more else ()), *_few(study)),
+        rule="both EOS fractions exceed forced-ar's, and both orders have texts with content after a "
+        "cascade.",
+        numbers=(
+            *(Number(f"EOS fraction, {order}", eos.mean(order), _PAPER_EOS[order]) for order in STRUCTURED),
+            Number("longest cascade, mean over texts, max-prob", length.mean("max-prob"), digits=2),
+        ),
+        remarks=besides if more else (),
     )
 
 
@@ -104,35 +105,26 @@ def _presealed(part: pd.DataFrame) -> Estimate:
     return wilson(int(sealed.sum()), len(part))
 
 
-def _difference(paired: Paired, a: str, b: str) -> Estimate:
-    if not paired.has(a, b):
-        return Estimate.undefined(f"{a} and {b} were not both run")
-    return paired.pick(a, b).of_means(lambda m: stack(m[:, 0] - m[:, 1]))[0]
-
-
-def random_tier(study: Study) -> Verdict:
+def random_tier(study: Study) -> Finding:
     """Is random the high-variance, low-quality outlier of the generation table?"""
     frame = study.decoded
     var = _over_worst(_paired(study, frame, "content_var"), "mean")
     mean = _over_worst(_paired(study, _negated(frame, "content_mean"), "content_mean"), "mean")
-    numbers = [
-        Number("content Var, random − the highest of the structured orders", var, 0.639),
-        Number("content mean log q, the lowest structured − random", mean, 0.833),
+    checks = [
+        Check("content Var, random − the highest of the structured orders", var, paper=0.639),
+        Check("content mean log q, the lowest structured − random", mean, paper=0.833),
     ]
-    checks = [var, mean]
     if study.external is not None:
         nll = frame.assign(ppl=np.exp(study.external["nll"].reindex(frame.index)))
         ratio = _over_worst(_paired(study, nll, "ppl"), "median", ratio=True)
-        numbers.append(Number("log of median external PPL, random ÷ the highest structured", ratio, "0.43"))
-        checks.append(ratio)
-    return Verdict(
+        label = "log of median external PPL, random ÷ the highest structured"
+        checks.append(Check(label, ratio, paper="0.43"))
+    return Finding(
         "random-tier",
         "The structured orders form one tier; random is the outlier with higher Var and worse text.",
+        tuple(checks),
         "Section 4.3, Table 1",
-        judge(checks),
-        "random is worse than the worst structured order in content Var, content mean and perplexity.",
-        tuple(numbers),
-        _few(study),
+        rule="random is worse than the worst structured order in content Var, content mean and perplexity.",
     )
 
 

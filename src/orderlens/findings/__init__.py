@@ -1,0 +1,5 @@
+"""What the paper and we claim, as lists of checks for ``analysis.judge``. Studies in, findings out.
+
+``fixed``, ``decoding`` and ``sweep`` are the paper's claims on C4; ``correctness`` and ``tiers`` ask what a
+trace says about the answer. Knows no model, no page and no picture.
+"""
