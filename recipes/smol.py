@@ -41,7 +41,7 @@ from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
 from orderlens.models.tokenizer import FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.training.adapt import AdapterTrainer, AdaptSettings
-from orderlens.training.corpus import read_documents, read_rows
+from orderlens.training.corpus import read_documents, text_rows
 from orderlens.training.data import WindowMixture, write_shard
 from orderlens.training.lowrank import LowRankRates
 from orderlens.training.packing import Tokens, pack
@@ -97,7 +97,7 @@ def beginnings(bpe: FastTokenizer, texts: Sequence[str]) -> Tokens:
 def prepare_part(part: Path, base: Path, work: Path) -> list[str]:
     bpe = read_tokenizer(GgufFile(base).metadata)
     left_out = set((Path(__file__).parent / "left_out.txt").read_text().split())
-    rows = [(str(row["source"]), str(row["text"])) for row in read_rows(part)]
+    rows = [(str(row["source"]), str(row["text"])) for row in text_rows(part)]
     name, report = part.name.split(".")[0], []
     for source in CORPUS:
         texts = [text for which, text in rows if which == source and document_digest(text) not in left_out]
@@ -290,6 +290,21 @@ def heldout_windows(work: Path, per_source: int = 32) -> Tokens:
     return np.stack(rows) if rows else np.empty((0, WINDOW), np.uint16)
 
 
+def present_shares(work: Path, wait_seconds: float) -> dict[str, float]:
+    """Return the shares of the sources that have windows; those that never come are left out, and said."""
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        found = {
+            name: share for name, share in SHARES.items() if list((work / "windows" / name).glob("*.npy"))
+        }
+        if len(found) == len(SHARES) or (found and time.monotonic() > deadline):
+            break
+        time.sleep(1)
+    if len(found) < len(SHARES):
+        say(f"left out, no windows: {', '.join(sorted(SHARES.keys() - found.keys()))}")
+    return found
+
+
 def blockwise(base: Path, adapter: AdapterSettings) -> Transformer:
     file = GgufFile(base)
     ids = {"block_size": adapter.block_size, "mask_id": adapter.mask_id, "eos_id": TURN_END}
@@ -310,6 +325,7 @@ def train(
     cut_share: Annotated[float, typer.Option(help="Share of blocks cut in two.")] = 0.3,
     hold: Annotated[float, typer.Option(help="Share of the time before the decay starts.")] = 0.1,
     log_every: Annotated[int, typer.Option()] = 20,
+    wait_seconds: Annotated[float, typer.Option(help="How long to wait for sources without windows.")] = 60,
     device: Device = "cuda",
 ) -> None:
     """Train the adapter until its time or its steps are up; goes on from a checkpoint if there is one."""
@@ -318,8 +334,7 @@ def train(
     torch.set_float32_matmul_precision("high")
     adapter = AdapterSettings(rank=rank, scale=scale, block_size=BLOCK)
     network = blockwise(base, adapter)
-    while not all(list((work / "windows" / source).glob("*.npy")) for source in SHARES):
-        time.sleep(1)
+    shares = present_shares(work, wait_seconds)
     trainer = AdapterTrainer(
         network,
         adapter,
@@ -328,15 +343,11 @@ def train(
                       validate_every=10 * log_every, refresh_every=50),
         Schedule(max_minutes=minutes or None, steps=steps or None, hold=hold,
                  warmup_steps=steps // 10 if steps else 100),
-        WindowMixture(work / "windows", SHARES, batch, SEED),
+        WindowMixture(work / "windows", shares, batch, SEED),
         heldout_windows(work),
         work / "run",
         work / "out",
     )  # fmt: skip
-    if (trainer.folder / "checkpoint.pt").exists():
-        trainer.resume()
-        say(f"resumed at step {trainer.step}")
-    say(f"rows per batch {trainer.mixture.rows}")
     last = trainer.run(lambda line: say(json.dumps(line)))
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else math.nan
     say(f"trained: way {trainer.way}, step {trainer.step}, {trainer.elapsed_s:.0f} s, peak {peak:.1f} GiB")

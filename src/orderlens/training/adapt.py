@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orderlens.errors import ModelOutputError, one_line
+from orderlens.errors import ModelOutputError, RunError, one_line
 from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings, save_adapter
 from orderlens.training.attention import Execution
@@ -32,6 +32,8 @@ from orderlens.training.schedule import Schedule
 
 CHECKPOINT, METRICS = "checkpoint.pt", "metrics.jsonl"
 RATIO_BINS = 8
+WAYS: tuple[tuple[Execution, bool], ...] = (("flex", True), ("dense", True), ("dense", False))
+"""Attention and whether layers are compiled, best first; the CPU takes the last."""
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -106,11 +108,18 @@ class AdapterTrainer:
         self.device = torch.device(settings.device)
         self._base, self._rates = base, rates
         folder.mkdir(parents=True, exist_ok=True)
-        cuda = self.device.type == "cuda"
-        self.way = "compiled" if cuda else "plain"
-        self._build("flex" if cuda else "dense", compiled=cuda)
+        self.troubles: list[str] = []
+        self._ways = list(WAYS if self.device.type == "cuda" else WAYS[-1:])
+        self._build()
 
-    def _build(self, execution: Execution, *, compiled: bool) -> None:
+    @property
+    def way(self) -> str:
+        """How the passes are carried out now."""
+        execution, compiled = self._ways[0]
+        return f"{execution}, {'compiled' if compiled else 'plain'}, {self._pieces} piece(s) per batch"
+
+    def _build(self) -> None:
+        execution, compiled = self._ways[0]
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         working = copy.deepcopy(self._base).to(self.device, dtype)
         self._loss = MaskedStreams(working, self.settings.window, self.device, execution).to(self.device)
@@ -134,11 +143,12 @@ class AdapterTrainer:
                     raise
                 self._pieces *= 2
             except Exception as error:  # the compiler raises many kinds; the plain way needs none of it
-                if self.way != "compiled":
+                if len(self._ways) == 1:
                     raise
-                self.way = f"plain ({one_line(error)[:200]})"
+                self.troubles.append(f"{self.way}: {one_line(error)[:300]}")
+                del self._ways[0]
                 torch._dynamo.reset()
-                self._build("dense", compiled=False)
+                self._build()
             self._lowrank.drop_gradients()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -169,9 +179,14 @@ class AdapterTrainer:
         return host.to(self.device, non_blocking=True)
 
     def run(self, report: Report | None = None) -> dict[str, Any]:
-        """Train until the budget is spent; returns the last metrics."""
-        self._started = time.monotonic() - self.elapsed_s
+        """Train until the budget is spent, on from a checkpoint if there is one; return the last metrics."""
+        began = time.monotonic()
         self.prepare()
+        if (self.folder / CHECKPOINT).exists():
+            self._resume()
+        self._started = began - self.elapsed_s
+        if report:
+            report({"way": self.way, "troubles": self.troubles, "step": self.step, "rows": self.mixture.rows})
         reader = BatchReader(self.mixture, self.step, self.settings.refresh_every)
         try:
             last = self._steps(reader, report)
@@ -243,6 +258,7 @@ class AdapterTrainer:
             "seconds": round(self.elapsed_s, 1),
             "tokens": self.step * sum(self.mixture.rows.values()) * self.settings.window,
             "way": self.way,
+            "troubles": self.troubles,
             "settings": asdict(self.settings),
             "rates": asdict(self._rates),
             "rows": self.mixture.rows,
@@ -254,9 +270,10 @@ class AdapterTrainer:
             {**state, "elapsed_s": self.elapsed_s, "lowrank": self._lowrank.checkpoint()},
         )
 
-    def resume(self) -> None:
-        """Continue from the folder's checkpoint."""
+    def _resume(self) -> None:
         state = load_checkpoint(self.folder / CHECKPOINT, self.device)
+        if state["adapter"] != asdict(self.adapter):
+            raise RunError(f"{self.folder}: its checkpoint has other settings; choose another folder")
         self._lowrank.restore(state["lowrank"])
         self.mixture.restore(state["phases"])
         self.step, self.elapsed_s = state["step"], state["elapsed_s"]
