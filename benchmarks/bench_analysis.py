@@ -95,7 +95,7 @@ def write_run(folder: Path, rows: int) -> None:
 def analyse(folder: str) -> None:
     """Run in a process of its own: build all tables, print what it took."""
     from orderlens.analysis.sample_table import sample_table
-    from orderlens.analysis.tables import build_tables
+    from orderlens.analysis.study import Study
     from orderlens.store.reader import open_run
 
     run = open_run(folder)
@@ -103,7 +103,7 @@ def analyse(folder: str) -> None:
     n_traces = len(sample_table(run, ()))
     basic = time.perf_counter() - start
     start, cpu = time.perf_counter(), time.process_time()
-    tables = build_tables(run)
+    tables = Study(run).tables()
     report = {
         "tables": len(tables),
         "traces": n_traces,

@@ -9,6 +9,7 @@ from orderlens._version import __version__
 
 if TYPE_CHECKING:
     from orderlens import analysis, metrics, tasks, theory
+    from orderlens.analysis.study import Study
     from orderlens.api import evaluate, generate, replicate, score
     from orderlens.datafiles import load_samples
     from orderlens.models.loading import load_model
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _ATTRIBUTES = {
     "Run": "orderlens.store.reader",
     "Sample": "orderlens.samples",
+    "Study": "orderlens.analysis.study",
     "evaluate": "orderlens.api",
     "generate": "orderlens.api",
     "load_model": "orderlens.models.loading",
@@ -33,6 +35,7 @@ _MODULES = ("analysis", "metrics", "tasks", "theory")
 __all__ = [
     "Run",
     "Sample",
+    "Study",
     "__version__",
     "analysis",
     "evaluate",

@@ -86,7 +86,13 @@ def scoring_run(n_samples=12, orders=("forced-ar", "max-prob", "oracle-min-q"), 
 
 
 def graded_run(
-    n_items=60, orders=("forced-ar", "max-prob", "random"), tasks=("arith",), n=48, seed=0, effect=2.0
+    n_items=60,
+    orders=("forced-ar", "max-prob", "random"),
+    tasks=("arith",),
+    n=48,
+    seed=0,
+    effect=2.0,
+    prefix="i",
 ):
     """Return a generated and graded run in which a higher mean makes correct answers likelier."""
     rng = np.random.default_rng(seed)
@@ -100,10 +106,10 @@ def graded_run(
                 logq = -rng.gamma(0.5, 2 * scale, n)
                 key = {"task": task, "seed": 0 if order == "random" else None, "temperature": 0.0}
                 path = block_path(rng, n, 32, order)
-                tables.append(trace(f"i{item}", order, logq, path=path, tokens=tokens, **key))
+                tables.append(trace(f"{prefix}{item}", order, logq, path=path, tokens=tokens, **key))
                 correct = bool(rng.random() < 1 / (1 + np.exp(-effect * (1.0 + 3 * logq.mean()))))
                 verdicts.append(
-                    {"sample_id": f"i{item}", "order": order, "correct": correct, "grader": "g", **key}
+                    {"sample_id": f"{prefix}{item}", "order": order, "correct": correct, "grader": "g", **key}
                 )
     columns = {name: [row[name] for row in verdicts] for name in verdicts[0]}
     types = {"seed": pa.int64(), "temperature": pa.float64()}

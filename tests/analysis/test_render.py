@@ -114,19 +114,19 @@ def test_unknown_format(table):
 
 
 def test_paper_cells_name_real_tables_and_columns(builders):
-    from orderlens.analysis import Options, Resampling, build_tables
+    from orderlens.analysis import Options, Resampling, Study
 
     run = builders.graded_run(
         n_items=8, orders=("forced-ar", "max-prob", "top-margin", "random"), tasks=("cmath",)
     )
     options = Options(resampling=Resampling(2), null_reps=2)
     for name in paper_tables():
-        assert name in TABLES
-        first = next(t for t in build_tables(run, [name], options) if t.name == name)
+        assert name in TABLES.names()
+        first = next(t for t in Study(run, options).tables([name]) if t.name == name)
         known = {column.name for column in first.columns}
         assert {key[-1] for key in printed_values(name)} <= known
         assert all(len(key) == len(first.keys) + 1 for key in printed_values(name))
-    within = beside_paper(build_tables(run, ["within-cell"], options)[0])
+    within = beside_paper(Study(run, options).table("within-cell"))
     assert len(within.printed) == 4 * 7
     assert within.printed[0, "mw_p"].value == 0.0015
     assert within.printed[1, "mw_p"].value == "<1e-4"

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 import orderlens
-from orderlens.analysis import Options, Resampling, Study, build_tables, table_names
+from orderlens.analysis import Options, Resampling, Study, table_names
 from orderlens.analysis.agreement import agreement_matrix
 from orderlens.analysis.curves import lorenz_curves
 from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.tables import TABLES, suited_tables
+from orderlens.analysis.tables import table_recipe
 from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.metrics import coherence, gini, lorenz
 from orderlens.store.schema import table_schema
@@ -39,7 +39,7 @@ def graded(builders):
 
 
 def table(run, name, options=QUICK):
-    return build_tables(run, [name], options)[0]
+    return Study(run, options).table(name)
 
 
 def undefined_cells(tables):
@@ -50,12 +50,12 @@ def undefined_cells(tables):
 def test_the_fixed_names_are_all_there():
     assert set(FIXED_NAMES.split(", ")) <= set(table_names())
     with pytest.raises(UnknownNameError, match="did you mean 'quadrants'"):
-        build_tables(None, ["quadrant"])
+        Study(None, QUICK).tables(["quadrant"])
 
 
 def all_tables(run, without=()):
     study = Study(run, QUICK)
-    return {name: recipe.build(study) for name, recipe in TABLES.items() if name not in without}
+    return {name: table_recipe(name)(study) for name in table_names() if name not in without}
 
 
 @pytest.mark.parametrize(("kind", "without"), [("scored", ("theory",)), ("graded", ())])
@@ -70,8 +70,8 @@ def test_every_table_comes_from_every_kind_of_run(kind, without, request):
 
 
 def test_tables_suited_to_a_run(scored, graded):
-    assert suited_tables(Study(scored, parts=())) == ["fixed-sequence", "coherence", "theory"]
-    names = suited_tables(Study(graded, parts=()))
+    assert list(Study(scored).suited()) == ["fixed-sequence", "coherence", "theory"]
+    names = Study(graded).suited()
     assert {"generation", "downstream", "within-cell", "null"} <= set(names)
     assert "temperature" not in names
 
@@ -158,7 +158,7 @@ def measured(builders):
 
 def test_gaps_stand_beside_the_noise_floor_and_circulation_is_binned(builders):
     run, gamma = measured(builders)
-    first, second = build_tables(run, ["coherence"], QUICK)
+    first, second = Study(run, QUICK).tables(["coherence"])
     assert first.cell("value", statistic="noise_floor", scope="cache").value == pytest.approx(0.001)
     assert first.cell("value", statistic="noise_floor", scope="bfloat16").value == pytest.approx(0.02)
     gap = first.cell("value", statistic="range_of_means", scope="all").value
@@ -183,7 +183,7 @@ def test_theory_table_has_the_exact_loss_and_a_fit(builders):
     hits = [pa.array(rng.random(128) < success_k(np.exp(y), 10, 0.8)) for y in logs]
     place = traces[0].column_names.index("is_argmax")
     run = builders.make_run([t.set_column(place, "is_argmax", h) for t, h in zip(traces, hits, strict=True)])
-    losses, fit = build_tables(run, ["theory"], QUICK)
+    losses, fit = Study(run, QUICK).tables(["theory"])
     for sigma in (0.1, 1.0):
         cell = losses.cell("jensen", order="forced-ar", sigma=f"{sigma:g}")
         assert cell.value == pytest.approx(np.mean([jensen_loss(y, sigma) for y in logs]), rel=1e-9)
@@ -245,7 +245,7 @@ def test_temperature_table_has_one_row_per_order_and_temperature(builders):
         ("max-prob", "0"),
         ("max-prob", "0.7"),
     ]
-    assert "temperature" in suited_tables(Study(run, parts=()))
+    assert "temperature" in Study(run).suited()
     assert table(run, "generation").notes[0].startswith("Temperature 0;")
     warm = table(run, "generation", Options(resampling=Resampling(5), temperature=0.7))
     assert warm.notes[0].startswith("Temperature 0.7;")
@@ -280,7 +280,7 @@ def test_lorenz_curves_average_block_0(builders):
 
 
 def test_downstream_joins_verdicts_and_shows_paired_tests(graded):
-    first, paired, chosen = build_tables(graded, ["downstream"], QUICK)
+    first, paired, chosen = Study(graded, QUICK).tables(["downstream"])
     verdicts = graded.table("verdicts").to_pandas()
     expected = 100 * verdicts.query("task == 'arith' and order == 'random'")["correct"].mean()
     cell = first.cell("accuracy", task="arith", order="random")
@@ -406,8 +406,8 @@ def test_an_empty_run_still_gives_tables(builders):
 def test_several_runs_are_read_as_one(builders, tmp_path):
     from orderlens.store.reader import Run
 
-    a, b = builders.graded_run(n_items=5, seed=1), builders.graded_run(n_items=5, seed=2)
+    a, b = builders.graded_run(n_items=5, seed=1), builders.graded_run(n_items=5, seed=2, prefix="j")
     both = Run([*a._sources.values(), *b._sources.values()])
     found = table(both, "downstream")
     assert found.cell("accuracy", task="arith", order="random").n == 10
-    assert len(build_tables(both, ["reveal-order", "generation"], QUICK)) == 3
+    assert len(Study(both, QUICK).tables(["reveal-order", "generation"])) == 3

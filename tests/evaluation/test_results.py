@@ -19,7 +19,7 @@ from orderlens.cli.main import main
 from orderlens.errors import RunError, UndefinedFigureError
 from orderlens.evaluation.results import DownstreamResults, read, study_of, write_results
 from orderlens.figures import accuracy_bins, accuracy_var, predictors, var_effect
-from orderlens.figures.catalogue import DOWNSTREAM, recipe
+from orderlens.figures.catalogue import FIGURES, figure_names
 from orderlens.store.reader import memory_run
 
 OPTIONS = Options(resampling=Resampling(reps=100), null_reps=30)
@@ -92,9 +92,9 @@ def test_bins_cover_every_sample_once(study: Study, frame: pd.DataFrame) -> None
 
 
 def test_predictors_match_the_table_of_controls(study: Study) -> None:
-    from orderlens.analysis.tables import TABLES
+    from orderlens.analysis.tables import table_recipe
 
-    table = next(t for t in TABLES["controls"].build(study) if t.name == "controls-auroc")
+    table = next(t for t in table_recipe("controls")(study) if t.name == "controls-auroc")
     rows = cells(predictors.data(study), "sums", "rows")
     for order in ("forced-ar", "max-prob"):
         for name in ("var", "mean", "n"):
@@ -105,9 +105,9 @@ def test_predictors_match_the_table_of_controls(study: Study) -> None:
 
 
 def test_effects_match_the_nested_regression(study: Study) -> None:
-    from orderlens.analysis.tables import TABLES
+    from orderlens.analysis.tables import table_recipe
 
-    table = TABLES["controls"].build(study)[0]
+    table = table_recipe("controls")(study)[0]
     effects = cells(var_effect.data(study), "sums", "rows")["forced-ar"]["effect"]
     known = table.cell("var_coefficient", task="sums", order="forced-ar")
     assert effects["given_both"]["value"] == pytest.approx(known.value, abs=1e-6)  # type: ignore[union-attr]
@@ -116,8 +116,8 @@ def test_effects_match_the_nested_regression(study: Study) -> None:
 
 def test_the_folder_is_complete_and_holds_no_data_text(written: tuple[DownstreamResults, Path]) -> None:
     results, tmp_path = written
-    assert [item.name for item in results.figures] == list(DOWNSTREAM)
-    for name in DOWNSTREAM:
+    assert [item.name for item in results.figures] == figure_names(["evaluate"])
+    for name in figure_names(["evaluate"]):
         assert (tmp_path / "figures" / f"{name}.svg").stat().st_size > 2000
         json.loads((tmp_path / "figures" / f"{name}.json").read_text())
     names = {path.stem for path in (tmp_path / "tables").iterdir()}
@@ -136,9 +136,9 @@ def test_the_folder_is_complete_and_holds_no_data_text(written: tuple[Downstream
 
 def test_figures_redraw_from_their_sidecars(written: tuple[DownstreamResults, Path]) -> None:
     tmp_path = written[1]
-    for name in DOWNSTREAM:
+    for name in figure_names(["evaluate"]):
         stored = json.loads((tmp_path / "figures" / f"{name}.json").read_text())
-        assert len(recipe(name).load().draw(stored).axes) == 2
+        assert len(FIGURES.get(name).draw(stored).axes) == 2
 
 
 def binned(low: float, high: float) -> dict[str, Any]:

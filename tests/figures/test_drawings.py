@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from orderlens.analysis.study import Study
 from orderlens.errors import UnknownNameError
 from orderlens.figures import fixed_sequence, temperature, unmask
 from orderlens.figures.catalogue import FIGURES, draw_figures, figure_names
@@ -137,7 +138,7 @@ def test_golden_pictures_stay_small():
 
 def test_all_figures_of_a_scoring_run_or_why_not(scored, tmp_path):
     drawn = {item.name: item for item in draw_figures(scored, tmp_path, formats=["png"])}
-    assert list(drawn) == figure_names() == list(FIGURES)
+    assert list(drawn) == figure_names() == FIGURES.names()
     made = {name for name, item in drawn.items() if item.paths}
     assert made == {"fixed-sequence", "lorenz", "coherence", "jensen"}
     assert "nothing was generated" in drawn["reveal-order"].why
@@ -147,10 +148,10 @@ def test_all_figures_of_a_scoring_run_or_why_not(scored, tmp_path):
     assert json.loads((tmp_path / "lorenz.json").read_text())["length"] == 4
 
 
-def test_studies_by_kind_of_trace(scored, tmp_path):
-    drawn = draw_figures({"score": scored}, tmp_path, ["lorenz", "unmask"], ["png"])
-    assert drawn[0].paths
-    assert drawn[1].why == "there are no 'generate' traces"
+def test_a_replication_without_a_kind_of_traces_says_so(scored, tmp_path):
+    study = Study(scored.run, views={"ending": ("generate",)})
+    drawn = draw_figures(study, tmp_path, ["unmask"], ["png"])
+    assert drawn[0].why == "there are no 'generate' traces"
 
 
 def test_an_unknown_figure_is_named(scored, tmp_path):

@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.errors import RunError
+from orderlens.analysis.stored_scores import StoredScores
+from orderlens.analysis.study import Study
 from orderlens.metrics.external import score_texts as score_directly
 from orderlens.replicate import external
 from orderlens.replicate.external import (
-    StoredScores,
     count_texts,
     external_folder,
     find_evaluator,
     score_texts,
 )
-from orderlens.replicate.open_runs import stored_scores
 from orderlens.store.reader import open_run
 
 
@@ -63,18 +62,18 @@ def test_each_text_is_scored_once_and_progress_counts_them(generated, tmp_path, 
     assert max(done) == 5
 
 
-def test_unknown_texts_are_counted():
+def test_unknown_texts_have_no_scores():
     stored = StoredScores("letters", {})
-    with pytest.raises(RunError, match="1 of 1 texts were not scored by letters"):
-        stored.token_logprobs([("a", "b")])
+    assert [len(row) for row in stored.token_logprobs([("a", "b")])] == [0]
+    assert not stored.knows(("a", "b"))
 
 
 def test_the_scores_of_a_folder_of_runs_are_found(generated, tmp_path):
     score_texts(generated, Letters(), tmp_path / "scores")
-    found = stored_scores(open_run(tmp_path))
+    found = Study.open(tmp_path).evaluator
     assert found is not None
     assert found.name == "letters"
-    assert stored_scores(generated) is None
+    assert Study(generated).evaluator is None
 
 
 def test_a_missing_evaluator_gives_a_reason():

@@ -8,9 +8,10 @@ from orderlens.analysis.render import as_json, render
 from orderlens.analysis.selectors import selectors
 from orderlens.analysis.study import Options, Study
 from orderlens.analysis.table import Table
-from orderlens.analysis.tables import build_tables, table_names
+from orderlens.analysis.tables import TABLES, table, table_names
 
 __all__ = [
+    "TABLES",
     "Estimate",
     "Options",
     "Resampling",
@@ -18,7 +19,6 @@ __all__ = [
     "Table",
     "as_json",
     "beside_paper",
-    "build_tables",
     "controls",
     "mean_only_null",
     "order_differences",
@@ -26,6 +26,7 @@ __all__ = [
     "render",
     "selectors",
     "simulate_study",
+    "table",
     "table_names",
     "within_cell",
 ]

@@ -14,7 +14,7 @@ from orderlens.metrics.segments import IntArray
 MAX_SAMPLES = 500
 """Samples compared: a path of every order is kept in memory, so their number is bounded."""
 
-_KEY = ("run", "task", "sample_id", "temperature")
+_KEY = ("prompt", "temperature")
 Paths = dict[str, IntArray]
 
 
@@ -50,7 +50,7 @@ def _block0_paths(study: Study, chosen: pd.DataFrame) -> dict[str, Paths]:
     """Return the content positions of block 0 in reveal order, by order and sample."""
     out: dict[str, Paths] = {}
     names = dict(zip(chosen.index, zip(chosen["order"], chosen["key"], strict=True), strict=True))
-    for row, traces, rows in picked_traces(study.run, study.samples, chosen.index, ["block", "position"]):
+    for row, traces, rows in picked_traces(study.run, study.every, chosen.index, ["block", "position"]):
         keep = traces.content[rows] & (traces.columns["block"][rows] == 0)
         order, key = names[row]
         out.setdefault(order, {})[key] = traces.columns["position"][rows][keep]

@@ -37,7 +37,7 @@ def beside_paper(table: Table) -> Table:
     values = printed_values(table.name)
     printed: dict[tuple[int, str], Printed] = {}
     for place, row in enumerate(table.rows):
-        key = tuple(str(row[name]) for name in table.keys)
+        key = tuple(str(row[name]) for name in table.keys if name != "model")
         for column in table.columns:
             if (*key, column.name) in values:
                 printed[place, column.name] = Printed(values[(*key, column.name)])

@@ -1,29 +1,40 @@
-"""A run made ready for tables: statistics per trace, verdicts joined to them, external scores on request.
+"""Runs made ready for tables and figures: the only way from run folders to anything that reads them.
 
-Everything is computed at most once and only when a table asks for it. Does not format anything.
+A study joins statistics per trace, verdicts and external scores; everything is computed at most once and only
+when a table asks for it. Runs of different models, weights, block sizes or precisions are read side by side
+and never averaged. Does not format anything.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from orderlens.analysis import prompts, replication
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
 from orderlens.analysis.frames import cells, joined_keys
 from orderlens.analysis.orders import in_paper_order, label
 from orderlens.analysis.sample_table import KEYS, PARTS, matched_distinct, sample_table
+from orderlens.analysis.setups import Setup, differences, labels
+from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
+from orderlens.analysis.table import Table, by_model
+from orderlens.analysis.tables import Recipe, table_names, table_recipe
 from orderlens.errors import UserInputError
-from orderlens.metrics.external import CausalEvaluator, ExternalScores, score_texts
-from orderlens.store.reader import Run
+from orderlens.metrics.external import CausalEvaluator, ExternalScores, load_evaluator, score_texts
+from orderlens.store.reader import Place, Run, open_run
 
 NOT_GRADED = "not graded: the run holds no verdicts"
 NO_TARGET = "no target: these traces were generated"
 NOT_GENERATED = "nothing was generated: these traces were scored"
+NO_EVALUATOR = "no evaluator: add --evaluator hf:openai-community/gpt2-large or tiny-ar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,46 +44,215 @@ class Options:
     Attributes:
         resampling: bootstrap behind the intervals.
         temperature: which temperature the tables of one temperature use; None takes the lowest present.
-        evaluator: autoregressive model for external perplexity; None leaves those cells empty.
+        evaluator: autoregressive model for external perplexity, or its name: scores that the runs hold are
+            used where they cover every text. None takes the stored scores, if they are of one evaluator.
+        device: where a named evaluator runs.
         grader: which grader's verdicts to use; None takes the first by name.
         null_reps: repetitions of the mean-only null.
     """
 
     resampling: Resampling = field(default_factory=Resampling)
     temperature: float | None = None
-    evaluator: CausalEvaluator | None = None
+    evaluator: CausalEvaluator | str | None = None
+    device: str | None = None
     grader: str | None = None
     null_reps: int = 500
 
 
 class Study:
-    """A run and everything that its tables share."""
+    """Runs and everything that their tables and figures share."""
 
-    def __init__(self, run: Run, options: Options | None = None, parts: Collection[str] = PARTS) -> None:
+    def __init__(
+        self,
+        run: Run,
+        options: Options | None = None,
+        parts: Collection[str] = PARTS,
+        views: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """Wrap opened runs; see ``open`` for folders.
+
+        Args:
+            run: one or several runs.
+            options: intervals, temperature, evaluator, grader.
+            parts: groups of statistics that ``samples`` holds unless a table asks for fewer.
+            views: run names by kind of traces, for runs that belong to one replication.
+        """
         self.run = run
         self.options = options or Options()
-        self._parts = parts
+        self._wanted = tuple(parts)
+        self._computed: tuple[str, ...] | None = None
+        self._frame = pd.DataFrame()
+        self._views = views
+        self._narrowed: dict[tuple[str, ...], Study] = {}
+        self._whole = self
+
+    @classmethod
+    def open(cls, paths: Place | Sequence[Place], options: Options | None = None) -> Study:
+        """Open runs, folders that hold runs, or a replication.
+
+        Args:
+            paths: one place or several.
+            options: intervals, temperature, evaluator, grader.
+
+        Raises:
+            RunError: there is no run at one of the places.
+        """
+        places = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        if not places:
+            raise UserInputError("no run given; name at least one run folder")
+        whole = len(places) == 1 and replication.is_replication(Path(places[0]))
+        return cls(open_run(places), options, views=replication.RUNS_OF if whole else None)
+
+    def __repr__(self) -> str:
+        return f"Study({', '.join(self.run.names)})"
+
+    def tables(self, names: Iterable[str] | None = None) -> list[Table]:
+        """Return the named tables with those that belong to them, or every table that the runs can fill.
+
+        With several models (or weights, block sizes, precisions) each row says whose it is.
+        """
+        recipes = self.suited() if names is None else {name: table_recipe(name) for name in names}
+        with self.needing(sorted({part for recipe in recipes.values() for part in recipe.needs})):
+            return [table for recipe in recipes.values() for table in self.build(recipe)]
+
+    def table(self, name: str) -> Table:
+        """Return one table by its name (see ``orderlens analyze --list``)."""
+        found = self.tables([name])
+        return next((item for item in found if item.name == name), found[0])
+
+    def suited(self) -> dict[str, Recipe]:
+        """Return the tables that the runs can fill."""
+        recipes = {name: table_recipe(name) for name in table_names()}
+        with self.needing(()):
+            return {name: item for name, item in recipes.items() if item.suits(self.view(item.traces))}
+
+    def build(self, recipe: Recipe) -> list[Table]:
+        """Return the tables of a recipe, one row group per model where there are several."""
+        study = self.view(recipe.traces)
+        parts = study.by_setup()
+        if len(parts) == 1 or recipe.across_models:
+            found = recipe(study)
+        else:
+            found = by_model({name: recipe(part) for name, part in parts.items()})
+        return [table.with_notes(study.remarks) for table in found]
+
+    def view(self, traces: str | None) -> Study:
+        """Return the study of one kind of traces of a replication (``replication.RUNS_OF``), else itself."""
+        if self._views is None or traces is None or traces not in self._views:
+            return self
+        names = [name for name in self._views[traces] if name in self.run.names]
+        return self.narrowed(names) if names else self
+
+    def has_view(self, traces: str) -> bool:
+        """Whether the runs hold this kind of traces, as far as their names tell."""
+        return self._views is None or replication.main_run(traces) in self.run.names
+
+    def main_run(self, traces: str) -> str:
+        """Return the name of the run without which a kind of traces of a replication is not there."""
+        return replication.main_run(traces)
+
+    def narrowed(self, names: Sequence[str]) -> Study:
+        """Return the study of some of the runs; the evaluator stays that of all of them."""
+        key = tuple(name for name in self.run.names if name in names)
+        if key == tuple(self.run.names):
+            return self
+        if key not in self._narrowed:
+            part = Study(self.run.only(key), self.options, self._wanted)
+            part._whole = self._whole
+            self._narrowed[key] = part
+        return self._narrowed[key]
 
     @cached_property
-    def samples(self) -> pd.DataFrame:
-        """One row per trace; ``label`` is the order, with its seed where there are several."""
-        frame = sample_table(self.run, self._parts)
+    def setups(self) -> dict[str, Setup]:
+        """What decoded each run that holds traces, by its name."""
+        specs = self.run.specs
+        holding = [name for name in self.run.names if "reveals" in self.run.only([name]).tables]
+        return {name: Setup.of(specs[name]) for name in holding}
+
+    def by_setup(self) -> dict[str, Study]:
+        """Return one study per model, weights, block size and precision, by a label that tells them apart."""
+        named = labels(list(self.setups.values()))
+        if len(named) < 2:
+            return {next(iter(named.values()), "unnamed model"): self}
+        specs, out = self.run.specs, {}
+        for setup, text in named.items():
+            own = [name for name, item in self.setups.items() if item == setup]
+            beside = [
+                name for name, spec in specs.items() if name not in self.setups and Setup.of(spec).fits(setup)
+            ]
+            out[text] = self.narrowed([*own, *beside])
+        return out
+
+    def one_setup(self) -> Study:
+        """Return itself if one model decoded all runs.
+
+        Raises:
+            UserInputError: the runs differ in model, weights, block size or precision; the message says how.
+        """
+        if len(self.by_setup()) > 1:
+            found = differences(list(self.setups.values()))
+            raise UserInputError(f"the runs differ in {found}; give runs of one model at a time")
+        return self
+
+    @contextmanager
+    def needing(self, parts: Collection[str]) -> Iterator[None]:
+        """Inside the block, let ``samples`` hold at least these groups of statistics; compute no others."""
+        before, self._wanted = self._wanted, tuple(parts)
+        try:
+            yield
+        finally:
+            self._wanted = before
+
+    @property
+    def every(self) -> pd.DataFrame:
+        """One row per trace as the runs hold them, in the order of the store."""
+        missing = [part for part in self._wanted if self._computed is None or part not in self._computed]
+        if self._computed is None:
+            self._frame = self._completed(sample_table(self.run, missing))
+            self._computed = tuple(missing)
+        elif missing:
+            more = sample_table(self.run, missing)
+            new = [name for name in more.columns if name not in self._frame.columns]
+            self._frame = pd.concat([self._frame, more[new]], axis=1)
+            self._computed = (*self._computed, *missing)
+        return self._frame
+
+    def _completed(self, frame: pd.DataFrame) -> pd.DataFrame:
         if "run" not in frame.columns:
-            frame["run"] = ""
+            frame["run"] = self.run.names[0]
+        named = labels(list(self.setups.values()))
+        frame["model"] = frame["run"].map({name: named[item] for name, item in self.setups.items()})
         frame["label"] = _labels(frame)
-        frame["prompt"] = pd.factorize(
-            pd.Series(joined_keys(frame, ("run", "task", "sample_id")), dtype=object)
-        )[0]
+        keys, self._conflicts = prompts.prompt_keys(self.run, frame)
+        frame["prompt_key"] = keys
+        frame["prompt"] = pd.factorize(pd.Series(keys, dtype=object))[0]
+        frame["repeated"], self._repeats = prompts.repeated(frame)
         for prefix in ("", "content_"):
             frame[f"{prefix}var_about"] = _var_about(frame, prefix)
         return frame
 
-    @cached_property
+    @property
+    def samples(self) -> pd.DataFrame:
+        """One row per trace, each once; ``label`` is the order, with its seed where there are several.
+
+        ``prompt`` numbers the prompts over all runs, ``model`` says what decoded the trace. The index counts
+        the rows of ``every``.
+        """
+        frame = self.every
+        return frame[~frame["repeated"]] if frame["repeated"].any() else frame
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader of any table of these runs should know."""
+        _ = self.every
+        return [*self._conflicts, *self._repeats]
+
+    @property
     def scored(self) -> pd.DataFrame:
         """Traces of fixed targets."""
         return self.samples[self.samples["temperature"].isna()]
 
-    @cached_property
+    @property
     def generated(self) -> pd.DataFrame:
         """Traces of generated text, all temperatures."""
         return self.samples[self.samples["temperature"].notna()]
@@ -86,7 +266,7 @@ class Study:
             raise UserInputError(f"no text was generated at temperature {wanted:g} (present: {known})")
         return float(present[0] if wanted is None else wanted) if present else math.nan
 
-    @cached_property
+    @property
     def decoded(self) -> pd.DataFrame:
         """Generated traces at the chosen temperature."""
         return self.generated[self.generated["temperature"] == self.temperature]
@@ -100,7 +280,7 @@ class Study:
         """One verdict per generated text, from the chosen grader."""
         frame = self.run.table("verdicts").to_pandas()
         if "run" not in frame.columns:
-            frame["run"] = ""
+            frame["run"] = self.run.names[0]
         if "generation" in frame.columns:
             frame = _newest(frame, per_grader=self.options.grader is not None)
         keep = np.zeros(len(frame), np.bool_)
@@ -121,7 +301,7 @@ class Study:
         """Names of the graders in use."""
         return sorted(str(name) for name in self.verdicts["grader"].dropna().unique())
 
-    @cached_property
+    @property
     def graded(self) -> pd.DataFrame:
         """Graded samples with content statistics under the names task, order, item_id, correct, mean, var, n.
 
@@ -136,7 +316,7 @@ class Study:
         out = pd.DataFrame({"task": joined["task"].astype(object).where(joined["task"].notna(), "(none)")})
         out["order"] = joined["label"]
         out["base_order"] = joined["order"]
-        out["item_id"] = joined["run"].astype(str) + "/" + joined["sample_id"].astype(str)
+        out["item_id"] = joined["prompt_key"]
         out["correct"] = joined["correct"]
         for name, source in names.items():
             out[name] = joined[source]
@@ -145,23 +325,55 @@ class Study:
         return _sorted_by_order(out)
 
     @cached_property
+    def _texts(self) -> pd.DataFrame:
+        """The generated texts with their prompts; ``index`` is the row of ``samples``."""
+        outputs = self.run.outputs().to_pandas()
+        if "run" not in outputs.columns:
+            outputs["run"] = self.run.names[0]
+        on = ["run", *KEYS]
+        texts = outputs[[*on, "prompt_text", "text"]].drop_duplicates(on)
+        texts = texts.fillna({"prompt_text": "", "text": ""})
+        with self.needing(("text",)):
+            return self.generated.reset_index().merge(texts, on=on, how="inner")
+
+    @cached_property
+    def evaluator(self) -> CausalEvaluator | None:
+        """The chosen evaluator, or the scores that the runs hold where they are of one evaluator."""
+        if self._whole is not self:
+            return self._whole.evaluator
+        wanted, stored = self.options.evaluator, stored_evaluators(self.run)
+        if wanted is None:
+            return StoredScores.of(self.run, stored[0]) if len(stored) == 1 else None
+        if not isinstance(wanted, str):
+            return wanted
+        if wanted in stored:
+            scores = StoredScores.of(self.run, wanted)
+            pairs = self._texts[self._texts["text"] != ""][["prompt_text", "text"]]
+            if all(scores.knows((a, b)) for a, b in pairs.itertuples(index=False)):
+                return scores
+        return load_evaluator(wanted, self.options.device)
+
+    @property
+    def no_evaluator(self) -> str:
+        """Why there is no external perplexity."""
+        several = stored_evaluators(self._whole.run)
+        if len(several) < 2:
+            return NO_EVALUATOR
+        return f"scores of {' and '.join(several)} are stored: choose one with --evaluator"
+
+    @cached_property
     def external(self) -> pd.DataFrame | None:
         """External scores of the generated texts, None without an evaluator.
 
         Columns nll, n_scored, n_tokens; indexed like ``samples``.
         """
-        if self.options.evaluator is None:
+        if self.evaluator is None:
             return None
-        outputs = self.run.outputs().to_pandas()
-        if "run" not in outputs.columns:
-            outputs["run"] = ""
-        on = ["run", *KEYS]
-        texts = outputs[[*on, "prompt_text", "text"]].drop_duplicates(on)
-        joined = self.generated.reset_index().merge(texts, on=on, how="inner")
+        joined = self._texts
         scores: ExternalScores = score_texts(
-            self.options.evaluator,
-            joined["prompt_text"].fillna("").tolist(),
-            joined["text"].fillna("").tolist(),
+            self.evaluator,
+            joined["prompt_text"].tolist(),
+            joined["text"].tolist(),
             joined["n_text"].astype(int).tolist(),
         )
         columns = {"nll": scores.nll, "n_scored": scores.n_scored, "n_tokens": scores.n_tokens}
@@ -170,10 +382,9 @@ class Study:
     @cached_property
     def distinct_matched(self) -> pd.Series:
         """Distinct-3 of each generated text cut to the shortest one of the same prompt and temperature."""
-        same_prompt = ["run", "task", "sample_id", "temperature"]
-        shortest = self.samples.groupby(same_prompt, dropna=False)["n_tokens"].transform("min")
-        values = matched_distinct(self.run, self.samples, shortest)
-        return pd.Series(values, index=self.samples.index)
+        frame = self.every
+        shortest = frame.groupby(["prompt", "temperature"], dropna=False)["n_tokens"].transform("min")
+        return pd.Series(matched_distinct(self.run, frame, shortest), index=frame.index)
 
     def clusters(self, frame: pd.DataFrame) -> Clusters:
         """Return the prompts behind the rows of ``frame``."""
@@ -217,8 +428,8 @@ def _var_about(frame: pd.DataFrame, prefix: str) -> pd.Series:
     known = mean.notna()
     count = frame[f"{prefix}n"].where(known, 0.0)
     total = (mean * count).fillna(0.0)
-    cell = joined_keys(frame, ("run", "task", "order", "temperature"))
-    own = joined_keys(frame, ("run", "task", "order", "temperature", "sample_id"))
+    cell = joined_keys(frame, ("model", "task", "order", "temperature"))
+    own = joined_keys(frame, ("model", "task", "order", "temperature", "prompt"))
     sums = [
         column.groupby(cell).transform("sum") - column.groupby(own).transform("sum")
         for column in (total, count)
@@ -236,7 +447,7 @@ def _newest(verdicts: pd.DataFrame, *, per_grader: bool) -> pd.DataFrame:
 
 
 def _labels(frame: pd.DataFrame) -> list[str]:
-    seeds = frame.groupby(["run", "order"], dropna=False)["seed"].transform("nunique")
+    seeds = frame.groupby(["model", "order"], dropna=False)["seed"].transform("nunique")
     return [
         label(str(order), seed, count > 1)
         for order, seed, count in zip(frame["order"], frame["seed"], seeds, strict=True)

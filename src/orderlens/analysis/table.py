@@ -69,6 +69,51 @@ class Table:
                 return row[column]
         raise KeyError(f"no row {keys} in table {self.name}")
 
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the numbers as a frame; columns with intervals are followed by ``_low`` and ``_high``."""
+        out: list[dict[str, Any]] = []
+        for row in self.rows:
+            plain: dict[str, Any] = {key: row[key] for key in self.keys}
+            for column in self.columns:
+                cell = row.get(column.name)
+                if isinstance(cell, Estimate):
+                    plain[column.name] = cell.value
+                    plain[f"{column.name}_low"], plain[f"{column.name}_high"] = cell.low, cell.high
+                else:
+                    plain[column.name] = cell
+            out.append(plain)
+        return pd.DataFrame(out).dropna(axis="columns", how="all")
+
+
+def by_model(tables: Mapping[str, Sequence[Table]]) -> list[Table]:
+    """Return the tables of several models as one each, with the model in front of every row.
+
+    Args:
+        tables: the same kinds of table by the model's label.
+    """
+    names = dict.fromkeys(table.name for found in tables.values() for table in found)
+    out = []
+    for name in names:
+        own = {model: table for model, found in tables.items() for table in found if table.name == name}
+        first = next(iter(own.values()))
+        columns = {column.name: column for table in own.values() for column in table.columns}
+        blank: dict[str, Cell] = dict.fromkeys(columns)
+        rows = tuple({"model": model, **blank, **row} for model, table in own.items() for row in table.rows)
+        keys = ("model", *first.keys)
+        out.append(Table(name, first.title, keys, tuple(columns.values()), rows, _joined_notes(own)))
+    return out
+
+
+def _joined_notes(tables: Mapping[str, Table]) -> tuple[str, ...]:
+    """Return what all tables say once, and what only some say with the model in front."""
+    common = set.intersection(*(set(table.notes) for table in tables.values()))
+    first = next(iter(tables.values()))
+    shared = [note for note in first.notes if note in common]
+    own = [
+        f"{model}: {note}" for model, table in tables.items() for note in table.notes if note not in common
+    ]
+    return (*shared, *own)
+
 
 def cells_of(
     frame: pd.DataFrame, value: str, low: str | None = None, high: str | None = None

@@ -1,101 +1,122 @@
-"""The named tables and which statistics each needs."""
+"""The named tables: a registry of functions from a study to a table, open to plug-ins.
+
+A table is any function that takes a ``Study`` and returns a ``Table`` (or several). Built-in ones say with
+``@table`` what they need; for a plug-in a plain function under the entry-point group ``orderlens.tables`` is
+enough.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from orderlens.analysis import (
-    tables_controls,
-    tables_downstream,
-    tables_fixed,
-    tables_generation,
-    tables_theory,
-)
 from orderlens.analysis.sample_table import PARTS
-from orderlens.analysis.study import Options, Study
 from orderlens.analysis.table import Table
-from orderlens.errors import UnknownNameError
-from orderlens.registry import suggest
-from orderlens.store.reader import Run
+from orderlens.registry import Registry
 
-Build = Callable[[Study], list[Table]]
+if TYPE_CHECKING:
+    from orderlens.analysis.study import Study
+
+Build = Callable[["Study"], "list[Table] | Table"]
+Suits = Callable[["Study"], bool]
+
+
+def never(_study: Study) -> bool:
+    """Only on request."""
+    return False
+
+
+def always(_study: Study) -> bool:
+    """Any run can fill it."""
+    return True
+
+
+def has_scored(study: Study) -> bool:
+    """Whether fixed targets were scored."""
+    return len(study.scored) > 0
+
+
+def has_generated(study: Study) -> bool:
+    """Whether text was generated."""
+    return len(study.generated) > 0
+
+
+def has_verdicts(study: Study) -> bool:
+    """Whether texts were graded."""
+    return len(study.verdicts) > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a named table is made."""
+    """How a named table is made.
+
+    Attributes:
+        build: the function.
+        summary: one line for lists.
+        needs: groups of per-trace statistics beyond the path (see ``sample_table.PARTS``).
+        traces: which runs of a replication it reads: score, generate or sweep; None reads all.
+        suits: whether a study can fill it, so that it is shown without being asked for.
+        across_models: it tells models apart itself; otherwise it is built once per model.
+    """
 
     build: Build
-    parts: tuple[str, ...]
     summary: str
+    needs: tuple[str, ...] = PARTS
+    traces: str | None = None
+    suits: Suits = never
+    across_models: bool = False
+
+    def __call__(self, study: Study) -> list[Table]:
+        """Return the table and those that belong to it."""
+        with study.needing(self.needs):
+            found = self.build(study)
+        return [found] if isinstance(found, Table) else list(found)
 
 
-TABLES: dict[str, Recipe] = {
-    "fixed-sequence": Recipe(
-        tables_fixed.fixed_sequence, (), "mean log q and Var per order on fixed targets (Fig. 1a)"
-    ),
-    "generation": Recipe(
-        tables_generation.generation, ("text",), "trace and text metrics per order (Table 1)"
-    ),
-    "reveal-order": Recipe(
-        tables_generation.reveal_order, ("shape",), "closeness to left-to-right, agreement of orders"
-    ),
-    "coherence": Recipe(tables_fixed.coherence, (), "dependence of log P on the order, with the noise floor"),
-    "temperature": Recipe(tables_generation.temperature, ("text",), "sampling temperature sweep (Fig. S1)"),
-    "downstream": Recipe(tables_downstream.downstream, (), "accuracy and Var per task and order (Table 2)"),
-    "within-cell": Recipe(
-        tables_downstream.within, ("jensen",), "Var of correct against incorrect samples (Tables 3, S2)"
-    ),
-    "quadrants": Recipe(
-        tables_downstream.quadrant_tables, (), "accuracy by median splits of mean and Var (Table 4)"
-    ),
-    "selectors": Recipe(
-        tables_downstream.selector_tables, (), "choosing an order per item by Var, mean, chance, oracle"
-    ),
-    "content": Recipe(
-        tables_downstream.content, (), "content-token statistics per task and order (Table S1)"
-    ),
-    "controls": Recipe(tables_controls.control_tables, ("jensen",), "does Var add to mean and length?"),
-    "theory": Recipe(tables_theory.theory, ("jensen",), "exact Jensen loss beside Var"),
-    "null": Recipe(tables_controls.null, (), "the same statistics when only the mean matters"),
-}
+def table(
+    summary: str,
+    *,
+    needs: tuple[str, ...] = (),
+    traces: str | None = None,
+    suits: Suits = always,
+    across_models: bool = False,
+) -> Callable[[Build], Recipe]:
+    """Make a recipe of a function; see ``Recipe`` for the arguments."""
+    return lambda build: Recipe(build, summary, needs, traces, suits, across_models)
+
+
+TABLES: Registry[Recipe | Build] = Registry(
+    "table",
+    {
+        "fixed-sequence": "orderlens.analysis.tables_fixed:fixed_sequence",
+        "generation": "orderlens.analysis.tables_generation:generation",
+        "reveal-order": "orderlens.analysis.tables_generation:reveal_order",
+        "coherence": "orderlens.analysis.tables_fixed:coherence",
+        "temperature": "orderlens.analysis.tables_generation:temperature",
+        "downstream": "orderlens.analysis.tables_downstream:downstream",
+        "within-cell": "orderlens.analysis.tables_downstream:within",
+        "quadrants": "orderlens.analysis.tables_downstream:quadrant_tables",
+        "selectors": "orderlens.analysis.tables_downstream:selector_tables",
+        "content": "orderlens.analysis.tables_downstream:content",
+        "controls": "orderlens.analysis.tables_controls:control_tables",
+        "theory": "orderlens.analysis.tables_theory:theory",
+        "null": "orderlens.analysis.tables_controls:null",
+    },
+    entry_point_group="orderlens.tables",
+)
 
 
 def table_names() -> list[str]:
-    """Return the names of all tables."""
-    return list(TABLES)
+    """Return the names of all tables, plug-ins last."""
+    return TABLES.names()
 
 
-def build_tables(run: Run, names: Iterable[str] | None = None, options: Options | None = None) -> list[Table]:
-    """Return the named tables of ``run``; statistics they share are computed once.
-
-    Args:
-        run: an opened run (or several, read as one).
-        names: see ``table_names``; None takes every table that the run's contents can fill.
-        options: intervals, temperature, evaluator, grader.
-    """
-    chosen = None if names is None else [_recipe(name) for name in names]
-    parts = PARTS if chosen is None else sorted({part for recipe in chosen for part in recipe.parts})
-    study = Study(run, options, parts)
-    recipes = [TABLES[name] for name in suited_tables(study)] if chosen is None else chosen
-    return [table for recipe in recipes for table in recipe.build(study)]
+def table_recipe(name: str) -> Recipe:
+    """Return how the table ``name`` is made; a plain function gets every statistic and is never implied."""
+    found = TABLES.get(name)
+    return found if isinstance(found, Recipe) else Recipe(found, _first_line(found))
 
 
-def suited_tables(study: Study) -> list[str]:
-    """Return the tables that a run's contents can fill."""
-    names = {"theory"}
-    if len(study.scored):
-        names |= {"fixed-sequence", "coherence"}
-    if len(study.generated):
-        names |= {"generation", "reveal-order", "content"}
-        names |= {"temperature"} if study.generated["temperature"].nunique() > 1 else set()
-    if len(study.verdicts):
-        names |= {"downstream", "within-cell", "quadrants", "controls", "null"}
-    return [name for name in TABLES if name in names]
-
-
-def _recipe(name: str) -> Recipe:
-    if name not in TABLES:
-        raise UnknownNameError(f"unknown table '{name}'{suggest(name, TABLES)} (known: {', '.join(TABLES)})")
-    return TABLES[name]
+def _first_line(build: Build) -> str:
+    return (build.__doc__ or "a plug-in's table").strip().splitlines()[0].rstrip(".")

@@ -12,9 +12,11 @@ from orderlens.analysis.null import mean_only_null, null_summary, simulate_study
 from orderlens.analysis.paired import adjust
 from orderlens.analysis.study import Options, Study
 from orderlens.analysis.table import Cell, Column, Table, rows_of
+from orderlens.analysis.tables import has_verdicts, table
 from orderlens.analysis.tables_downstream import ungraded_table
 
 
+@table("does Var add to mean and length?", needs=("jensen",), suits=has_verdicts)
 def control_tables(study: Study) -> list[Table]:
     """Return what Var says beyond mean and length, and every rival predictor's AUROC."""
     tests = (
@@ -93,6 +95,7 @@ _NULL = (
 )
 
 
+@table("the same statistics when only the mean matters", suits=has_verdicts)
 def null(study: Study) -> list[Table]:
     """Return every Var statistic beside its distribution when only the mean of log q matters."""
     made_up = not len(study.graded)

@@ -20,6 +20,7 @@ from orderlens.analysis.paired import wilson
 from orderlens.analysis.selectors import SELECTORS, compare_selectors
 from orderlens.analysis.study import NOT_GRADED, Study
 from orderlens.analysis.table import Cell, Column, Table, rows_of
+from orderlens.analysis.tables import has_generated, has_verdicts, never, table
 
 
 def ungraded_table(study: Study, name: str, title: str, columns: Sequence[Column]) -> Table:
@@ -37,6 +38,7 @@ def ungraded_table(study: Study, name: str, title: str, columns: Sequence[Column
 _ACCURACY = (Column("accuracy", "accuracy %", 2), Column("var", "content Var"), Column("n", "n"))
 
 
+@table("accuracy and Var per task and order (Table 2)", suits=has_verdicts)
 def downstream(study: Study) -> list[Table]:
     """Return accuracy and Var per task and order (the paper's Table 2), paired tests, and selectors."""
     title = "Downstream accuracy per task and order"
@@ -113,6 +115,7 @@ _WITHIN = (
 )
 
 
+@table("Var of correct against incorrect samples (Tables 3, S2)", needs=("jensen",), suits=has_verdicts)
 def within(study: Study) -> list[Table]:
     """Return Var of correct against incorrect samples in each cell (the paper's Tables 3 and S2)."""
     title = "Var against correctness inside each (task, order) cell"
@@ -131,6 +134,7 @@ def within(study: Study) -> list[Table]:
     return [Table("within-cell", title, ("task", "order"), _WITHIN, rows, tuple(notes))]
 
 
+@table("accuracy by median splits of mean and Var (Table 4)", suits=has_verdicts)
 def quadrant_tables(study: Study) -> list[Table]:
     """Return accuracy after median splits of mean and Var (the paper's Table 4), with cell sizes."""
     columns = (
@@ -164,6 +168,7 @@ def _never_worse(row: dict[str, object]) -> str:
     )
 
 
+@table("choosing an order per item by Var, mean, chance, oracle", suits=never)
 def selector_tables(study: Study) -> list[Table]:
     """Return the accuracy of choosing an order per item, over all and over the structured orders."""
     columns = (*(Column(name, name, 2) for name in SELECTORS), Column("best_fixed_order", "best order"))
@@ -203,6 +208,7 @@ _CONTENT = (
 )
 
 
+@table("content-token statistics per task and order (Table S1)", traces="generate", suits=has_generated)
 def content(study: Study) -> list[Table]:
     """Return content statistics per task and order (the paper's Table S1)."""
     frame = study.decoded if len(study.decoded) else study.samples

@@ -13,6 +13,7 @@ from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums, me
 from orderlens.analysis.orders import kind_of
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
+from orderlens.analysis.tables import has_scored, table
 from orderlens.metrics.coherence import (
     MIN_RANDOM_ORDERS,
     CirculationSummary,
@@ -37,6 +38,7 @@ _FIXED = (
 )
 
 
+@table("mean log q and Var per order on fixed targets (Fig. 1a)", traces="score", suits=has_scored)
 def fixed_sequence(study: Study) -> list[Table]:
     """Return the plane of mean log q and Var per order on fixed targets (data of the paper's Fig. 1a)."""
     frame = study.scored
@@ -84,6 +86,7 @@ def _plane_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
     return tuple(notes)
 
 
+@table("dependence of log P on the order, with the noise floor", traces="score", suits=has_scored)
 def coherence(study: Study) -> list[Table]:
     """Return every coherence measure beside the numerical noise floor."""
     floor, rows = _noise_rows(study)

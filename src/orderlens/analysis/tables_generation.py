@@ -12,6 +12,7 @@ from orderlens.analysis.agreement import agreement_matrix
 from orderlens.analysis.estimate import Estimate, mean, median
 from orderlens.analysis.study import NOT_GENERATED, Study, with_reason
 from orderlens.analysis.table import Cell, Column, Table
+from orderlens.analysis.tables import has_generated, table
 
 _METRICS = (
     ("mean_logq", "mean", "mean log q"),
@@ -30,9 +31,9 @@ _METRICS = (
     ("tied_rate", "tied_rate", "steps with ties"),
 )
 _EXTERNAL = ("external_ppl", "external_ppl_of_mean", "external_tokens", "retokenization_ratio")
-NO_EVALUATOR = "no evaluator: add --evaluator hf:openai-community/gpt2-large or tiny-ar"
 
 
+@table("trace and text metrics per order (Table 1)", needs=("text",), traces="generate", suits=has_generated)
 def generation(study: Study) -> list[Table]:
     """Return the generation table: metrics in rows, orders in columns (the paper's Table 1)."""
     frame = study.decoded.assign(distinct_3_matched=study.distinct_matched.reindex(study.decoded.index))
@@ -56,7 +57,7 @@ def generation(study: Study) -> list[Table]:
 
 
 def _external_headings(study: Study) -> Sequence[tuple[str, str]]:
-    name = study.options.evaluator.name if study.options.evaluator else "no evaluator"
+    name = study.evaluator.name if study.evaluator else "no evaluator"
     meanings = (
         f"external PPL, median ({name})",
         "external PPL, exp(mean NLL)",
@@ -77,11 +78,11 @@ def _metric_cells(study: Study, part: pd.DataFrame) -> dict[str, Estimate]:
 def external_cells(study: Study, part: pd.DataFrame) -> dict[str, Estimate]:
     """Return median external perplexity, exp of the mean NLL, tokens scored and the re-tokenisation ratio."""
     if study.external is None:
-        return dict.fromkeys(_EXTERNAL, Estimate.undefined(NO_EVALUATOR))
+        return dict.fromkeys(_EXTERNAL, Estimate.undefined(study.no_evaluator))
     scores = study.external.reindex(part.index)
     nll = scores["nll"].to_numpy(np.float64)
     clusters = study.clusters(part)
-    why = "no text to score"
+    why = "no text that was scored"
     middle = median(np.exp(nll), clusters, why)
     average = mean(nll, clusters, why)
     raised = Estimate(
@@ -113,6 +114,12 @@ _SHAPE = (
 )
 
 
+@table(
+    "closeness to left-to-right, agreement of orders",
+    needs=("shape",),
+    traces="generate",
+    suits=has_generated,
+)
 def reveal_order(study: Study) -> list[Table]:
     """Return how close each order's paths are to left-to-right, and how well the orders agree."""
     frame = study.decoded if len(study.decoded) else study.scored
@@ -164,6 +171,11 @@ _SWEEP = (
 )
 
 
+def _is_sweep(study: Study) -> bool:
+    return int(study.generated["temperature"].nunique()) > 1
+
+
+@table("sampling temperature sweep (Fig. S1)", needs=("text",), traces="sweep", suits=_is_sweep)
 def temperature(study: Study) -> list[Table]:
     """Return the temperature sweep per order (data of the paper's Fig. S1)."""
     frame = study.generated

@@ -10,6 +10,7 @@ from orderlens.analysis.orders import kind_of
 from orderlens.analysis.picked import pick, picked_traces
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
+from orderlens.analysis.tables import table
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import SIGMAS
 from orderlens.metrics.segments import BoolArray, FloatArray
@@ -24,6 +25,7 @@ _COLUMNS = (
 )
 
 
+@table("exact Jensen loss beside Var", needs=("jensen",), traces="score")
 def theory(study: Study) -> list[Table]:
     """Return the exact loss of uneven confidence per order and noise scale, and how well Var orders it."""
     frame = study.scored if len(study.scored) else study.decoded
@@ -92,7 +94,7 @@ def _fit(study: Study, part: pd.DataFrame) -> tuple[dict[str, Cell], list[str]]:
 def _hits(study: Study, rows: pd.Index) -> tuple[FloatArray, BoolArray]:
     """Return log q and whether the target was the argmax, for every usable reveal of the picked traces."""
     logq, hit = [np.zeros(0)], [np.zeros(0, np.bool_)]
-    for _, traces, at in picked_traces(study.run, study.samples, rows, ["logq", "is_argmax"]):
+    for _, traces, at in picked_traces(study.run, study.every, rows, ["logq", "is_argmax"]):
         y, won = (traces.columns[name][at].astype(np.float64) for name in ("logq", "is_argmax"))
         known = np.isfinite(y) & np.isfinite(won)
         logq.append(np.minimum(y[known], 0.0))

@@ -14,7 +14,6 @@ from orderlens.files import write_text
 if TYPE_CHECKING:
     from orderlens.analysis.study import Options
     from orderlens.analysis.table import Table
-    from orderlens.metrics.external import CausalEvaluator
 
 RunsArgument = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run folders (read as one).")]
 TableOption = Annotated[
@@ -81,11 +80,12 @@ def analyze(
     from orderlens.analysis.estimate import Resampling
     from orderlens.analysis.render import FORMATS
     from orderlens.analysis.study import Options
-    from orderlens.analysis.tables import TABLES
+    from orderlens.analysis.tables import table_names, table_recipe
+    from orderlens.metrics.external import DEFAULT_EVALUATOR
     from orderlens.registry import suggest
 
     if list_tables:
-        _print_list({name: recipe.summary for name, recipe in TABLES.items()}, json_output)
+        _print_list({name: table_recipe(name).summary for name in table_names()}, json_output)
         return
     form = "json" if json_output else form
     if form not in FORMATS:  # before the work, not after it
@@ -94,7 +94,8 @@ def analyze(
     options = Options(
         resampling=Resampling(bootstrap, seed, level),
         temperature=temperature,
-        evaluator=_evaluator(evaluator, device),
+        evaluator=DEFAULT_EVALUATOR if evaluator == "default" else evaluator,
+        device=device,
         grader=grader,
     )
     tables = _build(runs or [], names + (["null"] if null and "null" not in names else []), options)
@@ -103,22 +104,14 @@ def analyze(
 
 def _build(runs: list[str], names: list[str], options: Options) -> list[Table]:
     from orderlens.analysis.null import simulate_study
-    from orderlens.analysis.tables import build_tables
+    from orderlens.analysis.study import Study
     from orderlens.analysis.tables_controls import null_table
 
     if not runs:
         if names == ["null"]:
             return [null_table(simulate_study(seed=options.resampling.seed), options, made_up=True)]
         raise UserInputError("no run given; write orderlens analyze RUN… (only --null works without one)")
-    from orderlens.store.reader import open_run
-
-    return build_tables(open_run(runs), names or None, options)
-
-
-def _evaluator(spec: str | None, device: str | None) -> CausalEvaluator | None:
-    from orderlens.metrics.external import DEFAULT_EVALUATOR, load_evaluator
-
-    return None if spec is None else load_evaluator(DEFAULT_EVALUATOR if spec == "default" else spec, device)
+    return Study.open(runs, options).tables(names or None)
 
 
 def _show(tables: list[Table], form: str, paper: bool, out: Path | None, width: int | None) -> None:

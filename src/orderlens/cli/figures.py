@@ -27,16 +27,16 @@ def figures(
     json: JsonFlag = False,
 ) -> None:
     """Draw figures from runs, each with its data as JSON beside it; no model is needed."""
+    from orderlens.analysis import Study
     from orderlens.errors import UndefinedFigureError
-    from orderlens.figures.catalogue import draw_figures, recipe
-    from orderlens.replicate.open_runs import studies_of
+    from orderlens.figures.catalogue import FIGURES, draw_figures
 
     names = None if figure is None else [name.strip() for name in figure.split(",") if name.strip()]
     for name in names or ():
-        recipe(name)
+        FIGURES.get(name)
     chosen = [part.strip() for part in formats.split(",") if part.strip()]
     with keeping(lambda: f"the figures finished so far are whole in {out}; the same command draws them all"):
-        drawn = draw_figures(studies_of(runs), out, names, chosen)
+        drawn = draw_figures(Study.open(runs), out, names, chosen)
     if json:
         print_json([{"name": i.name, "files": [str(path) for path in i.paths], "why": i.why} for i in drawn])
     else:

@@ -12,10 +12,9 @@ from typing import Any
 
 from orderlens.analysis import Options, Study, Table, render
 from orderlens.analysis.guessing import guessing_levels
-from orderlens.analysis.tables import TABLES
 from orderlens.errors import RunError, StorageError
 from orderlens.evaluation.reading import Downstream
-from orderlens.figures.catalogue import DOWNSTREAM, Drawn, draw_figures
+from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
 from orderlens.figures.save import save_data, save_table
 from orderlens.findings.correctness import read_correctness
 from orderlens.store.reader import Run
@@ -38,8 +37,7 @@ class DownstreamResults:
 
 def study_of(run: Run, options: Options | None = None) -> Study:
     """Return the study of a graded run; refuses a run without verdicts."""
-    parts = sorted({part for name in TABLE_NAMES for part in TABLES[name].parts})
-    study = Study(run, options, parts)
+    study = Study(run, options).one_setup()
     if not len(study.graded):
         raise RunError("these runs hold no verdicts: make some with 'orderlens evaluate', or --regrade")
     return study
@@ -84,8 +82,8 @@ def _task_facts(task: str, specs: Sequence[Mapping[str, Any]], study: Study) -> 
 def write_results(study: Study, folder: Path, formats: Sequence[str] | None = None) -> DownstreamResults:
     """Write reading, tables and figures of a graded study into ``folder``."""
     reading = read(study)
-    tables = tuple(table for name in TABLE_NAMES for table in TABLES[name].build(study))
-    figures = tuple(draw_figures(study, folder / "figures", DOWNSTREAM, formats))
+    tables = tuple(study.tables(TABLE_NAMES))
+    figures = tuple(draw_figures(study, folder / "figures", figure_names(["evaluate"]), formats))
     try:
         for table in tables:
             save_table(folder / "tables", table)

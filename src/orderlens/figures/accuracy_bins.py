@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orderlens.analysis.orders import display_name
+from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import graded_cells, task_panels
 from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import arms, centre, interval, real
@@ -83,3 +84,6 @@ def _log_axis(panel: Axes, decades: float) -> None:
     else:
         panel.xaxis.set_major_locator(LogLocator(numticks=6))
     panel.xaxis.set_minor_formatter(NullFormatter())
+
+
+RECIPE = Recipe("Accuracy in bins of Var inside each order", data, draw, "evaluate")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orderlens.analysis.orders import display_name
+from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import graded_cells, task_panels
 from orderlens.figures.marks import GREY, footnote, point
 from orderlens.figures.numbers import interval, real
@@ -92,3 +93,6 @@ def _legend(figure: Figure, orders: list[str]) -> None:
     ]
     names = [display_name(order) for order in orders]
     figure.legend(handles, names, loc="outside upper center", ncols=min(6, len(orders)))
+
+
+RECIPE = Recipe("Accuracy against content Var per order", data, draw, "evaluate")

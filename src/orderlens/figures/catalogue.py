@@ -1,19 +1,20 @@
-"""The figures of a run by name, and the loop that draws them into a folder.
+"""The figures of a study by name, open to plug-ins, and the loop that draws them into a folder.
 
-A figure is a module with ``data(study)``, which returns plain numbers, and ``draw(data)``, which knows only
-those numbers. Modules are imported on first use, so that listing figures needs no matplotlib.
+A figure is a ``Recipe``: ``data(study)`` returns plain numbers, ``draw(data)`` knows only those numbers.
+Recipes are imported on first use, and matplotlib only when something is drawn. A plug-in registers its recipe
+under the entry-point group ``orderlens.figures``.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
-from orderlens.errors import UndefinedFigureError, UnknownNameError, one_line
-from orderlens.registry import suggest
+from orderlens.errors import UndefinedFigureError, one_line
+from orderlens.registry import Registry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,46 +24,41 @@ if TYPE_CHECKING:
 Data = dict[str, Any]
 
 
-class FigureModule(Protocol):
-    """What a figure's module offers."""
-
-    def data(self, study: Study) -> Data:
-        """Return what the figure shows; raises UndefinedFigureError when the run lacks it."""
-        ...
-
-    def draw(self, data: Mapping[str, Any]) -> Figure:
-        """Draw it; ``data`` may come from the JSON sidecar, where NaN is None."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Where a figure's code is, what it shows, and its traces: score, generate, ending, sweep or evaluate."""
+    """How a figure is made.
 
-    module: str
+    Attributes:
+        title: one line for people.
+        data: returns what the figure shows; raises UndefinedFigureError when the runs lack it.
+        draw: draws it; its argument may come from the JSON sidecar, where NaN is None.
+        traces: score, generate, ending, sweep or evaluate: what it reads of a replication; None reads all.
+    """
+
     title: str
-    traces: str
-
-    def load(self) -> FigureModule:
-        """Import the module."""
-        return cast(FigureModule, importlib.import_module(f"orderlens.figures.{self.module}"))
+    data: Callable[[Study], Data]
+    draw: Callable[[Mapping[str, Any]], Figure]
+    traces: str | None = None
 
 
-FIGURES: dict[str, Recipe] = {
-    "fixed-sequence": Recipe("fixed_sequence", "Variance against mean log q per order (Fig. 1a)", "score"),
-    "lorenz": Recipe("lorenz", "Lorenz curves of self-information in block 0 (Fig. 1b)", "score"),
-    "coherence": Recipe("coherence", "Dependence of log P on the order, beside the noise floor", "score"),
-    "reveal-order": Recipe("reveal_order", "Where each order is at each step of block 0", "generate"),
-    "unmask": Recipe("unmask", "Reveal numbers over the tokens of four texts (Fig. 2)", "ending"),
-    "temperature": Recipe("temperature", "Greedy decoding against sampling (Fig. S1)", "sweep"),
-    "jensen": Recipe("jensen", "Uniform spreading: fitted noise and the cost of uneven confidence", "score"),
-    "accuracy-var": Recipe("accuracy_var", "Accuracy against content Var per order", "evaluate"),
-    "accuracy-by-var": Recipe("accuracy_bins", "Accuracy in bins of Var inside each order", "evaluate"),
-    "predictors": Recipe("predictors", "AUROC of Var, mean log q and length for correctness", "evaluate"),
-    "var-effect": Recipe("var_effect", "Effect of Var with and without mean log q and length", "evaluate"),
+_MODULES = {
+    "fixed-sequence": "fixed_sequence",
+    "lorenz": "lorenz",
+    "coherence": "coherence",
+    "reveal-order": "reveal_order",
+    "unmask": "unmask",
+    "temperature": "temperature",
+    "jensen": "jensen",
+    "accuracy-var": "accuracy_var",
+    "accuracy-by-var": "accuracy_bins",
+    "predictors": "predictors",
+    "var-effect": "var_effect",
 }
-DOWNSTREAM = tuple(name for name, item in FIGURES.items() if item.traces == "evaluate")
-"""Figures of graded runs."""
+FIGURES: Registry[Recipe] = Registry(
+    "figure",
+    {name: f"orderlens.figures.{module}:RECIPE" for name, module in _MODULES.items()},
+    entry_point_group="orderlens.figures",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,50 +71,70 @@ class Drawn:
     why: str | None = None
 
 
-def figure_names() -> list[str]:
-    """Return the names of all figures."""
-    return list(FIGURES)
-
-
-def recipe(name: str) -> Recipe:
-    """Return the recipe of a figure; an unknown name is answered with the nearest known one."""
-    if name not in FIGURES:
-        raise UnknownNameError(
-            f"unknown figure '{name}'{suggest(name, FIGURES)} (known: {', '.join(FIGURES)})"
-        )
-    return FIGURES[name]
+def figure_names(traces: Iterable[str] | None = None) -> list[str]:
+    """Return the names of all figures, or of those that read the given kinds of traces."""
+    wanted = None if traces is None else set(traces)
+    return [name for name in FIGURES.names() if wanted is None or FIGURES.get(name).traces in wanted]
 
 
 def draw_figures(
-    studies: Study | Mapping[str, Study],
+    study: Study,
     folder: str | Path,
     names: Iterable[str] | None = None,
     formats: Sequence[str] | None = None,
 ) -> list[Drawn]:
-    """Draw figures into ``folder``, each with its data beside it; those the run cannot fill say why.
+    """Draw figures into ``folder``, each with its data beside it; those the runs cannot fill say why.
+
+    With several models (or weights, block sizes, precisions) each gets a picture of its own, and the file
+    name says whose it is.
 
     Args:
-        studies: one study, or the study for each kind of traces (see ``Recipe``).
+        study: the runs.
         folder: where the files go.
         names: which figures; all by default.
         formats: picture formats; all by default.
     """
+    recipes = {name: FIGURES.get(name) for name in (FIGURES.names() if names is None else names)}
+    return [
+        drawn for name, item in recipes.items() for drawn in _draw(study, Path(folder), name, item, formats)
+    ]
+
+
+def _draw(study: Study, folder: Path, name: str, item: Recipe, formats: Sequence[str] | None) -> list[Drawn]:
+    if item.traces is not None and not study.has_view(item.traces):
+        return [Drawn(name, item.title, why=f"there are no '{study.main_run(item.traces)}' traces")]
+    parts = study.view(item.traces).by_setup()
+    if len(parts) == 1:
+        return [_draw_one(next(iter(parts.values())), folder, name, item, formats)]
+    return [
+        _draw_one(part, folder, f"{name}-{_slug(model)}", item, formats, model)
+        for model, part in parts.items()
+    ]
+
+
+def _draw_one(
+    study: Study,
+    folder: Path,
+    name: str,
+    item: Recipe,
+    formats: Sequence[str] | None,
+    model: str | None = None,
+) -> Drawn:
     from orderlens.figures.save import FORMATS, save_figure
 
-    out = []
-    for name in figure_names() if names is None else names:
-        item = recipe(name)
-        study = studies.get(item.traces) if isinstance(studies, Mapping) else studies
-        if study is None:
-            wanted = "generate" if item.traces == "ending" else item.traces
-            out.append(Drawn(name, item.title, why=f"there are no '{wanted}' traces"))
-            continue
-        module = item.load()
-        try:
-            data = module.data(study)
-        except UndefinedFigureError as error:
-            out.append(Drawn(name, item.title, why=one_line(error)))
-            continue
-        paths = save_figure(module.draw(data), data, folder, name, formats or FORMATS)
-        out.append(Drawn(name, item.title, tuple(paths)))
-    return out
+    title = item.title if model is None else f"{item.title}: {model}"
+    try:
+        data = item.data(study)
+    except UndefinedFigureError as error:
+        return Drawn(name, title, why=one_line(error))
+    if remarks := study.remarks:
+        data = data | {"remarks": remarks}
+    figure = item.draw(data)
+    if model is not None:
+        data = data | {"model": model}
+        figure.suptitle(model, fontsize=8)
+    return Drawn(name, title, tuple(save_figure(figure, data, folder, name, formats or FORMATS)))
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

@@ -10,6 +10,7 @@ from orderlens.analysis.orders import in_paper_order, is_target_aware, kind_of
 from orderlens.analysis.table import Table
 from orderlens.analysis.tables_fixed import coherence
 from orderlens.errors import UndefinedFigureError
+from orderlens.figures.catalogue import Recipe
 from orderlens.figures.marks import GREY, footnote, row_labels, rows
 from orderlens.figures.numbers import (
     centre,
@@ -43,7 +44,7 @@ def data(study: Study) -> dict[str, Any]:
         "gaps": _gaps(study),
         "statistics": _statistics(tables["coherence"]),
         "circulation": _circulation(tables["circulation"]),
-        "n_sequences": int(study.scored["sample_id"].nunique()),
+        "n_sequences": int(study.scored["prompt"].nunique()),
     }
 
 
@@ -171,3 +172,6 @@ def _seen(data: Mapping[str, Any], floor: float) -> str:
 def _shown(cell: Mapping[str, Any]) -> str:
     value = centre(cell)
     return f"{value:.3f}" if abs(value) >= 5e-4 else f"{value:.1e}"
+
+
+RECIPE = Recipe("Dependence of log P on the order, beside the noise floor", data, draw, "score")

@@ -61,11 +61,11 @@ def _blocks(
     frame = study.decoded
     if orders is not None:
         frame = frame[frame["order"].isin(list(orders))]
-    keys = ["run", "task", "sample_id", "order"]
+    keys = ["prompt", "order"]
     chosen = frame.sort_values("seed", kind="stable").drop_duplicates(keys).sort_index()
     out = []
     columns = ["block", "position", "token_id", "logq"]
-    for row, traces, rows in picked_traces(study.run, study.samples, chosen.index, columns):
+    for row, traces, rows in picked_traces(study.run, study.every, chosen.index, columns):
         found = {name: traces.columns[name][rows] for name in columns}
         wanted = which(found["block"], traces.eos[rows])
         inside = found["block"] == wanted

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orderlens.analysis.paper import PAPER_ORDERS
 from orderlens.analysis.tables_fixed import fixed_sequence
 from orderlens.errors import UndefinedFigureError
+from orderlens.figures.catalogue import Recipe
 from orderlens.figures.marks import footnote, point, row_labels, rows
 from orderlens.figures.numbers import interval, is_drawable, real, short
 from orderlens.figures.style import look, new_figure, order_style, panel_letters
@@ -39,7 +40,7 @@ def data(study: Study) -> dict[str, Any]:
         "points": points,
         "random_seeds": seeds.to_dict("records") if len(seeds) > 1 else [],
         "spearman_var_mean": {"all": _rho(points), "paper_six": _rho(points, PAPER_ORDERS)},
-        "n_sequences": int(study.scored["sample_id"].nunique()),
+        "n_sequences": int(study.scored["prompt"].nunique()),
     }
 
 
@@ -100,3 +101,6 @@ def _note(data: Mapping[str, Any]) -> str:
     if any(item["kind"] == "target-aware" for item in data["points"]):
         text += "\nHollow: the order sees the target, so its sum of log q is no likelihood."
     return text
+
+
+RECIPE = Recipe("Variance against mean log q per order (Fig. 1a)", data, draw, "score")

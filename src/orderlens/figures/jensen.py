@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.frames import joined_keys
 from orderlens.analysis.orders import display_name, in_paper_order, is_deployable
 from orderlens.analysis.picked import pick, picked_traces
 from orderlens.errors import UndefinedFigureError
+from orderlens.figures.catalogue import Recipe
 from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import real, short
 from orderlens.figures.style import look, new_figure, order_style, panel_letters
@@ -40,9 +40,8 @@ def data(study: Study) -> dict[str, Any]:
     frame = study.scored
     if not len(frame):
         raise UndefinedFigureError("nothing was scored: the run holds no fixed targets")
-    keyed = frame.assign(key=joined_keys(frame, ("run", "task", "sample_id")))
-    kept = pick(keyed["key"].tolist(), MAX_SEQUENCES, study.options.resampling.seed, "noise fit")
-    traces = _read(study, keyed[keyed["key"].isin(kept)])
+    kept = pick(frame["prompt"].tolist(), MAX_SEQUENCES, study.options.resampling.seed, "noise fit")
+    traces = _read(study, frame[frame["prompt"].isin(kept)])
     fit = _fit([item for item in traces if is_deployable(item["order"])])
     losses = _losses(traces, fit.sigma_one)
     return {
@@ -86,7 +85,7 @@ def _fit_record(fit: NoiseFit) -> dict[str, Any]:
 def _read(study: Study, chosen: pd.DataFrame) -> list[dict[str, Any]]:
     orders = dict(zip(chosen.index, chosen["order"].astype(str), strict=True))
     out = []
-    for row, traces, rows in picked_traces(study.run, study.samples, chosen.index, ["logq", "is_argmax"]):
+    for row, traces, rows in picked_traces(study.run, study.every, chosen.index, ["logq", "is_argmax"]):
         logq = np.minimum(traces.columns["logq"][rows].astype(np.float64), 0.0)
         hit = traces.columns["is_argmax"][rows].astype(np.float64)
         known = np.isfinite(logq) & np.isfinite(hit)
@@ -250,3 +249,6 @@ def _note(data: Mapping[str, Any]) -> str:
 def _p(value: Any) -> str:
     number = real(value)
     return "< .001" if number < 0.001 else short(number, 2)
+
+
+RECIPE = Recipe("Uniform spreading: fitted noise and the cost of uneven confidence", data, draw, "score")

@@ -10,6 +10,7 @@ import numpy as np
 from orderlens.analysis.curves import lorenz_curves
 from orderlens.analysis.orders import display_name, kind_of
 from orderlens.errors import UndefinedFigureError
+from orderlens.figures.catalogue import Recipe
 from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import real, short
 from orderlens.figures.style import look, new_figure, order_style, panel_letters
@@ -86,3 +87,6 @@ def _curve(panel: Axes, item: Mapping[str, Any], steps: FloatArray, heights: Flo
         label=f"{display_name(item['order'])} ({short(item['gini'], 3)})",
         markerfacecolor="white" if item["kind"] == "target-aware" else style.color,
     )
+
+
+RECIPE = Recipe("Lorenz curves of self-information in block 0 (Fig. 1b)", data, draw, "score")

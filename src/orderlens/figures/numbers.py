@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, mean
-from orderlens.analysis.frames import joined_keys
 from orderlens.analysis.table import Cell
 
 Interval = dict[str, Any]
@@ -56,12 +55,8 @@ def short(value: Any, digits: int = 2) -> str:
 
 
 def per_sequence(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return ``column`` with one row per sequence and one column per order, seeds averaged.
-
-    Sequences are told apart by task and sample id, so that the same sequence in two runs is one row.
-    """
-    keyed = frame.assign(key=joined_keys(frame, ("task", "sample_id")))
-    return keyed.pivot_table(index="key", columns="order", values=column, aggfunc="mean", sort=False)
+    """Return ``column`` of a study's traces: a row per prompt, a column per order, seeds averaged."""
+    return frame.pivot_table(index="prompt", columns="order", values=column, aggfunc="mean", sort=False)
 
 
 def paired_mean(differences: pd.Series, resampling: Resampling) -> Estimate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import graded_cells, task_panels
 from orderlens.figures.marks import GREY, footnote, row_labels
 from orderlens.figures.numbers import arms, centre, interval, is_drawable
@@ -91,3 +92,6 @@ def finish_rows(panel: Axes, orders: Sequence[str]) -> None:
     panel.grid(visible=False, axis="y")
     panel.tick_params(axis="y", length=0)
     row_labels(panel, orders)
+
+
+RECIPE = Recipe("AUROC of Var, mean log q and length for correctness", data, draw, "evaluate")

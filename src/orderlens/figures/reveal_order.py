@@ -10,6 +10,7 @@ import numpy as np
 from orderlens.analysis.orders import display_name, in_paper_order
 from orderlens.analysis.tables_generation import reveal_order
 from orderlens.errors import UndefinedFigureError
+from orderlens.figures.catalogue import Recipe
 from orderlens.figures.first_block import BlockPath, first_blocks
 from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import interval, real, short
@@ -123,3 +124,6 @@ def _note(data: Mapping[str, Any]) -> str:
         "Local: AR-ness@1 as steps to the next place; global: as reveals of the leftmost mask "
         f"({short(harmonic)} for a random order). The two are not comparable."
     )
+
+
+RECIPE = Recipe("Where each order is at each step of block 0", data, draw, "generate")

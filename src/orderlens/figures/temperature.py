@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from orderlens.analysis.orders import base_name, display_name, in_paper_order
 from orderlens.analysis.tables_generation import temperature as temperature_table
 from orderlens.errors import UndefinedFigureError
+from orderlens.figures.catalogue import Recipe
 from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import arms, centre, interval, is_drawable
 from orderlens.figures.style import OrderStyle, look, new_figure, order_style, panel_letters
@@ -39,13 +40,13 @@ def data(study: Study) -> dict[str, Any]:
         cells = {name: interval(row[name]) for name, _, _ in PANELS}
         point = {"temperature": float(str(row["temperature"])), **cells}
         series.setdefault(str(row["order"]), []).append(point)
-    evaluator = study.options.evaluator
+    evaluator = study.evaluator
     return {
         "series": [{"order": order, "points": series[order]} for order in in_paper_order(series)],
         "high_temperature": HIGH_TEMPERATURE,
         "collapsed_from": _collapsed_from(series),
         "evaluator": None if evaluator is None else evaluator.name,
-        "n_prompts": int(study.generated["sample_id"].nunique()),
+        "n_prompts": int(study.generated["prompt"].nunique()),
     }
 
 
@@ -165,3 +166,6 @@ def _note(data: Mapping[str, Any]) -> str:
         f"Outlined marks: T = 0 (moved apart). Bars: 95 % intervals over {data['n_prompts']} prompts. "
         f"Evaluator: {evaluator}.\n{band}"
     )
+
+
+RECIPE = Recipe("Greedy decoding against sampling (Fig. S1)", data, draw, "sweep")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orderlens.errors import UndefinedFigureError, UnknownNameError
+from orderlens.figures.catalogue import Recipe
 from orderlens.figures.first_block import BlockPath, ending_blocks, first_blocks
 from orderlens.metrics.order_shape import EosCascade, eos_cascade, spearman_l2r
 
@@ -154,3 +155,6 @@ def draw(data: Mapping[str, Any]) -> Figure:
     from orderlens.figures.token_boxes import draw_examples
 
     return draw_examples(data)
+
+
+RECIPE = Recipe("Reveal numbers over the tokens of four texts (Fig. 2)", data, draw, "ending")

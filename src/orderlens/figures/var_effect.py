@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import graded_cells, task_panels
 from orderlens.figures.marks import GREY, footnote
 from orderlens.figures.numbers import interval
@@ -60,3 +61,6 @@ def draw(data: Mapping[str, Any]) -> Figure:
             "Left of 0: lower Var goes with correct answers.",
         )
     return figure
+
+
+RECIPE = Recipe("Effect of Var with and without mean log q and length", data, draw, "evaluate")

@@ -1,65 +1,29 @@
 """External perplexity as a stage of its own: scores are kept by text, so nothing is scored twice.
 
-``StoredScores`` stands in for the evaluator afterwards, which lets tables and figures be made again without
-any model. Knows nothing of orders or temperatures.
+``analysis.stored_scores`` stands in for the evaluator afterwards, which lets tables and figures be made again
+without any model. Knows nothing of orders or temperatures.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
-from orderlens.errors import OrderLensError, RunError, one_line
+from orderlens.analysis.stored_scores import Pair, StoredScores, pair_key
+from orderlens.errors import OrderLensError, one_line
 from orderlens.metrics.external import OFFLINE_EVALUATOR, CausalEvaluator, load_evaluator
-from orderlens.metrics.segments import FloatArray
 from orderlens.replicate.plan import is_bundled
 from orderlens.store.reader import Run, open_run
 from orderlens.store.records import SPEC
 from orderlens.store.schema import table_schema
 from orderlens.store.writer import execute, open_writer
 
-Pair = tuple[str, str]
 UNIT = 256
 """Texts per work unit."""
-
-
-def pair_key(pair: Pair) -> str:
-    """Return a digest of a prompt and its continuation."""
-    state = hashlib.blake2b(digest_size=16)
-    for text in pair:
-        data = text.encode("utf-8", "surrogatepass")
-        state.update(len(data).to_bytes(8, "little") + data)
-    return state.hexdigest()
-
-
-class StoredScores:
-    """An evaluator that only remembers: it answers for the texts that were scored before."""
-
-    def __init__(self, name: str, scores: Mapping[str, FloatArray]) -> None:
-        self.name = name
-        self._scores = scores
-
-    @classmethod
-    def of(cls, run: Run, name: str) -> StoredScores:
-        """Read the scores of one evaluator from the ``external`` tables of ``run``."""
-        if "external" not in run.tables:
-            return cls(name, {})
-        rows = run.table("external").to_arrow(["evaluator", "text_key", "logprobs"]).to_pylist()
-        mine = (row for row in rows if row["evaluator"] == name)
-        return cls(name, {row["text_key"]: np.array(row["logprobs"], np.float64) for row in mine})
-
-    def token_logprobs(self, pairs: Sequence[Pair]) -> list[FloatArray]:
-        """Return the stored log-probabilities of each continuation's tokens."""
-        keys = [pair_key(pair) for pair in pairs]
-        missing = sum(key not in self._scores for key in keys)
-        if missing:
-            raise RunError(f"{missing} of {len(keys)} texts were not scored by {self.name}; resume the run")
-        return [self._scores[key] for key in keys]
 
 
 def find_evaluator(spec: str, device: str | None) -> tuple[CausalEvaluator | None, str | None]:

@@ -16,11 +16,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from orderlens.analysis.replication import PLAN_FILE
 from orderlens.errors import RunError, StorageError, UnknownNameError, UserInputError
 from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR
 from orderlens.registry import suggest
 
-PLAN_FILE = "plan.json"
 GENERATED = ("forced-ar", "max-prob", "top-margin", "random")
 SWEPT = (*GENERATED, "max-prob:select=argmax")
 """At T > 0 max-prob has two readings: compare drawn tokens, or choose the position first and then draw."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from orderlens.analysis import Options, Study, Table
 from orderlens.analysis.judge import Finding, Reading, judge
-from orderlens.analysis.tables import TABLES
+from orderlens.analysis.replication import RUNS_OF
 from orderlens.errors import StorageError
-from orderlens.figures.catalogue import FIGURES, Drawn, draw_figures
+from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
 from orderlens.figures.save import save_data, save_table
 from orderlens.findings.decoding import decoding_findings
 from orderlens.findings.fixed import fixed_findings
@@ -28,13 +28,6 @@ TABLES_OF = {
     "sweep": ("temperature",),
 }
 """Which tables each kind of traces fills."""
-RUNS_OF = {
-    "score": ("score", "measure"),
-    "generate": ("generate", "tokens"),
-    "ending": ("generate", "questions", "tokens"),
-    "sweep": ("generate", "sweep"),
-}
-"""Which run folders are read together; ``ending`` is for EOS: it includes the demo's questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +43,8 @@ class Results:
 
 def open_studies(runs: Path, evaluator: CausalEvaluator | None) -> dict[str, Study]:
     """Return one study per kind of traces; ``sweep`` holds the greedy texts as well."""
-    found = {}
-    for kind, names in RUNS_OF.items():
-        places = [runs / name for name in names if (runs / name).is_dir()]
-        if (runs / ("generate" if kind == "ending" else kind)).is_dir():
-            found[kind] = Study(open_run(places), Options(evaluator=evaluator))
-    return found
+    whole = Study(open_run(runs), Options(evaluator=evaluator), views=RUNS_OF)
+    return {kind: whole.view(kind) for kind in RUNS_OF if whole.has_view(kind)}
 
 
 def write_results(
@@ -65,8 +54,8 @@ def write_results(
     studies = open_studies(folder / "runs", evaluator)
     tables = tuple(_explained(table, why_none) for table in build(studies))
     reading = judge(find_all(studies, tables))
-    names = [name for name, recipe in FIGURES.items() if recipe.traces in RUNS_OF]
-    drawn = tuple(draw_figures(studies, folder / "figures", names))
+    whole = Study(open_run(folder / "runs"), Options(evaluator=evaluator), views=RUNS_OF)
+    drawn = tuple(draw_figures(whole, folder / "figures", figure_names(RUNS_OF)))
     try:
         for table in tables:
             save_table(folder / "tables", table)
@@ -82,11 +71,7 @@ def write_results(
 def build(studies: dict[str, Study]) -> list[Table]:
     """Return the tables of all studies, the same that ``orderlens analyze`` prints for those runs."""
     return [
-        table
-        for kind, names in TABLES_OF.items()
-        if kind in studies
-        for name in names
-        for table in TABLES[name].build(studies[kind])
+        table for kind, names in TABLES_OF.items() if kind in studies for table in studies[kind].tables(names)
     ]
 
 

@@ -79,6 +79,12 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({', '.join(source.label for source in self._sources.values())})"
 
+    def only(self, names: Sequence[str]) -> Run:
+        """Return some of the runs, by name."""
+        part = Run([self._sources[name] for name in names])
+        part._sources = {name: self._sources[name] for name in names}  # keep names that were made distinct
+        return part
+
     @property
     def names(self) -> list[str]:
         """Names of the runs: those of their folders."""

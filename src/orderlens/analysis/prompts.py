@@ -1,0 +1,99 @@
+"""One meaning of "the same prompt" across runs: the same task, sample id and content, whatever run holds it.
+
+Orders spread over several runs therefore pair. Where two runs use one id for different texts, the texts stay
+apart and the conflict is named; a trace that two runs hold is counted once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orderlens.analysis.frames import joined_keys
+from orderlens.errors import UserInputError
+from orderlens.metrics.segments import BoolArray
+from orderlens.store.reader import Run
+
+_ID = ("task", "sample_id")
+_CONTENT = ("prompt_text", "prompt_ids", "text", "token_ids")
+_TRACE = ("model", "prompt", "order", "seed", "temperature", "sample_seed")
+
+
+def prompt_keys(run: Run, frame: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Return one key per trace that is equal for equal prompts, and a remark on ids with several texts.
+
+    Args:
+        run: the runs behind the traces.
+        frame: columns run, task, sample_id and temperature, one row per trace.
+    """
+    ids = joined_keys(frame, _ID)
+    runs_of = frame["run"].groupby(ids).nunique()
+    shared = set(runs_of.index[runs_of > 1])
+    if not shared:
+        return ids, []
+    content = _content(run, shared)
+    scored = frame["temperature"].isna()
+    rows = zip(ids, frame["run"], scored, strict=True)
+    digests = [content.get((name, str(source), bool(flag)), "") for name, source, flag in rows]
+    kinds = pd.Series(digests).groupby([ids, scored.to_numpy()]).nunique()
+    several = sorted({str(key[0]) for key, count in kinds.items() if isinstance(key, tuple) and count > 1})
+    clash = set(several)
+    keys = [f"{name}@{digest}" if name in clash else name for name, digest in zip(ids, digests, strict=True)]
+    return keys, _conflict(frame, ids, several)
+
+
+def _content(run: Run, wanted: set[str]) -> dict[tuple[str, str, bool], str]:
+    """Return a digest of the prompt (and of a fixed target) by id, run and whether it was scored."""
+    frame = run.outputs()
+    names = [name for name in ("run", *_ID, "temperature", *_CONTENT) if name in frame.columns]
+    out: dict[tuple[str, str, bool], str] = {}
+    for row in frame.to_arrow(names).to_pylist():
+        name = f"{row.get('task')}/{row['sample_id']}"
+        key = (name, str(row.get("run", "")), row["temperature"] is None)
+        if name in wanted and key not in out:
+            out[key] = _digest(row, with_target=key[2])
+    return out
+
+
+def _digest(row: dict[str, Any], *, with_target: bool) -> str:
+    """Return a digest of the texts, or of the tokens where the text is not stored."""
+    parts = [row.get("prompt_text") or row.get("prompt_ids")]
+    if with_target:
+        parts.append(row.get("text") or row.get("token_ids"))
+    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+def _conflict(frame: pd.DataFrame, ids: list[str], several: list[str]) -> list[str]:
+    if not several:
+        return []
+    runs = frame["run"][[name in set(several) for name in ids]].unique()
+    first = several[0].partition("/")[2]
+    more = f" and {len(several) - 1} more" if len(several) > 1 else ""
+    where = ", ".join(map(str, runs))
+    return [f"Sample '{first}'{more}: another text in each of the runs {where}; counted as different."]
+
+
+def repeated(frame: pd.DataFrame) -> tuple[BoolArray, list[str]]:
+    """Return which traces repeat one of an earlier run, and a remark on them.
+
+    Raises:
+        UserInputError: two runs hold different traces of the same prompt, order, seeds and temperature.
+    """
+    again = frame.duplicated(list(_TRACE)).to_numpy(np.bool_)
+    if not again.any():
+        return again, []
+    first = frame.drop_duplicates(list(_TRACE)).set_index(list(_TRACE))[["n", "log_prob"]]
+    both = frame[again].join(first, on=list(_TRACE), rsuffix="_first")
+    same = (both["n"] == both["n_first"]) & np.isclose(
+        both["log_prob"], both["log_prob_first"], rtol=1e-4, equal_nan=True
+    )
+    if not same.all():
+        row = both[~same].iloc[0]
+        raise UserInputError(
+            f"run '{row['run']}' and another hold different traces of sample '{row['sample_id']}' under "
+            f"order '{row['order']}'; read them apart, or give the samples ids of their own"
+        )
+    return again, [f"{int(again.sum())} traces are stored in more than one run and counted once."]

@@ -1,0 +1,57 @@
+"""External scores that runs hold: they answer for the evaluator, so that no table needs a model for them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from orderlens.metrics.segments import FloatArray
+from orderlens.store.reader import Run
+
+Pair = tuple[str, str]
+
+
+def pair_key(pair: Pair) -> str:
+    """Return a digest of a prompt and its continuation."""
+    state = hashlib.blake2b(digest_size=16)
+    for text in pair:
+        data = text.encode("utf-8", "surrogatepass")
+        state.update(len(data).to_bytes(8, "little") + data)
+    return state.hexdigest()
+
+
+class StoredScores:
+    """An evaluator that only remembers: it answers for the texts that were scored before.
+
+    A text that it does not know gets no log-probabilities, so that its perplexity is undefined.
+    """
+
+    def __init__(self, name: str, scores: Mapping[str, FloatArray]) -> None:
+        self.name = name
+        self._scores = scores
+
+    @classmethod
+    def of(cls, run: Run, name: str) -> StoredScores:
+        """Read the scores of one evaluator from the ``external`` tables of ``run``."""
+        if "external" not in run.tables:
+            return cls(name, {})
+        rows = run.table("external").to_arrow(["evaluator", "text_key", "logprobs"]).to_pylist()
+        mine = (row for row in rows if row["evaluator"] == name)
+        return cls(name, {row["text_key"]: np.array(row["logprobs"], np.float64) for row in mine})
+
+    def token_logprobs(self, pairs: Sequence[Pair]) -> list[FloatArray]:
+        """Return the stored log-probabilities of each continuation's tokens; empty where there are none."""
+        return [self._scores.get(pair_key(pair), np.zeros(0)) for pair in pairs]
+
+    def knows(self, pair: Pair) -> bool:
+        """Whether the text was scored."""
+        return pair_key(pair) in self._scores
+
+
+def stored_evaluators(run: Run) -> list[str]:
+    """Return the names of the evaluators whose scores the runs hold."""
+    if "external" not in run.tables:
+        return []
+    return sorted(set(run.table("external").to_arrow(["evaluator"])["evaluator"].to_pylist()))
