@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.frames import joined_keys
 from orderlens.errors import UserInputError
 from orderlens.metrics.segments import BoolArray
 from orderlens.store.reader import Run
@@ -29,7 +28,8 @@ def prompt_keys(run: Run, frame: pd.DataFrame) -> tuple[list[str], list[str]]:
         run: the runs behind the traces.
         frame: columns run, task, sample_id and temperature, one row per trace.
     """
-    ids = joined_keys(frame, _ID)
+    tasks = frame["task"].astype(object).where(frame["task"].notna(), None)
+    ids = [_id(task, sample) for task, sample in zip(tasks, frame["sample_id"], strict=True)]
     runs_of = frame["run"].groupby(ids).nunique()
     shared = set(runs_of.index[runs_of > 1])
     if not shared:
@@ -45,13 +45,17 @@ def prompt_keys(run: Run, frame: pd.DataFrame) -> tuple[list[str], list[str]]:
     return keys, _conflict(frame, ids, several)
 
 
+def _id(task: str | None, sample_id: str) -> str:
+    return sample_id if task is None else f"{task}/{sample_id}"
+
+
 def _content(run: Run, wanted: set[str]) -> dict[tuple[str, str, bool], str]:
     """Return a digest of the prompt (and of a fixed target) by id, run and whether it was scored."""
     frame = run.outputs()
     names = [name for name in ("run", *_ID, "temperature", *_CONTENT) if name in frame.columns]
     out: dict[tuple[str, str, bool], str] = {}
     for row in frame.to_arrow(names).to_pylist():
-        name = f"{row.get('task')}/{row['sample_id']}"
+        name = _id(row.get("task"), row["sample_id"])
         key = (name, str(row.get("run", "")), row["temperature"] is None)
         if name in wanted and key not in out:
             out[key] = _digest(row, with_target=key[2])
@@ -70,7 +74,7 @@ def _conflict(frame: pd.DataFrame, ids: list[str], several: list[str]) -> list[s
     if not several:
         return []
     runs = frame["run"][[name in set(several) for name in ids]].unique()
-    first = several[0].partition("/")[2]
+    first = several[0]
     more = f" and {len(several) - 1} more" if len(several) > 1 else ""
     where = ", ".join(map(str, runs))
     return [f"Sample '{first}'{more}: another text in each of the runs {where}; counted as different."]
@@ -85,8 +89,8 @@ def repeated(frame: pd.DataFrame) -> tuple[BoolArray, list[str]]:
     again = frame.duplicated(list(_TRACE)).to_numpy(np.bool_)
     if not again.any():
         return again, []
-    first = frame.drop_duplicates(list(_TRACE)).set_index(list(_TRACE))[["n", "log_prob"]]
-    both = frame[again].join(first, on=list(_TRACE), rsuffix="_first")
+    first = frame[~again][[*_TRACE, "n", "log_prob"]]
+    both = frame[again].merge(first, on=list(_TRACE), suffixes=("", "_first"))
     same = (both["n"] == both["n_first"]) & np.isclose(
         both["log_prob"], both["log_prob_first"], rtol=1e-4, equal_nan=True
     )

@@ -26,7 +26,7 @@ from orderlens.analysis.sample_table import KEYS, PARTS, matched_distinct, sampl
 from orderlens.analysis.setups import Setup, differences, labels
 from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
 from orderlens.analysis.table import Table, by_model
-from orderlens.analysis.tables import Recipe, table_names, table_recipe
+from orderlens.analysis.tables import Recipe, table_recipe, table_recipes
 from orderlens.errors import UserInputError
 from orderlens.metrics.external import CausalEvaluator, ExternalScores, load_evaluator, score_texts
 from orderlens.store.reader import Place, Run, open_run
@@ -122,9 +122,8 @@ class Study:
 
     def suited(self) -> dict[str, Recipe]:
         """Return the tables that the runs can fill."""
-        recipes = {name: table_recipe(name) for name in table_names()}
         with self.needing(()):
-            return {name: item for name, item in recipes.items() if item.suits(self.view(item.traces))}
+            return {n: item for n, item in table_recipes().items() if item.suits(self.view(item.traces))}
 
     def build(self, recipe: Recipe) -> list[Table]:
         """Return the tables of a recipe, one row group per model where there are several."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from orderlens.analysis.sample_table import PARTS
 from orderlens.analysis.table import Table
+from orderlens.errors import PluginError
 from orderlens.registry import Registry
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ TABLES: Registry[Recipe | Build] = Registry(
         "null": "orderlens.analysis.tables_controls:null",
     },
     entry_point_group="orderlens.tables",
+    check=lambda found: None if callable(found) else "is no function of a study",
 )
 
 
@@ -116,6 +118,12 @@ def table_recipe(name: str) -> Recipe:
     """Return how the table ``name`` is made; a plain function gets every statistic and is never implied."""
     found = TABLES.get(name)
     return found if isinstance(found, Recipe) else Recipe(found, _first_line(found))
+
+
+def table_recipes() -> dict[str, Recipe]:
+    """Return all tables by name; a broken plug-in is left out (asking for it by name says what is wrong)."""
+    whole = [name for name, found in TABLES.entries() if not isinstance(found, PluginError)]
+    return {name: table_recipe(name) for name in whole}
 
 
 def _first_line(build: Build) -> str:

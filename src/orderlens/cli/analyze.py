@@ -80,12 +80,12 @@ def analyze(
     from orderlens.analysis.estimate import Resampling
     from orderlens.analysis.render import FORMATS
     from orderlens.analysis.study import Options
-    from orderlens.analysis.tables import table_names, table_recipe
+    from orderlens.analysis.tables import table_recipes
     from orderlens.metrics.external import DEFAULT_EVALUATOR
     from orderlens.registry import suggest
 
     if list_tables:
-        _print_list({name: table_recipe(name).summary for name in table_names()}, json_output)
+        _print_list({name: recipe.summary for name, recipe in table_recipes().items()}, json_output)
         return
     form = "json" if json_output else form
     if form not in FORMATS:  # before the work, not after it

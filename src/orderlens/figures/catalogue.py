@@ -58,6 +58,7 @@ FIGURES: Registry[Recipe] = Registry(
     "figure",
     {name: f"orderlens.figures.{module}:RECIPE" for name, module in _MODULES.items()},
     entry_point_group="orderlens.figures",
+    check=lambda found: None if isinstance(found, Recipe) else "is no orderlens.figures.Recipe",
 )
 
 
@@ -74,7 +75,9 @@ class Drawn:
 def figure_names(traces: Iterable[str] | None = None) -> list[str]:
     """Return the names of all figures, or of those that read the given kinds of traces."""
     wanted = None if traces is None else set(traces)
-    return [name for name in FIGURES.names() if wanted is None or FIGURES.get(name).traces in wanted]
+    if wanted is None:
+        return FIGURES.names()
+    return [name for name, item in FIGURES.entries() if isinstance(item, Recipe) and item.traces in wanted]
 
 
 def draw_figures(
@@ -94,10 +97,14 @@ def draw_figures(
         names: which figures; all by default.
         formats: picture formats; all by default.
     """
-    recipes = {name: FIGURES.get(name) for name in (FIGURES.names() if names is None else names)}
-    return [
-        drawn for name, item in recipes.items() for drawn in _draw(study, Path(folder), name, item, formats)
-    ]
+    recipes = FIGURES.entries() if names is None else ((name, FIGURES.get(name)) for name in names)
+    out: list[Drawn] = []
+    for name, item in recipes:
+        if isinstance(item, Recipe):
+            out += _draw(study, Path(folder), name, item, formats)
+        else:
+            out.append(Drawn(name, "", why=one_line(item)))
+    return out
 
 
 def _draw(study: Study, folder: Path, name: str, item: Recipe, formats: Sequence[str] | None) -> list[Drawn]:
