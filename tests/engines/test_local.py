@@ -21,6 +21,7 @@ def as_schema_1_0(folder: Path) -> None:
     content = json.loads((folder / "spec.json").read_text())
     for name in ("likelihood", "circulation_pairs", "noise_floor"):
         content["spec"].pop(name, None)
+    content.pop("digest", None)
     content |= {"schema_version": "1.0", "spec_digest": digest_of(content["spec"])}
     (folder / "spec.json").write_text(json.dumps(content))
 

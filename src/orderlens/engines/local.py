@@ -35,7 +35,8 @@ def run_job(job: Job, out: PathLike | None, progress: ProgressSink | None = None
 
     if out is None:
         announce(list(job.units))
-        return memory_run(joined([work(unit) for unit in job.units]), job.spec.to_json())
+        parts = {unit.key(): work(unit) for unit in job.units}
+        return memory_run(joined(list(parts.values())), job.spec.to_json(), parts)
     by_key = {unit.key(): unit for unit in job.units}
     with open_writer(out, _spec_for(out, job)) as writer:
         announce([by_key[key] for key in writer.pending(by_key)])

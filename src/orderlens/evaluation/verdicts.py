@@ -19,6 +19,7 @@ from orderlens.tasks.protocol import (
     pick_grader,
 )
 from orderlens.tasks.verdict import Verdict
+from orderlens.work.outputs import storable
 
 Row = Mapping[str, Any]
 
@@ -71,8 +72,3 @@ def ending_rows(
         key | {"ending": place, "n_bytes": len(text.encode()), "token_logprobs": list(values)}
         for place, (text, values) in enumerate(zip(rule.choices(doc), scores, strict=True))
     ]
-
-
-def storable(text: str | None) -> str | None:
-    """Return ``text`` without lone surrogates, which no UTF-8 file can hold."""
-    return None if text is None else text.encode("utf-8", "replace").decode()

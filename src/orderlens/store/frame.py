@@ -9,13 +9,18 @@ import pyarrow as pa
 
 from orderlens.errors import MissingPackageError, UnknownNameError
 from orderlens.registry import suggest
+from orderlens.store.display import as_html, as_text
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+SHOWN = 5
+"""Rows that a frame shows of itself."""
 Loader = Callable[[Sequence[str] | None], pa.Table]
 """Returns the table with the given columns, or with all."""
+Peek = Callable[[int], tuple[pa.Table, int]]
+"""Returns the first so many rows, and how many there are in all, without reading the rest."""
 
 
 class Frame:
@@ -25,10 +30,17 @@ class Frame:
         schema: names and types of its columns.
     """
 
-    def __init__(self, schema: pa.Schema, load: Loader, relation: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        load: Loader,
+        relation: Callable[[], Any] | None = None,
+        peek: Peek | None = None,
+    ) -> None:
         self.schema = schema
         self._load = load
         self._relation = relation
+        self._peek = peek
 
     @classmethod
     def of(cls, table: pa.Table) -> Frame:
@@ -74,8 +86,22 @@ class Frame:
         first = self.columns[:1]
         return int(self.to_arrow(first).num_rows)
 
+    def head(self, n: int = 5) -> Frame:
+        """Return the first ``n`` rows."""
+        return Frame.of(self._beginning(n)[0])
+
+    def _beginning(self, n: int) -> tuple[pa.Table, int]:
+        if self._peek is not None:
+            return self._peek(n)
+        table = self._load(None)
+        return table.slice(0, n), table.num_rows
+
     def __repr__(self) -> str:
-        return f"Frame({', '.join(self.columns)})"
+        return as_text(*self._beginning(SHOWN))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return as_html(*self._beginning(SHOWN))
 
 
 def import_duckdb() -> Any:

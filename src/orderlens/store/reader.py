@@ -20,6 +20,7 @@ from orderlens.registry import suggest
 from orderlens.store.codec import sort_rows, trace_starts
 from orderlens.store.folder import Folder, open_folder
 from orderlens.store.frame import Frame
+from orderlens.store.pieces import Pieces, add_text, with_text
 from orderlens.store.query import connect, run_query, view_of
 from orderlens.store.records import SPEC
 from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, sample_table
@@ -61,9 +62,13 @@ def find_runs(place: Place, filesystem: Any = None) -> list[Folder]:
     return [open_folder(f"{str(place).rstrip('/')}/{name}", filesystem) for name in inner]
 
 
-def memory_run(tables: Mapping[str, pa.Table], spec: Mapping[str, Any]) -> Run:
-    """Return a run that lives in memory, with the tables by name."""
-    return Run([MemorySource(tables, plain_spec(spec))])
+def memory_run(
+    tables: Mapping[str, pa.Table],
+    spec: Mapping[str, Any],
+    units: Mapping[str, Mapping[str, pa.Table]] | None = None,
+) -> Run:
+    """Return a run that lives in memory, with the tables by name (and by work unit, if it is to be saved)."""
+    return Run([MemorySource(tables, plain_spec(spec), units=units)])
 
 
 class Run:
@@ -77,7 +82,7 @@ class Run:
         self._local = threading.local()
 
     def __repr__(self) -> str:
-        return f"Run({', '.join(source.label for source in self._sources.values())})"
+        return f"Run({'; '.join(map(_described, self._sources.values()))})"
 
     def only(self, names: Sequence[str]) -> Run:
         """Return some of the runs, by name."""
@@ -110,9 +115,23 @@ class Run:
         """Names of the tables that have rows."""
         return sorted({name for source in self._sources.values() for name in source.tables()})
 
-    def reveals(self) -> Frame:
-        """One row per revealed token, positions past the requested length included."""
-        return self.table("reveals")
+    def reveals(self, *, text: bool = False) -> Frame:
+        """One row per revealed token, positions past the requested length included.
+
+        Args:
+            text: with the text of each token in a column ``text``.
+
+        Raises:
+            RunError: ``text`` is wanted and the run stores no texts of tokens.
+        """
+        if not text:
+            return self.table("reveals")
+        schema = with_text(self._schema("reveals"))
+        return Frame(schema, lambda columns: self._load_text(schema, columns))
+
+    def _load_text(self, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Table:
+        chunks = list(self.iter_traces(text=True))
+        return (pa.concat_tables(chunks) if chunks else schema.empty_table()).select(columns or schema.names)
 
     def outputs(self) -> Frame:
         """One row per scored or generated text."""
@@ -132,7 +151,18 @@ class Run:
             schema,
             lambda columns: self._load(name, _chosen(schema, columns)),
             lambda: view_of(self.connection(), name, schema.names),
+            self._peek if name == "reveals" else None,
         )
+
+    def _peek(self, n: int) -> tuple[pa.Table, int]:
+        """Return the first reveals and how many there are."""
+        chunks: list[pa.Table] = []
+        for chunk in self.iter_traces():
+            chunks.append(chunk)
+            if sum(map(len, chunks)) >= n:
+                break
+        table = pa.concat_tables(chunks) if chunks else self._schema("reveals").empty_table()
+        return table.slice(0, n), sum(source.rows().get("reveals", 0) for source in self._sources.values())
 
     def _schema(self, name: str) -> pa.Schema:
         found = [source.schema(name) for source in self._sources.values()]
@@ -166,17 +196,20 @@ class Run:
         ]
         return sort_rows(pa.concat_tables(tables), "samples")
 
-    def iter_traces(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    def iter_traces(self, columns: Sequence[str] | None = None, *, text: bool = False) -> Iterator[pa.Table]:
         """Yield chunks of ``reveals`` in which every trace is whole, contiguous and sorted by step.
 
         Chunks hold about a hundred thousand rows, however large the run is;
         ``orderlens.store.codec.trace_starts`` finds the traces in a chunk that has the key columns.
+        ``text`` adds the text of the tokens, behind ``token_id``.
         """
         wanted = _chosen(self._schema("reveals"), columns)
         for run, source in self._sources.items():
             present = [item for item in wanted.names if item in source.schema("reveals").names]
+            pieces = Pieces(source) if text else None
             for chunk in source.traces(present or ["step"]):
-                yield _fit(chunk, wanted, run)
+                fitting = _fit(chunk, wanted, run)
+                yield add_text(fitting, pieces) if pieces is not None else fitting
 
     def trace(self, sample_id: str, order: str, **key: Any) -> Frame:
         """Return one trace, sorted by step.
@@ -215,6 +248,25 @@ class Run:
                 )
         return table
 
+    def save(self, path: Place, filesystem: Any = None) -> Run:
+        """Write a run that lives in memory to a folder, and return the run in it.
+
+        It is then as if it had been computed there: the same call with ``out=path`` finds its units.
+
+        Raises:
+            RunError: the run is in a folder already, or was not computed here; the folder holds another run.
+        """
+        from orderlens.store.writer import open_writer
+
+        source = next(iter(self._sources.values()))
+        if len(self._sources) > 1 or not isinstance(source, MemorySource) or source.units is None:
+            raise RunError(f"only a run computed in memory is saved, not {self!r}; copy its folder instead")
+        with open_writer(path, source.spec, filesystem) as writer:
+            for key in writer.pending(source.units):
+                writer.commit(key, source.units[key])
+            writer.finish(source.units)
+        return open_run(path, filesystem)
+
     def sql(self, query: str) -> Frame:
         """Run a DuckDB query over the views reveals, outputs, samples, verdicts and the other tables.
 
@@ -236,6 +288,22 @@ def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
             known = ", ".join(schema.names)
             raise UnknownNameError(f"unknown column '{name}'{suggest(name, schema.names)} (known: {known})")
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+def _described(source: Source) -> str:
+    """Return kind, model, orders and counts of a run in one line."""
+    spec, rows = source.spec, source.rows()
+    model, orders = spec.get("model"), [str(order) for order in spec.get("orders") or ()]
+    data = spec.get("data")
+    shown = ", ".join(orders[:6]) + (", …" if len(orders) > 6 else "")
+    facts = [
+        str(spec.get("kind", "run")) + (f" of {model.get('name')}" if isinstance(model, Mapping) else ""),
+        f"{len(orders)} orders: {shown}" if orders else "",
+        f"{data['n_samples']:,} samples" if isinstance(data, Mapping) and "n_samples" in data else "",
+        f"{rows['reveals']:,} reveals" if "reveals" in rows else "",
+        "complete" if source.is_complete() else "not complete",
+    ]
+    return f"{source.label}: {', '.join(fact for fact in facts if fact)}"
 
 
 def _fit(chunk: pa.Table, schema: pa.Schema, run: str) -> pa.Table:

@@ -149,6 +149,11 @@ _EXTERNAL = [
     _field("logprobs", pa.list_(pa.float64()), "log-probability of each token of the continuation"),
 ]
 
+_TOKENS = [
+    _field("token_id", pa.int32(), "a token that occurs in the unit (ids repeat between units)"),
+    _field("piece", pa.string(), "its text, decoded alone"),
+]
+
 TRACE_TABLES: dict[str, list[pa.Field]] = {
     "reveals": _reveals(),
     "revisions": _REVISIONS,
@@ -164,6 +169,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     **{name: pa.schema([*_key_fields(), *fields]) for name, fields in TRACE_TABLES.items()},
     "documents": pa.schema(_DOCUMENTS),
     "external": pa.schema(_EXTERNAL),
+    "tokens": pa.schema(_TOKENS),
 }
 """All stored tables by name. A table may carry further columns of its own."""
 

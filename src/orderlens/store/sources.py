@@ -38,6 +38,9 @@ class Source(Protocol):
     def tables(self) -> list[str]:
         """Return the names of the tables that have rows."""
 
+    def rows(self) -> dict[str, int]:
+        """Return the number of rows by table."""
+
     def schema(self, name: str) -> pa.Schema:
         """Return the columns of a table."""
 
@@ -77,6 +80,10 @@ class FolderSource:
     def tables(self) -> list[str]:
         """Return the names of the tables that have parts."""
         return sorted(self.snapshot.rows())
+
+    def rows(self) -> dict[str, int]:
+        """Return the number of rows by table, from the records."""
+        return dict(self.snapshot.rows())
 
     def schema(self, name: str) -> pa.Schema:
         """Return the columns of a table: one look into one part per layout."""
@@ -157,11 +164,22 @@ def _present(name: str, file: pq.ParquetFile, columns: Sequence[str] | None) -> 
 
 
 class MemorySource:
-    """Tables in memory."""
+    """Tables in memory.
 
-    def __init__(self, tables: Mapping[str, pa.Table], spec: dict[str, Any], label: str = "memory") -> None:
+    Attributes:
+        units: the tables of each work unit by its key, where the run was computed here and can be saved.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, pa.Table],
+        spec: dict[str, Any],
+        label: str = "memory",
+        units: Mapping[str, Mapping[str, pa.Table]] | None = None,
+    ) -> None:
         self.label = label
         self.spec = spec
+        self.units = units
         ready = {name: conform(name, table) for name, table in tables.items()}
         self._tables = {name: sort_rows(table, name) for name, table in ready.items()}
 
@@ -172,6 +190,10 @@ class MemorySource:
     def tables(self) -> list[str]:
         """Return the names of the tables that have rows."""
         return sorted(name for name, table in self._tables.items() if table.num_rows)
+
+    def rows(self) -> dict[str, int]:
+        """Return the number of rows by table."""
+        return {name: self._tables[name].num_rows for name in self.tables()}
 
     def table(self, name: str) -> pa.Table:
         """Return a whole table, empty when there is none."""

@@ -25,7 +25,7 @@ from orderlens.orders import Order, parse_orders
 from orderlens.registry import Registry
 from orderlens.samples import EncodedSample
 from orderlens.work.options import with_block_size
-from orderlens.work.outputs import float_type, generated_outputs, scored_outputs
+from orderlens.work.outputs import float_type, generated_outputs, scored_outputs, token_table
 from orderlens.work.spec import RunSpec, refuse_other_model
 from orderlens.work.units import Unit
 
@@ -67,7 +67,8 @@ KINDS: Registry[Kind] = Registry(
 
 def compute(spec: RunSpec, unit: Unit, model: Model, local: Local | None = None) -> Tables:
     """Return the tables of one unit; they depend on ``spec``, ``unit`` and the model's weights only."""
-    return KINDS.get(spec.kind)(spec, unit, model, local or Local())
+    tables = KINDS.get(spec.kind)(spec, unit, model, local or Local())
+    return tables | ({"tokens": token_table(model, tables)} if "outputs" in tables else {})
 
 
 def open_model(spec: RunSpec, *, device: str | None = None, dtype: str | None = None) -> Model:

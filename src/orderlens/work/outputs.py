@@ -1,11 +1,12 @@
-"""The table ``outputs``: one row per scored or generated text, from what the decoder hands back."""
+"""The tables besides the traces: ``outputs`` (one row per text) and ``tokens`` (the text of token ids)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orderlens.decode.columns import TraceLabels
 from orderlens.decode.generate import Chain
@@ -41,6 +42,34 @@ def generated_outputs(model: Model, labels: TraceLabels, chains: Sequence[Chain]
         row |= {"token_ids": tokens, "text": model.tokenizer.decode(tokens[:text_end])}
         rows.append(row | {"n_requested": canvas.n_requested, "finish_reason": chain.finish_reason})
     return pa.Table.from_pylist(rows, schema=table_schema("outputs"))
+
+
+def token_table(model: Model, tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Return the text of every token id that a unit's rows hold, so that reading them needs no tokenizer."""
+    ids: set[Any] = set()
+    for name, columns in _TOKEN_COLUMNS.items():
+        if name in tables:
+            for column in columns:
+                ids |= set(_flat(tables[name][column]).unique().to_pylist())
+    known = sorted(ids - {None})
+    rows = {"token_id": known, "piece": [storable(model.tokenizer.decode([token])) for token in known]}
+    return pa.table(rows, schema=table_schema("tokens"))
+
+
+_TOKEN_COLUMNS = {
+    "reveals": ("token_id",),
+    "outputs": ("prompt_ids", "token_ids"),
+    "revisions": ("old_token", "new_token"),
+}
+
+
+def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.list_flatten(column) if pa.types.is_list(column.type) else column
+
+
+def storable(text: str | None) -> str | None:
+    """Return ``text`` without lone surrogates, which no UTF-8 file can hold."""
+    return None if text is None else text.encode("utf-8", "replace").decode()
 
 
 def float_type(model: Model) -> pa.DataType:

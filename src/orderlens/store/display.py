@@ -1,0 +1,65 @@
+"""A few rows as text and as HTML, for people at a prompt or in a notebook. Knows only Arrow tables."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+WIDTH = 100
+"""Characters of a line of text; columns that do not fit are named below."""
+_CELL = 24
+
+
+def as_text(table: pa.Table, n_rows: int) -> str:
+    """Return the rows of ``table`` as aligned text, under how many there are in all (``n_rows``)."""
+    columns = _columns(table)
+    kept = list(_fitting([max(map(len, column)) for column in columns]))
+    shown = [columns[i] for i in kept]
+    lines = [" ".join(cell.rjust(max(map(len, column))) for cell, column in zip(row, shown, strict=True))
+             for row in zip(*shown, strict=True)]  # fmt: skip
+    left = table.column_names[len(kept) :]
+    more = [f"… and {len(left)} more columns: {', '.join(left)}"] if left else []
+    return "\n".join([_size(table, n_rows), *lines, *more])
+
+
+def as_html(table: pa.Table, n_rows: int) -> str:
+    """Return the rows of ``table`` as an HTML table, with all its columns."""
+    rows = list(zip(*_columns(table), strict=True))
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0]) if rows else ""
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows[1:])
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{_size(table, n_rows)}</p>"
+
+
+def _size(table: pa.Table, n_rows: int) -> str:
+    first = f"; the first {table.num_rows}" if table.num_rows < n_rows else ""
+    return f"{n_rows:,} rows × {table.num_columns} columns{first}"
+
+
+def _columns(table: pa.Table) -> list[list[str]]:
+    """Return per column its name and its cells as text."""
+    return [[_safe(name), *map(_cell, table[name].to_pylist())] for name in table.column_names]
+
+
+def _fitting(widths: Sequence[int]) -> Iterator[int]:
+    used = 0
+    for place, width in enumerate(widths):
+        used += width + 1
+        if place and used > WIDTH + 1:
+            return
+        yield place
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    text = f"{value:.6g}" if isinstance(value, float) else _safe(str(value))
+    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+
+
+def _safe(text: str) -> str:
+    """Return ``text`` in one line, with controls as escapes: data must not steer a terminal."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )

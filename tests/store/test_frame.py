@@ -1,0 +1,57 @@
+"""A frame shows itself: a few rows, how many there are, and nothing that could steer a terminal."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+import orderlens as ol
+from orderlens.store.display import WIDTH
+from orderlens.store.frame import Frame
+
+
+def frame() -> Frame:
+    rows = pa.table({"id": [f"s{i}" for i in range(9)], "mean": [0.1234567891] * 8 + [None]})
+    return Frame.of(rows)
+
+
+def test_the_head_is_a_frame() -> None:
+    assert frame().head(2).to_arrow().to_pydict() == {"id": ["s0", "s1"], "mean": [0.1234567891] * 2}
+
+
+def test_text_shows_the_first_rows() -> None:
+    lines = repr(frame()).splitlines()
+    assert lines[0] == "9 rows × 2 columns; the first 5"
+    assert lines[1].split() == ["id", "mean"]
+    assert lines[2].split() == ["s0", "0.123457"]
+    assert len(lines) == 7
+
+
+def test_columns_that_do_not_fit_are_named() -> None:
+    wide = Frame.of(pa.table({f"a_long_name_{i}": ["x" * 50] for i in range(12)}))
+    lines = repr(wide).splitlines()
+    assert max(map(len, lines[:-1])) <= WIDTH
+    assert lines[-1].startswith("… and 8 more columns: a_long_name_4,")
+
+
+def test_html_escapes_what_is_data() -> None:
+    shown = Frame.of(pa.table({"text": ["<b>&\x1b[31m"]}))._repr_html_()
+    assert "&lt;b&gt;&amp;\\x1b[31m" in shown
+    assert "1 rows × 1 columns" in shown
+
+
+def test_controls_are_shown_as_escapes() -> None:
+    assert "\\x1b[31m\\u202e\\n" in repr(Frame.of(pa.table({"text": ["\x1b[31m\u202e\n"]})))
+
+
+def test_no_rows() -> None:
+    empty = Frame.of(pa.table({"id": pa.array([], pa.string())}))
+    assert repr(empty).splitlines() == ["0 rows × 1 columns", "id"]
+    assert "<th>id</th>" in empty._repr_html_()
+
+
+def test_frames_of_a_run(tmp_path) -> None:
+    run = ol.generate("hmm", ["a", "b"], "max-prob", max_new_tokens=40, out=tmp_path / "run")
+    n_rows = len(run.reveals())
+    assert repr(run.reveals()).startswith(f"{n_rows} rows × ")
+    assert run.reveals().head(3).to_arrow().equals(run.reveals().to_arrow().slice(0, 3))
+    assert repr(run.samples()).startswith("2 rows")
