@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 
 import orderlens as ol
@@ -68,6 +69,25 @@ def test_generate_and_sweep(capsys, data, tmp_path):
     code, text, _ = run(capsys, "sweep", *common, "-o", tmp_path / "s", "--temperatures", "0,1")
     assert code == 0
     assert [row["temperature"] for row in json.loads(text)["orders"]] == [0.0, 1.0]
+
+
+def test_generate_shows_how_texts_begin_and_export_gives_token_texts(capsys, data, tmp_path):
+    wanted = ["--model", "hmm", "--data", data, "--max-new-tokens", "8", "--no-eos-stop"]
+    wanted += ["--orders", ",".join(f"random:{seed}" for seed in range(5))]
+    code, text, _ = run(capsys, "generate", *wanted, "-o", tmp_path / "g")
+    made = ol.open_run(tmp_path / "g").outputs().to_pandas()
+    assert code == 0
+    assert made.text[0].split()[0] in text
+    assert "… and 3 more texts: orderlens runs export" in text
+    code, _, _ = run(capsys, "runs", "export", tmp_path / "g", "--tokens", "-o", tmp_path / "reveals.parquet")
+    assert code == 0
+    rows = pq.read_table(tmp_path / "reveals.parquet").to_pandas()
+    first = rows[(rows.sample_id == made.sample_id[0]) & (rows.seed == made.seed[0]) & ~rows.is_overflow]
+    assert "".join(first.sort_values("position").text) == made.text[0]
+    code, _, error = run(
+        capsys, "runs", "export", tmp_path / "g", "--tokens", "--table", "outputs", "-o", tmp_path / "o.csv"
+    )
+    assert (code, "--tokens goes with --table reveals" in error) == (2, True)
 
 
 def test_measurements_are_stored(capsys, data, tmp_path):

@@ -38,7 +38,7 @@ def rows_of(folder, name):
 def test_every_stage_left_what_it_should(replication):
     folder = replication.results.folder
     runs = {path.name for path in (folder / "runs").iterdir()}
-    assert {"score", "measure", "generate", "questions", "sweep", "tokens"} <= runs
+    assert {"score", "measure", "generate", "questions", "sweep"} <= runs
     assert all(open_run(folder / "runs" / name).is_complete for name in runs)
     assert rows_of(folder, "score").num_rows == 8 * 7 * 32
     assert rows_of(folder, "generate").num_rows == 8 * 4 * 32

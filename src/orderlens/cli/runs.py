@@ -146,6 +146,9 @@ def export(
     format: Annotated[  # noqa: A002  the flag is --format
         str | None, typer.Option(help="parquet, csv, jsonl or arrow; default: the file's suffix.")
     ] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="With the text of each token (table reveals only).")
+    ] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the file if it exists.")] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -153,7 +156,7 @@ def export(
     from orderlens.store.export import export_table
     from orderlens.store.reader import open_run
 
-    rows = export_table(open_run(run), table, out, format, overwrite=overwrite)
+    rows = export_table(open_run(run), table, out, format, tokens=tokens, overwrite=overwrite)
     if json:
         print_json({"file": str(out), "table": table, "rows": rows})
     else:

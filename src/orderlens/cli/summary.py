@@ -8,9 +8,12 @@ import numpy as np
 from rich.table import Table
 
 from orderlens.cli.console import print_json, stdout
+from orderlens.cli.printable import printable
 from orderlens.datafiles import describe
 from orderlens.store.reader import Run
 
+SHOWN_TEXTS, SHOWN_CHARACTERS = 12, 60
+"""How many generated texts a summary shows, and how much of each."""
 _COLUMNS = ("mean", "var", "content_mean", "content_var", "log_prob", "n")
 
 
@@ -58,9 +61,31 @@ def show_summary(run: Run, *, out: str, as_json: bool) -> None:
         temperature = [f"{row['temperature']:g}"] if with_temperature else []
         table.add_row(f"{row['order']}{seed}", *temperature, str(row["n_samples"]), *numbers)
     stdout.print(table)
+    if run.spec["kind"] == "generate":
+        _show_texts(run, out)
     for line in describe(run.spec["data"]):
         stdout.print(line)
     stdout.print(f"run: {out}")
+
+
+def _show_texts(run: Run, out: str) -> None:
+    """Print the beginning of the first texts."""
+    columns = ["sample_id", "order", "seed", "temperature", "text"]
+    texts = run.outputs().to_arrow(columns)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("sample", "order", "T", "beginning of the text"):
+        table.add_column(head, overflow="fold")
+    for row in texts.slice(0, SHOWN_TEXTS).to_pylist():
+        seed = "" if row["seed"] is None else f":{row['seed']}"
+        text = printable(" ".join((row["text"] or "").split())) or "(empty)"
+        shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+        table.add_row(row["sample_id"], f"{row['order']}{seed}", f"{row['temperature']:g}", shown)
+    stdout.print(table)
+    if texts.num_rows > SHOWN_TEXTS:
+        stdout.print(
+            f"… and {texts.num_rows - SHOWN_TEXTS} more texts: "
+            f"orderlens runs export {out} --table outputs --out texts.csv"
+        )
 
 
 def _number(value: float) -> str:

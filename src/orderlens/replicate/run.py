@@ -1,6 +1,6 @@
 """A replication from plan to page: the stages, then everything that is made of their traces.
 
-Layout of the folder: ``plan.json``, ``runs/`` (score, measure, generate, sweep, tokens, external-…),
+Layout of the folder: ``plan.json``, ``runs/`` (score, measure, questions, generate, sweep, external-…),
 ``tables/``, ``figures/``, ``findings.json``, ``findings.txt``, ``results.md``, ``index.html``.
 """
 

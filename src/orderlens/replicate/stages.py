@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from orderlens import api
 from orderlens.datafiles import LoadedData
 from orderlens.engines.local import run_job
@@ -24,7 +22,6 @@ from orderlens.replicate.plan import Plan
 from orderlens.samples import Sample, encode_samples
 from orderlens.store.reader import open_run
 from orderlens.store.records import SPEC
-from orderlens.store.writer import execute, open_writer
 from orderlens.tasks.bundled import items
 from orderlens.work.job import Job
 from orderlens.work.spec import RunSpec, describe_data, describe_model, samples_digest
@@ -100,7 +97,6 @@ def _questions(bench: Bench) -> None:
 
 def _generate(bench: Bench) -> None:
     _decode(bench, "generate", "generating at T = 0", bench.plan.generate_orders, (0.0,))
-    _tokens(bench)
 
 
 def _sweep(bench: Bench) -> None:
@@ -151,22 +147,6 @@ def _measure(bench: Bench) -> None:
         run_job(Job(spec, cut_units(samples, size), bench.model, orders), bench.runs / "measure", bar)
 
 
-def _tokens(bench: Bench) -> None:
-    """Store the text of every generated token id, so that pictures of tokens need no tokenizer."""
-    places = [bench.runs / name for name in ("generate", "questions") if (bench.runs / name).is_dir()]
-    rows = open_run(places).outputs().to_arrow(["token_ids"])["token_ids"]
-    ids = sorted({token for row in rows.to_pylist() for token in row or ()})
-    decode = bench.model.tokenizer.decode
-
-    def work(unit: list[int]) -> dict[str, pa.Table]:
-        pieces = pa.array([decode([token]) for token in unit])
-        return {"tokens": pa.table({"token_id": pa.array(unit, pa.int32()), "piece": pieces})}
-
-    spec = {"kind": "tokens", "model": {"name": bench.model.name, "digest": bench.model.digest}}
-    with open_writer(bench.runs / "tokens", spec) as writer:
-        execute(writer, {"tokens": ids}, work)
-
-
 MEASURED_AT_ONCE = 8
 """Texts per work unit when the noise floor is measured."""
 MODEL_STAGES: dict[str, Callable[[Bench], None]] = {
@@ -189,7 +169,7 @@ def folders_of(stage: str, plan: Plan, runs: Path) -> list[Path]:
         return [external_folder(runs, plan.evaluator)]
     if (stage == "sweep" and not plan.temperatures) or (stage == "questions" and not plan.questions):
         return []
-    return [runs / name for name in (("generate", "tokens") if stage == "generate" else (stage,))]
+    return [runs / stage]
 
 
 def is_done(stage: str, plan: Plan, runs: Path) -> bool:

@@ -23,7 +23,13 @@ Chunks = Iterator[pa.Table]
 
 
 def export_table(
-    run: Run, name: str, target: Path, kind: str | None = None, *, overwrite: bool = False
+    run: Run,
+    name: str,
+    target: Path,
+    kind: str | None = None,
+    *,
+    tokens: bool = False,
+    overwrite: bool = False,
 ) -> int:
     """Write table ``name`` to the file ``target`` and return its number of rows.
 
@@ -32,6 +38,7 @@ def export_table(
         name: a table, ``samples`` included.
         target: the file; it appears only when it is whole.
         kind: parquet, csv, jsonl or arrow; None takes it from the file's suffix.
+        tokens: add the text of each token; only ``reveals`` have tokens.
         overwrite: replace a file that is there.
     """
     chosen = kind or target.suffix.removeprefix(".")
@@ -39,8 +46,10 @@ def export_table(
         raise UserInputError(f"cannot export as '{chosen}' (known: {', '.join(WRITERS)})")
     if target.exists() and not overwrite:
         raise UserInputError(f"{target} exists; choose another file or add --overwrite")
-    frame = run.table(name)
-    chunks = run.iter_traces() if name == "reveals" else iter([frame.to_arrow()])
+    if tokens and name != "reveals":
+        raise UserInputError(f"--tokens goes with --table reveals, not {name}")
+    frame = run.reveals(text=True) if tokens else run.table(name)
+    chunks = run.iter_traces(text=tokens) if name == "reveals" else iter([frame.to_arrow()])
     temporary = target.with_name(f".{target.name}.{uuid4().hex[:8]}")
     with storage_errors(f"write {target.name}", str(target.parent)):
         try:
