@@ -106,24 +106,24 @@ def _measure_pairs(
     blocks = states.blocks
     m_P = np.array([pair.block for pair in pairs])
     i_P, j_P = (columns["position"][[pair.at + k for pair in pairs]] - blocks.start_M[m_P] for k in (0, 1))
-    before_PW = blocks.given_MW[m_P].copy()
-    for row, pair in zip(before_PW, pairs, strict=True):
+    before_PB = blocks.given_MB[m_P].copy()
+    for row, pair in zip(before_PB, pairs, strict=True):
         row[pair.revealed - blocks.start_M[pair.block]] = True
     index = np.arange(len(pairs))
-    with_i_PW, with_j_PW = before_PW.copy(), before_PW.copy()
-    with_i_PW[index, i_P] = True
-    with_j_PW[index, j_P] = True
-    wanted = np.zeros((3 * len(pairs), before_PW.shape[1]), bool)
+    with_i_PB, with_j_PB = before_PB.copy(), before_PB.copy()
+    with_i_PB[index, i_P] = True
+    with_j_PB[index, j_P] = True
+    wanted = np.zeros((3 * len(pairs), before_PB.shape[1]), bool)
     wanted[index, i_P] = wanted[index, j_P] = True
     wanted[len(pairs) + index, j_P] = wanted[2 * len(pairs) + index, i_P] = True
-    row_UW, stats = states.evaluate(
-        np.tile(m_P, 3), np.concatenate([before_PW, with_i_PW, with_j_PW]), wanted
+    row_UB, stats = states.evaluate(
+        np.tile(m_P, 3), np.concatenate([before_PB, with_i_PB, with_j_PB]), wanted
     )
     logp = stats.target_logprob
-    logp_i, logp_j = logp[row_UW[index, i_P]], logp[row_UW[index, j_P]]
-    j_after_i, i_after_j = logp[row_UW[len(pairs) + index, j_P]], logp[row_UW[2 * len(pairs) + index, i_P]]
+    logp_i, logp_j = logp[row_UB[index, i_P]], logp[row_UB[index, j_P]]
+    j_after_i, i_after_j = logp[row_UB[len(pairs) + index, j_P]], logp[row_UB[2 * len(pairs) + index, i_P]]
     gamma = (logp_i + j_after_i) - (logp_j + i_after_j)
-    masked = (blocks.open_MW[m_P] & ~before_PW).sum(axis=1) / blocks.open_MW[m_P].sum(axis=1)
+    masked = (blocks.open_MB[m_P] & ~before_PB).sum(axis=1) / blocks.open_MB[m_P].sum(axis=1)
     for p, pair in enumerate(pairs):
         first, second = (int(columns["position"][pair.at + k]) for k in (0, 1))
         yield {
@@ -166,7 +166,7 @@ class ReplayedOrder(StaticOrder):
             mine = (columns["sample"] == s) & (columns["order"] == order)
             for block in np.unique(columns["block"][mine]):
                 positions = columns["position"][mine & (columns["block"] == block)]
-                paths[sample.id, int(block)] = positions - positions.min()
+                paths[sample.id, int(block)] = np.argsort(np.argsort(positions))
         return cls(paths)
 
 

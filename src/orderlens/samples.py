@@ -18,29 +18,51 @@ TextOrTokens = str | Sequence[int]
 class Sample:
     """One text to score or prompt to continue; ``prompt`` and ``target`` are text or token ids.
 
-    An empty prompt is legitimate. ``target`` is needed for scoring and ignored when generating.
+    An empty prompt is legitimate. ``target`` is needed for scoring and ignored when generating. ``suffix`` is
+    given text after the target (infilling): full-attention models see all of it, block-causal ones the part
+    that shares a block with the target.
     """
 
     id: str
     prompt: TextOrTokens
     target: TextOrTokens | None = None
+    suffix: TextOrTokens | None = None
     task: str | None = None
+
+
+def _no_tokens() -> IntArray:
+    return np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedSample:
-    """A sample as token ids, checked against a model's vocabulary."""
+    """A sample as token ids, checked against a model's vocabulary.
+
+    Attributes:
+        id: its name.
+        prompt: tokens before the first position to fill.
+        target: tokens to score.
+        task: the benchmark it belongs to.
+        suffix: given tokens after the last position to fill.
+        template: for generation with several holes: the tokens from the first hole to the last one, with the
+            mask id in the holes. Without it one hole as long as was asked for follows the prompt.
+    """
 
     id: str
     prompt: IntArray
-    target: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    target: IntArray = field(default_factory=_no_tokens)
     task: str | None = None
+    suffix: IntArray = field(default_factory=_no_tokens)
+    template: IntArray = field(default_factory=_no_tokens)
 
     def content_key(self) -> str:
         """Return a digest of the sample's id, task and tokens."""
         state = hashlib.blake2b(digest_size=16)
         state.update(f"{self.task}\x00{self.id}\x00{len(self.prompt)}\x00".encode())
         state.update(self.prompt.astype("<i8").tobytes() + self.target.astype("<i8").tobytes())
+        for part in (self.suffix, self.template):
+            if len(part):
+                state.update(f"\x00{len(self.target)}\x00{len(part)}\x00".encode() + part.astype("<i8").tobytes())
         return state.hexdigest()
 
 

@@ -58,6 +58,9 @@ class TargetStats:
     target_logprob: NDArray[np.float64]
     competitor_logprob: NDArray[np.float64]
 
+    def __len__(self) -> int:
+        return len(self.positions)
+
     def take(self, rows: NDArray[np.int64]) -> TargetStats:
         """Return the entries at ``rows``."""
         return TargetStats(
@@ -80,6 +83,9 @@ class DrawStats:
     token: NDArray[np.int64]
     logprob: NDArray[np.float64]
     tempered_logprob: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.positions)
 
     def take(self, rows: NDArray[np.int64]) -> DrawStats:
         """Return the entries at ``rows``."""

@@ -35,8 +35,7 @@ def reveal_table(columns: Columns, labels: TraceLabels, model: Model, float_type
 
     Args:
         columns: equal-length arrays; ``sample`` and ``order`` index into ``labels``, the rest are named as
-            in the schema. Without ``forward`` every pass committed one token. Rows must be sorted so that
-            each trace is contiguous and in step order.
+            in the schema. Rows must be sorted so that each trace is contiguous and in step order.
         labels: ids, seeds and temperature.
         model: tells EOS and special tokens apart from content.
         float_type: precision of the log-probability columns.
@@ -51,14 +50,14 @@ def reveal_table(columns: Columns, labels: TraceLabels, model: Model, float_type
         "temperature": _constant(labels.temperature, n_rows, pa.float64()),
         "sample_seed": _constant(labels.sample_seed, n_rows, pa.int64()),
         **{name: pa.array(columns[name], pa.int32()) for name in ("block", "step", "position", "token_id")},
-        "forward": pa.array(columns.get("forward", columns["step"]), pa.int32()),
+        "forward": pa.array(columns["forward"], pa.int32()),
         **{name: _floats(columns.get(name), n_rows, float_type) for name in LOG_PROB_COLUMNS},
         "is_eos": pa.array(np.isin(token, sorted(model.eos_ids))),
         "is_special": pa.array(np.isin(token, sorted(model.special_ids))),
         "is_overflow": pa.array(columns["is_overflow"]),
         "is_argmax": pa.array(token == columns["top_token"]),
         "n_tied": pa.array(columns["n_tied"], pa.int32(), mask=columns["n_tied"] < 1),
-        "n_committed": pa.array(columns.get("n_committed", np.ones(n_rows, np.int32)), pa.int32()),
+        "n_committed": pa.array(columns["n_committed"], pa.int32()),
     }
     return pa.table(data)
 

@@ -1,35 +1,40 @@
-"""The generator: many (prompt, order) chains in one batch, each at its own pace, one token per step.
+"""The generator: many (prompt, policy) chains in one batch, each at its own pace.
 
-Every chain owns a session slot. Each round evaluates one state per unfinished chain, lets its order choose
-a position, commits one token there, and records it. A chain whose block is full either ends (EOS in the
-block, or canvas full) or has the block's keys cached and moves on. Finished chains leave the batch.
+Every chain owns a session slot. Each round is one forward pass of every unfinished chain: its policy chooses
+the positions to commit, tokens are drawn or taken, a revise rule may change what the block holds, and all of
+it is recorded. A chain whose block is done either ends (EOS in the block, or canvas full) or has the block's
+keys cached and moves on. Finished chains leave the batch.
 
 The canvas is rounded up to whole blocks, because the conditionals depend on how many masks are visible;
-tokens past the requested length are recorded with ``is_overflow``.
+tokens past the requested length are recorded with ``is_overflow``. With a given suffix nothing is decoded
+past the requested length.
 
-Shape letters: C chains, W window, R rows. Knows nothing of files, text or torch.
+Shape letters: C chains of the batch, B block size, W window, R rows. Knows nothing of files, text or torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.decode.batches import BatchLimit, run_within
+from orderlens.decode.chains import Chain, Chains
 from orderlens.decode.columns import Columns
-from orderlens.decode.head import draw_stats, position_stats, take_rows
-from orderlens.decode.reference import block_uniforms
-from orderlens.decode.score import check_fits
-from orderlens.decode.select import choose
+from orderlens.decode.events import Recorder
+from orderlens.decode.head import draw_stats, position_stats, take_rows, target_stats
+from orderlens.decode.places import check_fits, plan_canvases
+from orderlens.decode.select import Choice, choose
 from orderlens.errors import UserInputError
-from orderlens.grid import Canvas
-from orderlens.models.protocol import Anchor, IntArray, Model, Rows, StateBatch
-from orderlens.orders.paths import check_path
-from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, Order, StaticOrder
+from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows, StateBatch
+from orderlens.orders.memory import Memory
+from orderlens.orders.protocol import Order
+from orderlens.orders.view import StepView
+from orderlens.policies.policy import Policy
+from orderlens.policies.protocol import HeldView
 from orderlens.samples import EncodedSample
 from orderlens.stats import DrawStats, PositionStats
 
@@ -37,6 +42,7 @@ MAX_NEW_TOKENS = 16384
 MIN_TEMPERATURE = 1e-4
 """Smallest temperature above 0: float32 logits near 16 are known to 2e-6, small against it."""
 Advance = Callable[[int], None]
+BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,119 +69,71 @@ class GenerationSettings:
             )
 
 
-@dataclass(slots=True)
-class Chain:
-    """One (prompt, order) pair being decoded."""
-
-    sample: int
-    order: int
-    canvas: Canvas
-    tokens: IntArray
-    block: int = 0
-    steps_in_block: int = 0
-    steps: int = 0
-    path: IntArray | None = None
-    uniforms: NDArray[np.float64] | None = None
-    finish_reason: str | None = None
-
-    @property
-    def block_start(self) -> int:
-        """First position of the current block."""
-        return self.canvas.block_starts[self.block]
-
-    @property
-    def block_stop(self) -> int:
-        """One past the current block."""
-        return self.block_start + self.canvas.block_size
-
-    @property
-    def first_open(self) -> int:
-        """First position of the current block that is not prompt."""
-        return max(self.block_start, self.canvas.prompt_length)
-
-
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What one call produced: trace columns, and per chain its tokens and why it ended."""
+    """What one call produced: trace columns, revisions, and per chain its tokens and why it ended."""
 
     columns: Columns
+    revisions: Columns
     chains: Sequence[Chain]
 
 
 def generate_batch(
     model: Model,
     samples: Sequence[EncodedSample],
-    orders: Sequence[Order],
+    policies: Sequence[Policy | Order],
     settings: GenerationSettings,
     on_reveals: Advance | None = None,
     limit: BatchLimit | None = None,
 ) -> Generation:
-    """Decode every prompt under every order; columns come sorted by (sample, order, step).
+    """Decode every prompt under every policy; columns come sorted by (sample, order, step).
 
     When memory runs out, half of the unfinished chains wait and are taken up later where they stood;
     ``limit`` remembers how many fit.
     """
-    for order in orders:
-        if isinstance(order, OracleOrder):
-            raise UserInputError(
-                f"order '{order.spec}' needs a known target and cannot generate; use it with score"
-            )
-    chains = _open_chains(model, samples, orders, settings)
-    check_fits(model, samples, [chains[i * len(orders)].canvas for i in range(len(samples))])
-    _check_paths(chains, samples, orders)
-    recorder = _Recorder()
-    widths = [model.block_size if model.attention == "block-causal" else chain.canvas.end for chain in chains]
-    advance, known = on_reveals or (lambda _: None), limit or BatchLimit()
+    chosen = [Policy.of(policy) for policy in policies]
+    for policy in chosen:
+        policy.refuse_to_generate()
+    canvases = plan_canvases(model, samples, settings.anchor, settings.max_new_tokens)
+    check_fits(model, samples, canvases)
+    chains = Chains(model, samples, chosen, canvases, settings.sample_seed)
+    chains.check_paths()
+    recorder, advance, known = Recorder(), on_reveals or (lambda _: None), limit or BatchLimit()
 
-    def work(batch: Sequence[Chain]) -> None:
-        _Batch(model, samples, orders, settings, recorder, advance, list(batch)).run()
+    def work(batch: Sequence[int]) -> None:
+        _Batch(model, chains, settings, recorder, advance, np.asarray(batch)).run()
 
-    def name(chain: Chain) -> str:
-        return f"sample '{samples[chain.sample].id}' under '{orders[chain.order].spec}'"
+    def name(n: int) -> str:
+        return f"sample '{samples[chains.sample_N[n]].id}' under '{chosen[chains.policy_N[n]].spec}'"
 
+    def unfinished(batch: Sequence[int]) -> list[int]:
+        return [n for n in batch if chains.reason[n] is None]
+
+    widths = [chains.width(n) for n in range(len(chains.canvases))]
     for width in sorted(set(widths)):
-        group = [chain for chain, own in zip(chains, widths, strict=True) if own == width]
-        run_within(known, model, group, work, name, _unfinished)
-    return Generation(recorder.columns(), chains)
+        run_within(known, model, [n for n, own in enumerate(widths) if own == width], work, name, unfinished)
+    return Generation(recorder.reveals(), recorder.revisions(), chains.finished())
 
 
-def _unfinished(chains: Sequence[Chain]) -> list[Chain]:
-    return [chain for chain in chains if chain.finish_reason is None]
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """The rows of one forward pass, sorted by chain, then left to right."""
+
+    chain_R: IntArray
+    offset_R: IntArray
+    masked_R: BoolArray
+    rows: Rows
+    stats: PositionStats
 
 
-def _check_paths(chains: Sequence[Chain], samples: Sequence[EncodedSample], orders: Sequence[Order]) -> None:
-    """Refuse a static order with a wrong path in any block before the first one is decoded."""
-    for chain in chains:
-        order, canvas = orders[chain.order], chain.canvas
-        if isinstance(order, StaticOrder):
-            for block, start in enumerate(canvas.block_starts):
-                n_open = start + canvas.block_size - max(start, canvas.prompt_length)
-                check_path(order, n_open, samples[chain.sample].id, block)
+@dataclass(frozen=True, slots=True)
+class _Revised:
+    """What one policy's revise rule changes: chain and offset of each change, its columns, the rule's memory."""
 
-
-def _open_chains(
-    model: Model, samples: Sequence[EncodedSample], orders: Sequence[Order], settings: GenerationSettings
-) -> list[Chain]:
-    chains = []
-    for index, sample in enumerate(samples):
-        canvas = Canvas.plan(
-            len(sample.prompt), settings.max_new_tokens, model.block_size, settings.anchor or model.anchor
-        )
-        for o in range(len(orders)):
-            tokens = np.full(canvas.end, model.mask_id)
-            tokens[: canvas.prompt_length] = sample.prompt
-            chains.append(Chain(index, o, canvas, tokens))
-    return chains
-
-
-@dataclass(slots=True)
-class _Recorder:
-    rounds: list[dict[str, NDArray[Any]]] = field(default_factory=list)
-
-    def columns(self) -> Columns:
-        merged = {name: np.concatenate([part[name] for part in self.rounds]) for name in self.rounds[0]}
-        in_order = np.lexsort((merged["step"], merged["order"], merged["sample"]))
-        return {name: values[in_order] for name, values in merged.items()}
+    chain_r: IntArray
+    offset_r: IntArray
+    columns: Columns
+    memory: Memory
 
 
 class _Batch:
@@ -184,16 +142,18 @@ class _Batch:
     def __init__(
         self,
         model: Model,
-        samples: Sequence[EncodedSample],
-        orders: Sequence[Order],
+        chains: Chains,
         settings: GenerationSettings,
-        recorder: _Recorder,
+        recorder: Recorder,
         on_reveals: Advance,
-        chains: list[Chain],
+        members: IntArray,
     ) -> None:
-        self.model, self.samples, self.orders, self.settings = model, samples, orders, settings
-        self.recorder, self.on_reveals, self.chains = recorder, on_reveals, chains
+        self.model, self.chains, self.settings = model, chains, settings
+        self.recorder, self.on_reveals, self.chain_C = recorder, on_reveals, members
         self.blockwise = model.attention == "block-causal"
+        self.revises = any(policy.revise is not None for policy in chains.policies)
+        self.static_P = np.array([policy.is_static for policy in chains.policies])
+        self.revises_P = np.array([policy.revise is not None for policy in chains.policies])
         self.session = model.open_session()
 
     def run(self) -> None:
@@ -203,188 +163,269 @@ class _Batch:
         of memory can be repeated with fewer chains.
         """
         self._prefill()
-        for chain in self.chains:
-            if not chain.steps_in_block:
-                self._enter_block(chain)
         while True:
-            self._leave_full_blocks()  # first: a chain taken up again may stand at the end of its block
-            if not self.chains:
+            self._leave_done_blocks()  # first: a chain taken up again may stand at the end of its block
+            if not len(self.chain_C):
                 return
             self._round()
 
     def _prefill(self) -> None:
-        """Cache every distinct prefix once; the orders of a prompt share it."""
-        keys = [(chain.canvas.offset, chain.tokens[: chain.block_start].tobytes()) for chain in self.chains]
-        distinct = {
-            key: chain.tokens[: chain.block_start] for key, chain in zip(keys, self.chains, strict=True)
-        }
+        """Cache every distinct prefix once; the policies of a prompt share it."""
+        chains = self.chains
+        prefixes = [chains.tokens_NL[n, : chains.start_N[n]] for n in self.chain_C]
+        keys = [
+            (chains.canvases[n].offset, prefix.tobytes())
+            for n, prefix in zip(self.chain_C, prefixes, strict=True)
+        ]
+        distinct = dict(zip(keys, prefixes, strict=True))
         self.session.prefill(list(distinct.values()), [offset for offset, _ in distinct])
         place = {key: index for index, key in enumerate(distinct)}
         self.session.keep(np.array([place[key] for key in keys]))
 
-    def _enter_block(self, chain: Chain) -> None:
-        order, sample_id = self.orders[chain.order], self.samples[chain.sample].id
-        chain.steps_in_block = 0
-        if isinstance(order, StaticOrder):
-            n_open = chain.block_stop - chain.first_open
-            chain.path = chain.first_open + check_path(order, n_open, sample_id, chain.block)
-        if self.settings.temperature > 0:
-            seed = self.settings.sample_seed
-            chain.uniforms = block_uniforms(seed, sample_id, order, chain.block, self.model.block_size)
-
     def _round(self) -> None:
-        """Reveal one token in every chain."""
-        windows = [self._window(chain) for chain in self.chains]
-        tokens_CW = np.stack(
-            [chain.tokens[low:high] for chain, (low, high) in zip(self.chains, windows, strict=True)]
-        )
-        start_C = np.array([low for low, _ in windows])
-        open_CW = self._open(tokens_CW, start_C)
-        wanted_CW = self._wanted(open_CW, start_C)
-        state_R, offset_R = np.nonzero(wanted_CW)
+        """Make one forward pass of every chain."""
+        now = self._evaluate()
+        choice, draws = self._choose(now)
+        committed = np.flatnonzero(choice.chosen_R)
+        revised = self._revise(now) if self.revises else []
+        self._commit(now, choice, draws, committed)
+        for change in revised:
+            self._apply(change)
+        self._count_pass(now, committed, revised)
+
+    def _evaluate(self) -> _Pass:
+        """Evaluate every chain's window and reduce the rows that somebody needs."""
+        chains, index_C = self.chains, self.chain_C
+        open_CB, policy_C = chains.open_NB[index_C], chains.policy_N[index_C]
+        wanted_CB = open_CB
+        if self.static_P.any():
+            due_CB = chains.rank_NB[index_C] == chains.pass_N[index_C][:, None]
+            wanted_CB = np.where(self.static_P[policy_C][:, None], due_CB, open_CB)
+        if self.revises:
+            wanted_CB = wanted_CB | (chains.held_NB[index_C] & self.revises_P[policy_C][:, None])
+        chain_R, offset_R = np.nonzero(wanted_CB)
+        start_C = chains.start_N[index_C]
+        if self.blockwise:
+            low_C, width = start_C, self.model.block_size
+        else:
+            low_C, width = np.zeros_like(start_C), chains.width(int(index_C[0]))
+        tokens_CW = chains.tokens_NL[index_C[:, None], low_C[:, None] + np.arange(width)]
+        inside_R = offset_R + (start_C - low_C)[chain_R]
         rows = self.session.evaluate(
-            StateBatch(np.arange(len(self.chains)), start_C, tokens_CW, state_R, offset_R)
+            StateBatch(np.arange(len(index_C)), low_C, tokens_CW, chain_R, inside_R)
         )
         stats = position_stats(rows, self.model.eos_ids)
-        row_CW = np.full(wanted_CW.shape, -1)
-        row_CW[state_R, offset_R] = np.arange(len(state_R))
-        place_C, tied_C, draws = self._choose(rows, stats, row_CW, wanted_CW, start_C)
-        chosen_C = row_CW[np.arange(len(place_C)), place_C]
-        self._commit(start_C + place_C, tied_C, stats.take(chosen_C), draws)
+        return _Pass(chain_R, offset_R, open_CB[chain_R, offset_R], rows, stats)
 
-    def _window(self, chain: Chain) -> tuple[int, int]:
-        return (chain.block_start, chain.block_stop) if self.blockwise else (0, chain.canvas.end)
-
-    def _open(self, tokens_CW: IntArray, start_C: IntArray) -> NDArray[np.bool_]:
-        position_CW = start_C[:, None] + np.arange(tokens_CW.shape[1])
-        stop_C = np.array([chain.block_stop for chain in self.chains])
-        result: NDArray[np.bool_] = (tokens_CW == self.model.mask_id) & (position_CW < stop_C[:, None])
-        return result
-
-    def _wanted(self, open_CW: NDArray[np.bool_], start_C: IntArray) -> NDArray[np.bool_]:
-        """Static orders need one row; the others need every masked one."""
-        wanted_CW = open_CW.copy()
-        for c, chain in enumerate(self.chains):
-            if chain.path is not None:
-                wanted_CW[c] = False
-                wanted_CW[c, chain.path[chain.steps_in_block] - start_C[c]] = True
-        return wanted_CW
-
-    def _choose(
-        self,
-        rows: Rows,
-        stats: PositionStats,
-        row_CW: IntArray,
-        wanted_CW: NDArray[np.bool_],
-        start_C: IntArray,
-    ) -> tuple[IntArray, IntArray, DrawStats | None]:
-        """Return chosen offset and tie count per chain, and the draws of the chosen rows at T > 0."""
-        place_C, tied_C = wanted_CW.argmax(axis=1), np.zeros(len(self.chains), np.int64)
-        order_C = np.array([chain.order for chain in self.chains])
-        for o in np.unique(order_C):
-            order, mine = self.orders[o], np.flatnonzero(order_C == o)
-            if isinstance(order, DrawingOrder) and self.settings.temperature > 0:
-                place_C[mine], tied_C[mine] = self._choose_among_draws(
-                    order, rows, stats, row_CW, wanted_CW, mine
-                )
-            elif isinstance(order, ConfidenceOrder):
-                place_C[mine], tied_C[mine] = choose(order.scores(stats), row_CW[mine], wanted_CW[mine])
-        if self.settings.temperature == 0:
-            return place_C, tied_C, None
-        everyone = np.arange(len(self.chains))
-        chosen_C = row_CW[everyone, place_C]
-        numbers_C = np.array([self._uniform(int(c), int(start_C[c] + place_C[c])) for c in everyone])
-        return (
-            place_C,
-            tied_C,
-            draw_stats(take_rows(rows, chosen_C), stats.take(chosen_C), self.settings.temperature, numbers_C),
+    def _choose(self, now: _Pass) -> tuple[Choice, DrawStats | None]:
+        """Return what every policy commits, over all rows, and at T > 0 the draws of the committed rows."""
+        count, temperature = len(now.chain_R), self.settings.temperature
+        merged = Choice(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), ())
+        policy_C = self.chains.policy_N[self.chain_C]
+        policy_R = policy_C[now.chain_R]
+        kept: list[Any] = []
+        drawing = np.zeros(count, bool)
+        late = []
+        for p in np.unique(policy_C):
+            policy = self.chains.policies[p]
+            mine = np.flatnonzero((policy_R == p) & now.masked_R)
+            if policy.is_static:
+                merged.chosen_R[mine] = True
+                merged.score_R[mine] = -self._place(now, mine)
+            elif policy.draws_first(temperature):
+                drawing[mine] = True
+                late.append((policy, mine))
+            elif len(mine):
+                stats = now.stats if len(mine) == count else now.stats.take(mine)
+                kept += self._ask(policy, now, mine, stats, merged)
+        if temperature == 0:
+            return replace(merged, kept=tuple(kept)), None
+        drawn = np.flatnonzero(drawing | merged.chosen_R)
+        draws = draw_stats(
+            take_rows(now.rows, drawn), now.stats.take(drawn), temperature, self._uniforms(now, drawn)
         )
+        for policy, mine in late:
+            if len(mine):
+                kept += self._ask(policy, now, mine, draws.take(np.searchsorted(drawn, mine)), merged)
+        committed = np.flatnonzero(merged.chosen_R)
+        return replace(merged, kept=tuple(kept)), draws.take(np.searchsorted(drawn, committed))
 
-    def _choose_among_draws(
-        self,
-        order: DrawingOrder,
-        rows: Rows,
-        stats: PositionStats,
-        row_CW: IntArray,
-        wanted_CW: NDArray[np.bool_],
-        mine: IntArray,
-    ) -> tuple[IntArray, IntArray]:
-        """Draw a token at every masked position of these chains and compare the draws."""
-        chain_r, offset_r = np.nonzero(wanted_CW[mine])
-        row_r = row_CW[mine[chain_r], offset_r]
-        start = [self._window(self.chains[c])[0] for c in mine]
-        numbers = np.array(
-            [self._uniform(int(mine[c]), int(start[c] + w)) for c, w in zip(chain_r, offset_r, strict=True)]
-        )
-        draws = draw_stats(take_rows(rows, row_r), stats.take(row_r), self.settings.temperature, numbers)
-        place_cW = np.full((len(mine), wanted_CW.shape[1]), -1)
-        place_cW[chain_r, offset_r] = np.arange(len(row_r))
-        return choose(order.draw_scores(draws), place_cW, wanted_CW[mine])
-
-    def _uniform(self, c: int, position: int) -> float:
-        """The number behind the draw at ``position`` in this step: the same for every way of asking."""
-        chain = self.chains[c]
-        assert chain.uniforms is not None
-        return float(chain.uniforms[chain.steps_in_block, position - chain.block_start])
-
-    def _commit(
-        self, position_C: IntArray, tied_C: IntArray, stats: PositionStats, draws: DrawStats | None
-    ) -> None:
-        token_C = stats.top_token if draws is None else draws.token
-        logq_C = stats.top_logprob if draws is None else draws.logprob
+    def _ask(
+        self, policy: Policy, now: _Pass, mine: IntArray, stats: PositionStats | DrawStats, into: Choice
+    ) -> tuple[Any, ...]:
+        """Let one policy choose among its masked rows; return what its rules want to remember."""
         chains = self.chains
+        live_c, chain_r = _regroup(now.chain_R[mine])
+        index_c, offset_r = self.chain_C[live_c], now.offset_R[mine]
+        memory = chains.memory[chains.policy_N[index_c[0]]]
+        view = StepView(
+            chain_R=chain_r,
+            position_R=chains.start_N[index_c][chain_r] + offset_r,
+            offset_R=offset_r,
+            block_C=chains.block_N[index_c],
+            step_C=chains.step_N[index_c],
+            forward_C=chains.pass_N[index_c],
+            filling_C=chains.filling_N[index_c],
+            stats=stats,
+            memory=memory.order.at(index_c, chain_r, offset_r),
+            numbers=lambda: chains.numbers.rows(index_c, chains.pass_N[index_c])[chain_r, offset_r],
+        )
+        found = choose(policy, view, memory, index_c, self._place(now, mine))
+        into.chosen_R[mine], into.score_R[mine], into.tied_R[mine] = found.chosen_R, found.score_R, found.tied_R
+        return found.kept
+
+    def _place(self, now: _Pass, rows: IntArray) -> IntArray:
+        """Place of each row in its static path (meaningless for other orders)."""
+        return self.chains.place_NB[self.chain_C[now.chain_R[rows]], now.offset_R[rows]]
+
+    def _uniforms(self, now: _Pass, rows: IntArray) -> FloatArray:
+        """The number behind the draw at each row in this pass: the same for every way of asking."""
+        numbers_CB = self.chains.draws.rows(self.chain_C, self.chains.pass_N[self.chain_C])
+        return numbers_CB[now.chain_R[rows], now.offset_R[rows]]
+
+    def _commit(self, now: _Pass, choice: Choice, draws: DrawStats | None, committed: IntArray) -> None:
+        """Write the committed tokens, record them, and let the rules remember."""
+        chains, stats = self.chains, now.stats.take(committed)
+        chain_r, offset_r = now.chain_R[committed], now.offset_R[committed]
+        index_r = self.chain_C[chain_r]
+        position_r = chains.start_N[index_r] + offset_r
+        token_r = stats.top_token if draws is None else draws.token
+        logq_r = np.minimum(stats.top_logprob if draws is None else draws.logprob, 0.0)
+        count_C = np.bincount(chain_r, minlength=len(self.chain_C))
         columns: dict[str, NDArray[Any]] = {
-            "sample": np.array([chain.sample for chain in chains]),
-            "order": np.array([chain.order for chain in chains]),
-            "block": np.array([chain.block for chain in chains]),
-            "step": np.array([chain.steps for chain in chains]),
-            "position": position_C,
-            "token_id": token_C,
+            "sample": chains.sample_N[index_r],
+            "order": chains.policy_N[index_r],
+            "block": chains.block_N[index_r],
+            "step": chains.step_N[index_r] + _places_in_set(chain_r, offset_r, choice.score_R[committed], count_C),
+            "forward": chains.forward_N[index_r],
+            "position": position_r,
+            "token_id": token_r,
             "top_token": stats.top_token,
-            "logq": np.minimum(logq_C, 0.0),
+            "logq": logq_r,
             "max_logprob": np.minimum(stats.top_logprob, 0.0),
             "second_logprob": stats.second_logprob,
             "entropy": stats.entropy,
-            "is_overflow": position_C >= np.array([chain.canvas.requested_end for chain in chains]),
-            "n_tied": tied_C,
+            "is_overflow": position_r >= chains.requested_end_N[index_r],
+            "n_tied": choice.tied_R[committed],
+            "n_committed": count_C[chain_r],
         }
         if draws is not None:
             columns["tempered_logq"] = np.minimum(draws.tempered_logprob, 0.0)
-        self.recorder.rounds.append(columns)
-        for chain, position, token in zip(chains, position_C, token_C, strict=True):
-            chain.tokens[position] = token
-            chain.steps += 1
-            chain.steps_in_block += 1
-        self.on_reveals(len(chains))
+        self.recorder.add_reveals(columns)
+        chains.tokens_NL[index_r, position_r] = token_r
+        chains.open_NB[index_r, offset_r] = False
+        chains.held_NB[index_r, offset_r] = True
+        chains.logq_NB[index_r, offset_r] = logq_r
+        chains.step_N[self.chain_C] += count_C
+        choice.commit()
+        self.on_reveals(len(committed))
 
-    def _leave_full_blocks(self) -> None:
-        """End or advance every chain whose block is full; drop the ended ones."""
-        full = [
-            c
-            for c, chain in enumerate(self.chains)
-            if chain.steps_in_block == chain.block_stop - chain.first_open
-        ]
-        if not full:
-            return
-        for c in full:
-            self._finish_if_done(self.chains[c])
-        moving = [c for c in full if self.chains[c].finish_reason is None]
-        if moving and self.blockwise:
-            blocks = [
-                self.chains[c].tokens[self.chains[c].block_start : self.chains[c].block_stop] for c in moving
-            ]
-            self.session.extend(np.array(moving), np.stack(blocks))
-        for c in moving:
-            self.chains[c].block += 1
-            self._enter_block(self.chains[c])
-        staying = [c for c, chain in enumerate(self.chains) if chain.finish_reason is None]
-        if len(staying) < len(self.chains):
-            self.session.keep(np.array(staying, dtype=np.int64))
-            self.chains = [self.chains[c] for c in staying]
+    def _revise(self, now: _Pass) -> list[_Revised]:
+        """Ask the revise rules about the tokens held before this pass."""
+        policy_R = self.chains.policy_N[self.chain_C][now.chain_R]
+        mine = {p: np.flatnonzero((policy_R == p) & ~now.masked_R) for p in np.flatnonzero(self.revises_P)}
+        return [self._changes(int(p), now, held) for p, held in mine.items() if len(held)]
 
-    def _finish_if_done(self, chain: Chain) -> None:
-        block = chain.tokens[chain.first_open : chain.block_stop]
-        if self.settings.stop_at_eos and np.isin(block, sorted(self.model.eos_ids)).any():
-            chain.finish_reason = "eos"
-        elif chain.block_stop == chain.canvas.end:
-            chain.finish_reason = "length"
+    def _changes(self, p: int, now: _Pass, held: IntArray) -> _Revised:
+        chains, revise = self.chains, self.chains.policies[p].revise
+        assert revise is not None
+        live_c, chain_r = _regroup(now.chain_R[held])
+        index_c, offset_r = self.chain_C[live_c], now.offset_R[held]
+        index_r = index_c[chain_r]
+        position_r = chains.start_N[index_r] + offset_r
+        token_r = chains.tokens_NL[index_r, position_r]
+        stats = target_stats(take_rows(now.rows, held), self.model.eos_ids, token_r)
+        memory = chains.memory[p].revise.at(index_c, chain_r, offset_r)
+        view = HeldView(
+            chain_R=chain_r,
+            position_R=position_r,
+            offset_R=offset_r,
+            token_R=token_r,
+            held_logprob_R=stats.target_logprob,
+            logq_R=chains.logq_NB[index_r, offset_r],
+            stats=stats.positions,
+            forward_C=chains.pass_N[index_c],
+            left_C=chains.open_NB[index_c].sum(axis=1),
+            memory=memory,
+            numbers=lambda: chains.numbers.rows(index_c, chains.pass_N[index_c])[chain_r, offset_r],
+        )
+        wanted = revise.revise(view)
+        bound_c = np.array([revise.max_passes(int(n)) for n in chains.filling_N[index_c]])
+        remask_r = wanted.remask_R & (chains.pass_N[index_c] < bound_c)[chain_r]
+        at = np.flatnonzero(wanted.edit_R | remask_r)
+        edited, index = wanted.edit_R[at], index_r[at]
+        columns: dict[str, NDArray[Any]] = {
+            "sample": chains.sample_N[index],
+            "order": chains.policy_N[index],
+            "forward": chains.forward_N[index],
+            "position": position_r[at],
+            "is_edit": edited,
+            "old_token": token_r[at],
+            "old_logq": np.minimum(stats.target_logprob[at], 0.0),
+            "new_token": np.where(edited, stats.positions.top_token[at], self.model.mask_id),
+            "logq": np.where(edited, np.minimum(stats.positions.top_logprob[at], 0.0), np.nan),
+        }
+        return _Revised(index, offset_r[at], columns, memory)
+
+    def _apply(self, revised: _Revised) -> None:
+        """Write the changed tokens, record them, and let the rule remember."""
+        chains, index, offset, columns = self.chains, revised.chain_r, revised.offset_r, revised.columns
+        edited = columns["is_edit"]
+        chains.tokens_NL[index, columns["position"]] = columns["new_token"]
+        chains.logq_NB[index[edited], offset[edited]] = columns["logq"][edited]
+        chains.open_NB[index[~edited], offset[~edited]] = True
+        chains.held_NB[index[~edited], offset[~edited]] = False
+        if len(index):
+            self.recorder.add_revisions(columns)
+        revised.memory.commit()
+
+    def _count_pass(self, now: _Pass, committed: IntArray, revised: Sequence[_Revised]) -> None:
+        chains, index_C = self.chains, self.chain_C
+        if self.revises:
+            count = len(index_C)
+            chains.post_N[index_C] += np.bincount(now.chain_R[now.masked_R], minlength=count) == 0
+            chains.settled_N[index_C] = np.bincount(now.chain_R[committed], minlength=count) == 0
+            for change in revised:
+                chains.settled_N[change.chain_r] = False
+        chains.pass_N[index_C] += 1
+        chains.forward_N[index_C] += 1
+
+    def _leave_done_blocks(self) -> None:
+        """End or advance every chain whose block is done; drop the ended ones."""
+        chains = self.chains
+        while (done := np.flatnonzero(chains.done_with_block(self.chain_C))).size:
+            ending = {int(c): chains.ending(int(self.chain_C[c]), self.settings.stop_at_eos) for c in done}
+            moving = np.array([c for c, reason in ending.items() if reason is None], np.int64)
+            if self.blockwise and len(moving):
+                index = self.chain_C[moving]
+                position = chains.start_N[index][:, None] + np.arange(chains.block_size)
+                self.session.extend(moving, chains.tokens_NL[index[:, None], position])
+            for c in moving:
+                chains.next_block(int(self.chain_C[c]))
+            for c, reason in ending.items():
+                chains.reason[self.chain_C[c]] = reason
+            staying = np.flatnonzero([chains.reason[n] is None for n in self.chain_C])
+            if len(staying) < len(self.chain_C):
+                self.session.keep(staying)
+                self.chain_C = self.chain_C[staying]
+            if not len(self.chain_C):
+                return
+
+
+def _regroup(chain_r: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the distinct values of a sorted array, and each entry's place among them."""
+    new_r = np.ones(len(chain_r), bool)
+    new_r[1:] = chain_r[1:] != chain_r[:-1]
+    return chain_r[new_r], np.cumsum(new_r) - 1
+
+
+def _places_in_set(
+    chain_r: IntArray, offset_r: IntArray, score_r: FloatArray, count_C: IntArray
+) -> IntArray:
+    """Return each committed row's place in its chain's set: higher score first, then left to right."""
+    if count_C.max(initial=0) <= 1:
+        return np.zeros(len(chain_r), np.int64)
+    by_r = np.lexsort((offset_r, -score_r, chain_r))
+    place_r = np.empty(len(by_r), np.int64)
+    place_r[by_r] = np.arange(len(by_r)) - (np.cumsum(count_C) - count_C)[chain_r]
+    return place_r

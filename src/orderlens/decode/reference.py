@@ -1,7 +1,7 @@
-"""The slow, obvious decoder: one forward of the whole window per step, one sample, no cache, no batching.
+"""The slow, obvious decoder: one forward of the whole window per pass, one sample, no cache, no batching.
 
 Kept beside the fast path so that the two can be compared; never used for real work. It calls nothing but
-``model.log_probs`` and the orders.
+``model.log_probs`` and the rules of a policy.
 """
 
 from __future__ import annotations
@@ -10,62 +10,56 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orderlens.decode.chains import given_tokens
 from orderlens.decode.head import draw_stats, position_stats, target_stats
-from orderlens.errors import UserInputError
+from orderlens.decode.numbers import draw_stream, rule_stream
+from orderlens.decode.places import plan_canvases
+from orderlens.decode.select import PolicyMemory, choose
 from orderlens.grid import Canvas
-from orderlens.models.protocol import Anchor, FloatArray, LogProbRows, Model
-from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, Order, StaticOrder
-from orderlens.rng import keyed_generator
+from orderlens.models.protocol import Anchor, FloatArray, IntArray, LogProbRows, Model
+from orderlens.orders.protocol import Order, StaticOrder
+from orderlens.orders.view import StepView
+from orderlens.policies.policy import Policy
 from orderlens.samples import EncodedSample
+from orderlens.stats import DrawStats, PositionStats, TargetStats
 
 
 @dataclass(frozen=True, slots=True)
 class PlainReveal:
-    """One revealed token: absolute position, token and log q."""
+    """One revealed token: absolute position, token, log q, and the pass that committed it."""
 
     position: int
     token: int
     logq: float
+    forward: int = 0
 
 
 def score_plainly(
-    model: Model, sample: EncodedSample, order: Order, anchor: Anchor | None = None
+    model: Model, sample: EncodedSample, policy: Policy | Order, anchor: Anchor | None = None
 ) -> list[PlainReveal]:
-    """Score one sample under one order, a whole-window forward at every step."""
-    canvas = Canvas.plan(len(sample.prompt), len(sample.target), model.block_size, anchor or model.anchor)
-    truth = np.full(canvas.end, model.mask_id)
-    truth[: canvas.requested_end] = np.concatenate([sample.prompt, sample.target])
-    window = np.where(np.arange(canvas.end) < canvas.prompt_length, truth, model.mask_id)
-    reveals = []
+    """Score one sample under one policy, a whole-window forward at every pass."""
+    canvas = plan_canvases(model, [sample], anchor)[0]
+    truth = _text(model, sample, canvas)
+    window = np.where(_to_fill(canvas, len(truth)), model.mask_id, truth)
+    walk = _Walk(model, sample, Policy.of(policy), canvas)
     for block, start in enumerate(canvas.block_starts):
-        stop = min(start + canvas.block_size, canvas.requested_end)
-        masked = list(range(max(start, canvas.prompt_length), stop))
-        n_positions, first = len(masked), masked[0]
-        for step in range(n_positions):
-            log_p = model.log_probs(window.tolist(), canvas.offset)
-            rows = LogProbRows(log_p[masked])
-            if isinstance(order, StaticOrder):
-                position = first + int(order.path(n_positions, sample.id, block)[step])
-            elif isinstance(order, OracleOrder):
-                position = masked[
-                    int(np.argmax(order.scores(target_stats(rows, model.eos_ids, truth[masked]))))
-                ]
-            elif isinstance(order, ConfidenceOrder):
-                position = masked[int(np.argmax(order.scores(position_stats(rows, model.eos_ids))))]
-            else:
-                raise UserInputError(f"order '{order.spec}' is of no known kind")
-            reveals.append(
-                PlainReveal(position, int(truth[position]), float(log_p[position, truth[position]]))
-            )
-            window[position] = truth[position]
-            masked.remove(position)
-    return reveals
+        masked = [i for i in range(start, min(start + canvas.block_size, canvas.requested_end)) if window[i] != truth[i]]
+        walk.enter(block, start, masked)
+        while masked:
+            log_p = walk.log_probs(window)
+            stats = target_stats(LogProbRows(log_p[masked]), model.eos_ids, truth[masked])
+            for place in walk.choose(masked, stats):
+                walk.reveal(masked[place], int(truth[masked[place]]), log_p)
+            for reveal in walk.this_pass():
+                window[reveal.position] = reveal.token
+                masked.remove(reveal.position)
+    return walk.reveals
 
 
 def generate_plainly(
     model: Model,
     sample: EncodedSample,
-    order: Order,
+    policy: Policy | Order,
     n_tokens: int,
     *,
     temperature: float = 0.0,
@@ -73,62 +67,91 @@ def generate_plainly(
     stop_at_eos: bool = True,
     anchor: Anchor | None = None,
 ) -> list[PlainReveal]:
-    """Generate from one prompt under one order, a whole-window forward at every step."""
-    canvas = Canvas.plan(len(sample.prompt), n_tokens, model.block_size, anchor or model.anchor)
-    window = np.full(canvas.end, model.mask_id)
-    window[: canvas.prompt_length] = sample.prompt
-    reveals: list[PlainReveal] = []
+    """Generate from one prompt under one policy without a revise rule, a whole-window forward at every pass."""
+    canvas, chosen = plan_canvases(model, [sample], anchor, n_tokens)[0], Policy.of(policy)
+    chosen.refuse_to_generate()
+    window = np.full(max(canvas.end, canvas.total), model.mask_id)
+    window[: canvas.total] = given_tokens(sample, canvas, model.mask_id)
+    walk = _Walk(model, sample, chosen, canvas)
     for block, start in enumerate(canvas.block_starts):
-        masked = list(range(max(start, canvas.prompt_length), start + canvas.block_size))
-        uniforms = block_uniforms(sample_seed, sample.id, order, block, canvas.block_size)
-        n_positions, first = len(masked), masked[0]
-        for step in range(n_positions):
-            log_p = model.log_probs(window.tolist(), canvas.offset)
-            numbers = uniforms[step, np.array(masked) - start]
-            forced = None
-            if isinstance(order, StaticOrder):
-                forced = first + int(order.path(n_positions, sample.id, block)[step])
-            position, token = _pick(model, log_p, masked, order, forced, temperature, numbers)
-            reveals.append(PlainReveal(position, token, float(log_p[position, token])))
-            window[position] = token
-            masked.remove(position)
-        if (
-            stop_at_eos
-            and np.isin(
-                window[max(start, canvas.prompt_length) : start + canvas.block_size], list(model.eos_ids)
-            ).any()
-        ):
+        stop = min(start + canvas.block_size, canvas.fill_end)
+        masked = [i for i in range(start, stop) if window[i] == model.mask_id]
+        filled = list(masked)
+        walk.enter(block, start, masked)
+        stream = draw_stream(sample_seed, sample.id, chosen.spec, block)
+        while masked:
+            log_p = walk.log_probs(window)
+            rows = LogProbRows(log_p[masked])
+            stats: PositionStats | DrawStats = position_stats(rows, model.eos_ids)
+            tokens = stats.top_token
+            numbers = stream.random(canvas.block_size)[np.array(masked) - start]
+            if temperature > 0:
+                draws = draw_stats(rows, stats, temperature, numbers)
+                tokens = draws.token
+                stats = draws if chosen.draws_first(temperature) else stats
+            for place in walk.choose(masked, stats):
+                walk.reveal(masked[place], int(tokens[place]), log_p)
+            for reveal in walk.this_pass():
+                window[reveal.position] = reveal.token
+                masked.remove(reveal.position)
+        if stop_at_eos and not canvas.n_suffix and np.isin(window[filled], list(model.eos_ids)).any():
             break
-    return reveals
+    return walk.reveals
 
 
-def block_uniforms(sample_seed: int, sample_id: str, order: Order, block: int, block_size: int) -> FloatArray:
-    """Return the uniform numbers [step, offset in block] behind every draw of one block."""
-    return keyed_generator(sample_seed, sample_id, order.spec, "draw", block).random((block_size, block_size))
+class _Walk:
+    """One chain going through its blocks: where it stands, what it revealed, what its rules remember."""
+
+    def __init__(self, model: Model, sample: EncodedSample, policy: Policy, canvas: Canvas) -> None:
+        self.model, self.sample, self.policy, self.canvas = model, sample, policy, canvas
+        self.reveals: list[PlainReveal] = []
+        self.forwards = 0
+
+    def enter(self, block: int, start: int, masked: list[int]) -> None:
+        self.block, self.start, self.filling, self.passes = block, start, len(masked), 0
+        self.memory = PolicyMemory.empty(1, self.canvas.block_size)
+        self.stream = rule_stream(self.policy.seed, self.sample.id, self.policy.spec, block)
+        self.place: dict[int, int] = {}
+        if isinstance(self.policy.order, StaticOrder) and masked:
+            path = self.policy.order.path(len(masked), self.sample.id, block)
+            self.place = {masked[int(entry)]: t for t, entry in enumerate(path)}
+
+    def log_probs(self, window: IntArray) -> FloatArray:
+        seen = window if self.model.attention == "block-causal" else window[: self.canvas.total]
+        return self.model.log_probs(seen.tolist(), self.canvas.offset)
+
+    def choose(self, masked: list[int], stats: PositionStats | TargetStats | DrawStats) -> list[int]:
+        """Return the chosen places in ``masked``, first one first, and count the pass."""
+        one = np.zeros(1, np.int64)
+        chain, offset = np.zeros(len(masked), np.int64), np.array(masked) - self.start
+        numbers = self.stream.random(self.canvas.block_size)[offset]
+        view = StepView(
+            chain, np.array(masked), offset, one + self.block, one + len(self.reveals), one + self.passes,
+            one + self.filling, stats, self.memory.order.at(one, chain, offset), lambda: numbers,
+        )  # fmt: skip
+        place = np.array([self.place.get(position, 0) for position in masked])
+        choice = choose(self.policy, view, self.memory, one, place)
+        choice.commit()
+        self.passes += 1
+        self.forwards += 1
+        chosen = np.flatnonzero(choice.chosen_R).tolist()
+        return sorted(chosen, key=lambda place: (-choice.score_R[place], place))
+
+    def reveal(self, position: int, token: int, log_p: FloatArray) -> None:
+        self.reveals.append(PlainReveal(position, token, float(log_p[position, token]), self.forwards - 1))
+
+    def this_pass(self) -> list[PlainReveal]:
+        return [reveal for reveal in self.reveals if reveal.forward == self.forwards - 1]
 
 
-def _pick(
-    model: Model,
-    log_p: FloatArray,
-    masked: list[int],
-    order: Order,
-    forced: int | None,
-    temperature: float,
-    numbers: FloatArray,
-) -> tuple[int, int]:
-    rows = LogProbRows(log_p[masked])
-    stats = position_stats(rows, model.eos_ids)
-    tokens = stats.top_token
-    draws = None
-    if temperature > 0:
-        draws = draw_stats(rows, stats, temperature, numbers)
-        tokens = draws.token
-    if forced is not None:
-        place = masked.index(forced)
-    elif isinstance(order, DrawingOrder) and draws is not None:
-        place = int(np.argmax(order.draw_scores(draws)))
-    elif isinstance(order, ConfidenceOrder):
-        place = int(np.argmax(order.scores(stats)))
-    else:
-        raise UserInputError(f"order '{order.spec}' cannot generate")
-    return masked[place], int(tokens[place])
+def _text(model: Model, sample: EncodedSample, canvas: Canvas) -> IntArray:
+    text = np.concatenate([sample.prompt, sample.target, sample.suffix])
+    truth = np.full(max(canvas.end, len(text)), model.mask_id)
+    truth[: len(text)] = text
+    return truth
+
+
+def _to_fill(canvas: Canvas, length: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    position = np.arange(length)
+    fill: np.ndarray[tuple[int], np.dtype[np.bool_]] = (position >= canvas.prompt_length) & (position < canvas.requested_end)
+    return fill

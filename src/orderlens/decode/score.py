@@ -1,63 +1,67 @@
-"""The fast fixed-sequence scorer: all samples, orders and blocks of a batch side by side.
+"""The fast fixed-sequence scorer: all samples, policies and blocks of a batch side by side.
 
-A fixed target makes every block's prefix known, so the clean sequence is prefilled once and each block of
-each order becomes an independent *chain* of at most ``block_size`` steps. ``rank`` (the step at which each
-position is revealed) describes a chain completely: what is visible at step t is ``rank < t``. Static orders
-know their ranks beforehand, so all their steps form one wave; adaptive orders fill theirs in step by step.
+A fixed target makes every block's prefix known, so the clean sequence is prefilled once and each block under
+each policy becomes an independent *chain* of at most ``block_size`` passes. ``rank`` (the pass at which each
+position is revealed) describes a chain completely: what is visible at pass t is ``rank < t``. Static policies
+know their ranks beforehand, so all their passes form one wave; adaptive ones fill theirs in pass by pass.
 Equal states within a wave (the all-masked block of every order, say) are evaluated once, and only rows that
-somebody needs reach the head.
+somebody needs reach the head. Positions that are revealed together take their log q from the same pass.
 
-Shape letters: O orders, M blocks of all samples, W window, P (order, block, step) triples of a wave,
+Shape letters: O policies, M blocks of all samples, B block size, P (policy, block, pass) triples of a wave,
 U distinct states, R rows. Knows nothing of files, text or torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.decode.batches import BatchLimit, Reporter, run_within
+from orderlens.decode.chains import NEVER
 from orderlens.decode.columns import Columns
-from orderlens.decode.select import choose
+from orderlens.decode.numbers import NumberRows, rule_stream
+from orderlens.decode.places import check_fits, plan_canvases
+from orderlens.decode.select import PolicyMemory, choose
 from orderlens.decode.target_states import BoolArray, TargetStates
-from orderlens.errors import ModelOutputError, UserInputError
+from orderlens.errors import ModelOutputError
 from orderlens.grid import Canvas
 from orderlens.models.protocol import Anchor, IntArray, Model
-from orderlens.orders.paths import check_path
-from orderlens.orders.protocol import ConfidenceOrder, OracleOrder, Order, StaticOrder
+from orderlens.orders.protocol import Order, StaticOrder
+from orderlens.orders.view import StepView
+from orderlens.policies.policy import Policy
 from orderlens.samples import EncodedSample
 from orderlens.stats import TargetStats
 
 Advance = Callable[[int], None]
-NEVER = np.iinfo(np.int64).max
-"""Rank of a position that is not revealed (yet)."""
+Triples = tuple[IntArray, IntArray, IntArray]
 
 
 def score_batch(
     model: Model,
     samples: Sequence[EncodedSample],
-    orders: Sequence[Order],
+    policies: Sequence[Policy | Order],
     anchor: Anchor | None = None,
     on_reveals: Advance | None = None,
     limit: BatchLimit | None = None,
 ) -> Columns:
-    """Score every sample under every order; return trace columns sorted by (sample, order, step).
+    """Score every sample under every policy; return trace columns sorted by (sample, order, step).
 
     Args:
         model: any model; its block size is the grid.
         samples: encoded samples with targets.
-        orders: orders of any kind.
+        policies: policies or orders of any kind, without revise rules.
         anchor: where the grid starts; the model's own choice by default.
         on_reveals: called with the number of newly scored tokens.
         limit: how many samples are scored together; made smaller when memory runs out.
     """
-    canvases = [
-        Canvas.plan(len(sample.prompt), len(sample.target), model.block_size, anchor or model.anchor)
-        for sample in samples
-    ]
+    chosen = [Policy.of(policy) for policy in policies]
+    for policy in chosen:
+        policy.refuse_to_score()
+    canvases = plan_canvases(model, samples, anchor)
     check_fits(model, samples, canvases)
     parts: list[Columns] = []
     report, known = Reporter(on_reveals), limit or BatchLimit()
@@ -65,7 +69,7 @@ def score_batch(
     def work(members: Sequence[int]) -> None:
         report.start()
         group, places = [samples[i] for i in members], [canvases[i] for i in members]
-        columns = _Scorer(model, group, places, orders, report).run()
+        columns = _Scorer(model, group, places, chosen, report).run()
         parts.append({**columns, "sample": np.asarray(members)[columns["sample"]]})
 
     def again(members: Sequence[int]) -> Sequence[int]:
@@ -79,19 +83,9 @@ def score_batch(
     return {name: values[in_order] for name, values in merged.items()}
 
 
-def check_fits(model: Model, samples: Sequence[EncodedSample], canvases: Sequence[Canvas]) -> None:
-    """Refuse a sample whose canvas is longer than the model's context."""
-    for sample, canvas in zip(samples, canvases, strict=True):
-        if canvas.end > model.max_positions:
-            raise UserInputError(
-                f"sample '{sample.id}': {canvas.prompt_length} prompt + {canvas.n_requested} tokens need "
-                f"{canvas.end} positions, but {model.name} has {model.max_positions}; shorten one of them"
-            )
-
-
 def _equal_windows(model: Model, canvases: Sequence[Canvas]) -> Iterator[list[int]]:
     """Group samples whose windows have one width: all of them, or equal canvases under full attention."""
-    widths = [model.block_size if model.attention == "block-causal" else canvas.end for canvas in canvases]
+    widths = [model.block_size if model.attention == "block-causal" else canvas.total for canvas in canvases]
     for width in sorted(set(widths)):
         yield [index for index, value in enumerate(widths) if value == width]
 
@@ -102,141 +96,177 @@ class _Scorer:
         model: Model,
         samples: Sequence[EncodedSample],
         canvases: Sequence[Canvas],
-        orders: Sequence[Order],
+        policies: Sequence[Policy],
         on_reveals: Advance,
     ) -> None:
-        self.model = model
-        self.samples = samples
-        self.orders = orders
-        self.on_reveals = on_reveals
+        self.samples, self.policies, self.on_reveals = samples, policies, on_reveals
         self.states = TargetStates(model, samples, canvases)
         self.blocks = self.states.blocks
-        self.steps_M = self.blocks.open_MW.sum(axis=1)
-        self.rank_OMW = np.full((len(orders), *self.blocks.open_MW.shape), NEVER)
-        self.static_O = np.array([isinstance(order, StaticOrder) for order in orders])
+        self.filling_M = self.blocks.open_MB.sum(axis=1)
+        self.before_M = _before(self.blocks.sample_M, self.filling_M)
+        self.static_O = np.array([policy.is_static for policy in policies])
+        shape = (len(policies), *self.blocks.open_MB.shape)
+        self.rank_OMB = np.full(shape, NEVER)
+        self.place_OMB = np.zeros(shape, np.int64)
         self._plan_static_paths()
-        shape = (*self.rank_OMW.shape[:2], int(self.steps_M.max()))
-        self.found: dict[str, np.ndarray[Any, Any]] = {
-            name: np.full(shape, np.nan)
-            for name in ("logq", "max_logprob", "second_logprob", "entropy", "competitor_logprob")
-        }
-        self.found |= {name: np.zeros(shape, np.int64) for name in ("offset", "top_token", "n_tied")}
+        self.memory = [PolicyMemory.empty(shape[1], shape[2]) for _ in policies]
+        self.numbers = [NumberRows(shape[1], shape[2], self._opener(policy)) for policy in policies]
+        names = ("logq", "max_logprob", "second_logprob", "entropy", "competitor_logprob", "score")
+        self.found: dict[str, np.ndarray[Any, Any]] = {name: np.full(shape, np.nan) for name in names}
+        self.found |= {name: np.zeros(shape, np.int64) for name in ("top_token", "n_tied")}
 
     def run(self) -> Columns:
         for o_P, m_P, t_P in self._waves():
             self._run_wave(o_P, m_P, t_P)
         return self._columns()
 
+    def _opener(self, policy: Policy) -> Callable[[int], np.random.Generator]:
+        blocks = self.blocks
+        return lambda m: rule_stream(
+            policy.seed, self.samples[blocks.sample_M[m]].id, policy.spec, int(blocks.block_M[m])
+        )
+
     def _plan_static_paths(self) -> None:
-        for o, order in enumerate(self.orders):
-            if not isinstance(order, StaticOrder):
+        for o, policy in enumerate(self.policies):
+            if not isinstance(policy.order, StaticOrder):
                 continue
-            for m, open_W in enumerate(self.blocks.open_MW):
-                sample_id = self.samples[self.blocks.sample_M[m]].id
-                path = check_path(order, int(self.steps_M[m]), sample_id, int(self.blocks.block_M[m]))
-                self.rank_OMW[o, m, np.flatnonzero(open_W)[path]] = np.arange(len(path))
+            for m, open_B in enumerate(self.blocks.open_MB):
+                places, sample = np.flatnonzero(open_B), self.samples[self.blocks.sample_M[m]]
+                path, passes = policy.planned(len(places), sample.id, int(self.blocks.block_M[m]))
+                self.place_OMB[o, m, places[path]] = np.arange(len(path))
+                if policy.is_static:
+                    self.rank_OMB[o, m, places[path]] = passes
 
-    def _waves(self) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
-        """Yield (order, block, step) triples: one wave for static orders alone, else one per step."""
-        o_P, m_P, t_P = self._triples()
+    def _waves(self) -> Iterator[Triples]:
+        """Yield (policy, block, pass) triples: one wave for static policies alone, else one per pass."""
         if self.static_O.all():
-            yield o_P, m_P, t_P
+            yield self._static_triples()
             return
-        for step in range(int(self.steps_M.max())):
-            now = t_P == step
-            yield o_P[now], m_P[now], t_P[now]
+        for t in count():
+            masked_OM = (self.blocks.open_MB & (self.rank_OMB >= t)).any(axis=2)
+            o, m = np.nonzero(masked_OM)
+            if not len(o):
+                return
+            yield o, m, np.full(len(o), t)
 
-    def _triples(self) -> tuple[IntArray, IntArray, IntArray]:
-        exists_MT = np.arange(self.steps_M.max()) < self.steps_M[:, None]
-        o, m, t = np.nonzero(np.broadcast_to(exists_MT, (len(self.orders), *exists_MT.shape)))
+    def _static_triples(self) -> Triples:
+        last_OM = np.where(self.rank_OMB == NEVER, -1, self.rank_OMB).max(axis=2)
+        o, m, t = np.nonzero(np.arange(int(last_OM.max()) + 1) <= last_OM[..., None])
         return o, m, t
 
     def _run_wave(self, o_P: IntArray, m_P: IntArray, t_P: IntArray) -> None:
-        rank_PW = self.rank_OMW[o_P, m_P]
-        visible_PW = self.blocks.given_MW[m_P] | (rank_PW < t_P[:, None])
-        masked_PW = self.blocks.open_MW[m_P] & ~visible_PW
-        wanted_PW = np.where(self.static_O[o_P][:, None], rank_PW == t_P[:, None], masked_PW)
-        first_U, state_P = distinct_states(m_P, visible_PW)
-        wanted_UW = np.zeros((len(first_U), wanted_PW.shape[1]), bool)
-        np.logical_or.at(wanted_UW, state_P, wanted_PW)
-        row_UW, stats = self.states.evaluate(m_P[first_U], visible_PW[first_U], wanted_UW)
-        row_PW = row_UW[state_P]
-        offset_P, tied_P = (rank_PW == t_P[:, None]).argmax(axis=1), np.zeros_like(t_P)
+        rank_PB = self.rank_OMB[o_P, m_P]
+        shown_PB = rank_PB < t_P[:, None]
+        visible_PB = self.blocks.given_MB[m_P] | shown_PB
+        masked_PB = self.blocks.open_MB[m_P] & ~shown_PB
+        due_PB = rank_PB == t_P[:, None]
+        wanted_PB = np.where(self.static_O[o_P][:, None], due_PB, masked_PB)
+        first_U, state_P = distinct_states(m_P, visible_PB)
+        wanted_UB = np.zeros((len(first_U), wanted_PB.shape[1]), bool)
+        np.logical_or.at(wanted_UB, state_P, wanted_PB)
+        row_UB, stats = self.states.evaluate(m_P[first_U], visible_PB[first_U], wanted_UB)
+        chosen_PB = due_PB & self.static_O[o_P][:, None]
         for o in np.flatnonzero(~self.static_O):
-            mine = o_P == o
-            scores_R = self._scores(self.orders[int(o)], stats)
-            offset_P[mine], tied_P[mine] = choose(scores_R, row_PW[mine], masked_PW[mine])
-            self.rank_OMW[o, m_P[mine], offset_P[mine]] = t_P[mine]
-        self._record((o_P, m_P, t_P), offset_P, tied_P, stats.take(row_PW[np.arange(len(t_P)), offset_P]))
-        self.on_reveals(len(t_P))
+            mine = np.flatnonzero(o_P == o)
+            if len(mine):
+                self._choose(int(o), m_P[mine], t_P[mine], mine, masked_PB, row_UB[state_P], stats, chosen_PB)
+        p_C, offset_C = np.nonzero(chosen_PB)
+        row_C = row_UB[state_P[p_C], offset_C]
+        self.rank_OMB[o_P[p_C], m_P[p_C], offset_C] = t_P[p_C]
+        self._record((o_P[p_C], m_P[p_C], offset_C), stats.take(row_C))
+        self.on_reveals(len(p_C))
 
-    @staticmethod
-    def _scores(order: Order, stats: TargetStats) -> NDArray[np.float64]:
-        if isinstance(order, OracleOrder):
-            return order.scores(stats)
-        if isinstance(order, ConfidenceOrder):
-            return order.scores(stats.positions)
-        raise UserInputError(f"order '{order.spec}' is neither static, confidence-based nor an oracle")
-
-    def _record(
+    def _choose(
         self,
-        where: tuple[IntArray, IntArray, IntArray],
-        offset_P: IntArray,
-        tied_P: IntArray,
+        o: int,
+        m_C: IntArray,
+        t_C: IntArray,
+        mine: IntArray,
+        masked_PB: BoolArray,
+        row_PB: IntArray,
         stats: TargetStats,
+        chosen_PB: BoolArray,
     ) -> None:
+        """Let one adaptive policy choose among the masked positions of its chains."""
+        chain_R, offset_R = np.nonzero(masked_PB[mine])
+        m_R = m_C[chain_R]
+        left_C = masked_PB[mine].sum(axis=1)
+        view = StepView(
+            chain_R=chain_R,
+            position_R=self.blocks.start_M[m_R] + offset_R,
+            offset_R=offset_R,
+            block_C=self.blocks.block_M[m_C],
+            step_C=self.before_M[m_C] + self.filling_M[m_C] - left_C,
+            forward_C=t_C,
+            filling_C=self.filling_M[m_C],
+            stats=stats.take(row_PB[mine[chain_R], offset_R]),
+            memory=self.memory[o].order.at(m_C, chain_R, offset_R),
+            numbers=lambda: self.numbers[o].rows(m_C, t_C)[chain_R, offset_R],
+        )
+        choice = choose(self.policies[o], view, self.memory[o], m_C, self.place_OMB[o, m_R, offset_R])
+        choice.commit()
+        chosen_PB[mine[chain_R], offset_R] = choice.chosen_R
+        self.found["score"][o, m_R, offset_R] = choice.score_R
+        self.found["n_tied"][o, m_R, offset_R] = choice.tied_R
+
+    def _record(self, where: Triples, stats: TargetStats) -> None:
         impossible = np.flatnonzero(~np.isfinite(stats.target_logprob))
         if len(impossible):
-            m = where[1][impossible[0]]
-            position = self.blocks.start_M[m] + offset_P[impossible[0]]
+            m, offset = where[1][impossible[0]], where[2][impossible[0]]
             raise ModelOutputError(
                 f"sample '{self.samples[self.blocks.sample_M[m]].id}': the model gives the target token at "
-                f"position {position} probability zero; this text cannot be scored"
+                f"position {self.blocks.start_M[m] + offset} probability zero; this text cannot be scored"
             )
-        values = {
+        values: dict[str, NDArray[Any]] = {
             "logq": np.minimum(stats.target_logprob, 0.0),
             "max_logprob": np.minimum(stats.positions.top_logprob, 0.0),
             "second_logprob": stats.positions.second_logprob,
             "entropy": stats.positions.entropy,
             "competitor_logprob": stats.competitor_logprob,
-            "offset": offset_P,
             "top_token": stats.positions.top_token,
-            "n_tied": tied_P,
         }
         for name, value in values.items():
             self.found[name][where] = value
 
     def _columns(self) -> Columns:
-        o, m, t = self._triples()
         blocks = self.blocks
-        flat = {name: values[o, m, t] for name, values in self.found.items()}
-        before_M = _steps_before(blocks.sample_M, self.steps_M)
-        offset = flat.pop("offset")
+        o, m, b = np.nonzero(np.broadcast_to(blocks.open_MB, self.rank_OMB.shape))
+        score = np.where(self.static_O[o], -self.place_OMB[o, m, b], self.found.pop("score")[o, m, b])
+        by = np.lexsort((b, -score, self.rank_OMB[o, m, b], m, o))  # in a set: higher score first, then leftmost
+        o, m, b = o[by], m[by], b[by]
+        rank = self.rank_OMB[o, m, b]
+        passes_OM = np.where(self.rank_OMB == NEVER, -1, self.rank_OMB).max(axis=2) + 1
+        earlier_OM = np.stack([_before(blocks.sample_M, passes_M) for passes_M in passes_OM])
+        n_committed = np.zeros((*passes_OM.shape, int(passes_OM.max())), np.int64)
+        np.add.at(n_committed, (o, m, rank), 1)
+        chain = o * len(blocks.sample_M) + m
+        flat = {name: values[o, m, b] for name, values in self.found.items()}
         return {
             **flat,
             "target_logprob": flat["logq"],
             "sample": blocks.sample_M[m],
             "order": o,
             "block": blocks.block_M[m],
-            "step": before_M[m] + t,
-            "position": blocks.start_M[m] + offset,
-            "token_id": blocks.clean_MW[m, offset],
+            "step": self.before_M[m] + np.arange(len(o)) - np.searchsorted(chain, chain),
+            "forward": earlier_OM[o, m] + rank,
+            "position": blocks.start_M[m] + b,
+            "token_id": blocks.clean_MB[m, b],
             "is_overflow": np.zeros(len(o), bool),
+            "n_committed": n_committed[o, m, rank],
         }
 
 
-def distinct_states(m_P: IntArray, visible_PW: BoolArray) -> tuple[IntArray, IntArray]:
+def distinct_states(m_P: IntArray, visible_PB: BoolArray) -> tuple[IntArray, IntArray]:
     """Return the index of one representative per distinct (block, visible set), and each triple's state."""
-    bits = np.packbits(visible_PW, axis=1)
+    bits = np.packbits(visible_PB, axis=1)
     keys = np.concatenate([m_P.astype(">i8")[:, None].view(np.uint8).reshape(len(m_P), 8), bits], axis=1)
     packed = np.ascontiguousarray(keys).view(np.dtype((np.void, keys.shape[1])))[:, 0]
     _, first_U, state_P = np.unique(packed, return_index=True, return_inverse=True)
     return first_U, state_P
 
 
-def _steps_before(sample_M: IntArray, steps_M: IntArray) -> IntArray:
-    """Return the number of steps of the same sample's earlier blocks."""
-    running = np.cumsum(steps_M) - steps_M
-    first_of_sample = np.searchsorted(sample_M, sample_M)
-    result: IntArray = running - running[first_of_sample]
+def _before(sample_M: IntArray, count_M: IntArray) -> IntArray:
+    """Return the sum of ``count_M`` over the same sample's earlier blocks."""
+    running = np.cumsum(count_M) - count_M
+    result: IntArray = running - running[np.searchsorted(sample_M, sample_M)]
     return result

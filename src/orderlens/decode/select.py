@@ -1,29 +1,135 @@
-"""Choosing one position per state: the largest score wins, the leftmost among equals, ties counted."""
+"""Choosing positions: an order's scores, a commit rule's set, checked, with ties counted.
+
+The one place where the decoder calls a policy's rules, for scoring and for generation alike.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.errors import ModelOutputError
+from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.models.protocol import FloatArray, IntArray
+from orderlens.orders.memory import MemoryTable
+from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, StaticOrder
+from orderlens.orders.view import StepView
+from orderlens.policies.policy import Policy
+from orderlens.stats import DrawStats, PositionStats, TargetStats
+
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyMemory:
+    """The memories of a policy's rules over all chains of a call."""
+
+    order: MemoryTable
+    commit: MemoryTable
+    revise: MemoryTable
+
+    @classmethod
+    def empty(cls, n_chains: int, block_size: int) -> PolicyMemory:
+        """Return memories with nothing in them."""
+        return cls(*(MemoryTable(n_chains, block_size) for _ in range(3)))
+
+    def forget(self, chains: IntArray) -> None:
+        """The given chains enter a new block."""
+        for table in (self.order, self.commit, self.revise):
+            table.forget(chains)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a policy chose among R rows.
+
+    Attributes:
+        chosen_R: rows to commit.
+        score_R: the order's scores.
+        tied_R: how many of the chain's rows have the row's score, itself included; only for chosen rows.
+        kept: the rules' memories of this pass, to be committed with it.
+    """
+
+    chosen_R: BoolArray
+    score_R: FloatArray
+    tied_R: IntArray
+    kept: tuple[Any, ...]
+
+    def commit(self) -> None:
+        """Let the rules remember what they kept in this pass."""
+        for memory in self.kept:
+            memory.commit()
 
 
 def choose(
-    scores_R: FloatArray, row_PW: IntArray, allowed_PW: NDArray[np.bool_]
-) -> tuple[IntArray, IntArray]:
-    """Return, per state, the chosen offset and how many positions share its score (1 = no tie).
+    policy: Policy,
+    view: StepView[PositionStats | TargetStats | DrawStats],
+    memory: PolicyMemory,
+    chain_C: IntArray,
+    place_R: IntArray | None,
+) -> Choice:
+    """Ask the policy's rules which rows of ``view`` are committed now.
 
     Args:
-        scores_R: one score per evaluated row.
-        row_PW: row index of each window position (ignored where not allowed).
-        allowed_PW: positions that may be revealed; at least one per state.
+        policy: the rules.
+        view: the masked positions of its chains; with ``TargetStats`` only a target-aware order sees them.
+        memory: of this policy; ``chain_C`` places the view's chains in it.
+        chain_C: see ``memory``.
+        place_R: place of each row in the path, for a static order under an adaptive commit rule.
     """
-    if np.isnan(scores_R).any():
+    remembered = memory.order.at(chain_C, view.chain_R, view.offset_R)
+    score_R = _scores(policy, replace(view, memory=remembered), place_R)
+    if score_R.shape != (len(view),) or np.isnan(score_R).any():
         raise ModelOutputError(
-            "an order gave a NaN score; orders must return finite numbers for every position"
+            f"order '{policy.order.spec}' must give one number per masked position ({len(view)}), none of them "
+            f"NaN; it gave an array of shape {score_R.shape}"
         )
-    scores_PW = np.where(allowed_PW, scores_R[np.where(allowed_PW, row_PW, 0)], -np.inf)
-    best_P = scores_PW.max(axis=1, keepdims=True)
-    tied_PW = allowed_PW & (scores_PW == best_P)
-    return tied_PW.argmax(axis=1), tied_PW.sum(axis=1)
+    taken = memory.commit.at(chain_C, view.chain_R, view.offset_R)
+    public: Any = view.stats.positions if isinstance(view.stats, TargetStats) else view.stats
+    chosen_R = np.asarray(policy.commit.select(replace(view, stats=public, memory=taken), score_R))
+    n_C = _chosen_per_chain(policy, view, chosen_R)
+    return Choice(chosen_R, score_R, _ties(view, score_R, chosen_R, n_C), (remembered, taken))
+
+
+def _scores(policy: Policy, view: StepView[Any], place_R: IntArray | None) -> FloatArray:
+    order = policy.order
+    if isinstance(order, StaticOrder):
+        assert place_R is not None
+        return -place_R.astype(np.float64)
+    if isinstance(order, OracleOrder):
+        return np.asarray(order.scores(view), np.float64)
+    if isinstance(view.stats, DrawStats) and isinstance(order, DrawingOrder):
+        return np.asarray(order.draw_scores(view), np.float64)
+    if isinstance(order, ConfidenceOrder):
+        public = view.stats.positions if isinstance(view.stats, TargetStats | DrawStats) else view.stats
+        return np.asarray(order.scores(replace(view, stats=public)), np.float64)
+    raise UserInputError(f"order '{order.spec}' is neither static, confidence-based nor an oracle")
+
+
+def _chosen_per_chain(policy: Policy, view: StepView[Any], chosen_R: BoolArray) -> IntArray:
+    if chosen_R.shape != (len(view),) or chosen_R.dtype != np.bool_:
+        raise ModelOutputError(f"commit rule '{policy.commit.spec}' must give one boolean per masked position")
+    n_C = np.bincount(view.chain_R[chosen_R], minlength=len(view.block_C))
+    if not n_C.all():
+        raise ModelOutputError(
+            f"commit rule '{policy.commit.spec}' chose nothing in {int((n_C == 0).sum())} of {len(n_C)} chains; it "
+            "must choose at least one position in each"
+        )
+    return n_C
+
+
+def _ties(view: StepView[Any], score_R: FloatArray, chosen_R: BoolArray, n_C: IntArray) -> IntArray:
+    if (n_C == 1).all():
+        best_C = score_R[chosen_R]  # rows are sorted by chain: one chosen row each, in chain order
+        tied_C = np.add.reduceat((score_R == best_C[view.chain_R]).astype(np.int64), view.starts_C)
+        return tied_C[view.chain_R]
+    by_R = np.lexsort((score_R, view.chain_R))
+    chain_R, value_R = view.chain_R[by_R], score_R[by_R]
+    new_R = np.ones(len(by_R), bool)
+    new_R[1:] = (chain_R[1:] != chain_R[:-1]) | (value_R[1:] != value_R[:-1])
+    group_R = np.cumsum(new_R) - 1
+    tied_R = np.empty(len(by_R), np.int64)
+    tied_R[by_R] = np.bincount(group_R)[group_R]
+    return tied_R

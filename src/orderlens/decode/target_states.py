@@ -3,7 +3,8 @@
 Any set of visible positions of any block can be evaluated in any order, because the clean prefix of every
 block is known. The scorer walks such states along reveal orders; other measurements pick them freely.
 
-Shape letters: M blocks of all samples, W window, U states, R rows.
+Shape letters: M blocks of all samples, B block size, W window (B, or the canvas under full attention),
+U states, R rows.
 """
 
 from __future__ import annotations
@@ -30,18 +31,22 @@ class Blocks:
     Attributes:
         sample_M: index of the sample, which is also its session slot.
         block_M: 0 for a sample's first scored block.
-        start_M: absolute position of the window's first token.
-        clean_MW: the true tokens (mask id past the end of the target).
-        given_MW: visible from the start: prompt tail, earlier blocks of a full-attention canvas.
-        open_MW: positions to reveal.
+        low_M: absolute position of the window's first token.
+        start_M: absolute position of the block's first token.
+        around_MW: the window as every state of the block sees it: given tokens, masks elsewhere.
+        clean_MB: the block's true tokens (mask id past the end of the text).
+        given_MB: visible from the start: the prompt's tail, the suffix's head.
+        open_MB: positions to reveal.
     """
 
     sample_M: IntArray
     block_M: IntArray
+    low_M: IntArray
     start_M: IntArray
-    clean_MW: IntArray
-    given_MW: BoolArray
-    open_MW: BoolArray
+    around_MW: IntArray
+    clean_MB: IntArray
+    given_MB: BoolArray
+    open_MB: BoolArray
 
 
 class TargetStates:
@@ -58,38 +63,53 @@ class TargetStates:
         self.session.prefill(prefixes, [canvas.offset for canvas in canvases])
 
     def evaluate(
-        self, m_U: IntArray, visible_UW: BoolArray, wanted_UW: BoolArray
+        self, m_U: IntArray, visible_UB: BoolArray, wanted_UB: BoolArray
     ) -> tuple[IntArray, TargetStats]:
-        """Evaluate states and return the row index of every wanted position, and the rows' statistics.
+        """Evaluate states and return the row index of every wanted position [U, B], and the rows' statistics.
 
         Args:
             m_U: block of each state.
-            visible_UW: positions whose tokens are shown.
-            wanted_UW: positions whose distribution is wanted.
+            visible_UB: positions of the block whose tokens are shown.
+            wanted_UB: positions whose distribution is wanted.
         """
         blocks = self.blocks
-        tokens_UW = np.where(visible_UW, blocks.clean_MW[m_U], self.model.mask_id)
-        row_state_R, row_offset_R = np.nonzero(wanted_UW)
-        batch = StateBatch(blocks.sample_M[m_U], blocks.start_M[m_U], tokens_UW, row_state_R, row_offset_R)
-        targets_R = blocks.clean_MW[m_U[row_state_R], row_offset_R]
+        shown_UB = np.where(visible_UB, blocks.clean_MB[m_U], self.model.mask_id)
+        tokens_UW = self._windows(m_U, shown_UB)
+        row_state_R, row_offset_R = np.nonzero(wanted_UB)
+        inside_R = row_offset_R + (blocks.start_M - blocks.low_M)[m_U[row_state_R]]
+        batch = StateBatch(blocks.sample_M[m_U], blocks.low_M[m_U], tokens_UW, row_state_R, inside_R)
+        targets_R = blocks.clean_MB[m_U[row_state_R], row_offset_R]
         stats = target_stats(self.session.evaluate(batch), self.model.eos_ids, targets_R)
-        row_UW = np.full(wanted_UW.shape, -1)
-        row_UW[row_state_R, row_offset_R] = np.arange(len(row_state_R))
-        return row_UW, stats
+        row_UB = np.full(wanted_UB.shape, -1)
+        row_UB[row_state_R, row_offset_R] = np.arange(len(row_state_R))
+        return row_UB, stats
+
+    def _windows(self, m_U: IntArray, shown_UB: IntArray) -> IntArray:
+        """Put the blocks' shown tokens into their windows."""
+        around_MW = self.blocks.around_MW
+        if around_MW.shape[1] == shown_UB.shape[1] and self.model.attention == "block-causal":
+            return shown_UB
+        size, width = shown_UB.shape[1], around_MW.shape[1]
+        # The last block of a canvas with a suffix may reach past the window: pad, fill, cut.
+        wide_U = np.pad(around_MW[m_U], ((0, 0), (0, size)), constant_values=self.model.mask_id)
+        first_U = (self.blocks.start_M - self.blocks.low_M)[m_U]
+        wide_U[np.arange(len(m_U))[:, None], first_U[:, None] + np.arange(size)] = shown_UB
+        return wide_U[:, :width]
 
 
 def lay_out_blocks(model: Model, samples: Sequence[EncodedSample], canvases: Sequence[Canvas]) -> Blocks:
-    """Cut every sample's canvas into the windows its blocks are evaluated in (all of one width)."""
-    rows: list[tuple[int, int, int, IntArray, BoolArray, BoolArray]] = []
+    """Cut every sample's canvas into its blocks and the windows they are evaluated in (all of one width)."""
+    rows: list[tuple[int, int, int, int, IntArray, IntArray, BoolArray, BoolArray]] = []
     for index, (sample, canvas) in enumerate(zip(samples, canvases, strict=True)):
-        sequence = np.full(canvas.end, model.mask_id)
-        sequence[: canvas.requested_end] = np.concatenate([sample.prompt, sample.target])
+        text = np.concatenate([sample.prompt, sample.target, sample.suffix])
+        truth = np.full(max(canvas.end, len(text)), model.mask_id)
+        truth[: len(text)] = text
+        position = np.arange(len(truth))
+        target = (position >= canvas.prompt_length) & (position < canvas.requested_end)
         for block, start in enumerate(canvas.block_starts):
-            stop = start + canvas.block_size
-            low, high = (start, stop) if model.attention == "block-causal" else (0, canvas.end)
-            position_W = np.arange(low, high)
-            given_W = position_W < max(canvas.prompt_length, start)
-            open_W = ~given_W & (position_W < min(stop, canvas.requested_end))
-            rows.append((index, block, low, sequence[low:high], given_W, open_W))
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    return Blocks(*columns)
+            low, high = canvas.window(start, model.attention)
+            around_W = np.where(target & (position >= start), model.mask_id, truth)[low:high]
+            here = slice(start, start + canvas.block_size)
+            given_B = (truth[here] != model.mask_id) & ~target[here]
+            rows.append((index, block, low, start, around_W, truth[here], given_B, target[here]))
+    return Blocks(*(np.array(column) for column in zip(*rows, strict=True)))

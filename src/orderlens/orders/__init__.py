@@ -2,6 +2,7 @@
 
 from orderlens.orders.catalogue import parse_order, parse_orders
 from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, Order, StaticOrder
+from orderlens.orders.view import StepView
 
 __all__ = [
     "ConfidenceOrder",
@@ -9,6 +10,7 @@ __all__ = [
     "OracleOrder",
     "Order",
     "StaticOrder",
+    "StepView",
     "parse_order",
     "parse_orders",
 ]

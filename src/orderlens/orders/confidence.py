@@ -9,6 +9,7 @@ import numpy as np
 from orderlens.errors import UserInputError
 from orderlens.orders.card import Card
 from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, Scores
+from orderlens.orders.view import StepView
 from orderlens.stats import DrawStats, PositionStats
 
 Select = Literal["sampled", "argmax"]
@@ -37,13 +38,18 @@ class MaxProb(DrawingOrder):
         """The id; the non-default selection rule is part of it, so that both can stand in one run."""
         return self.id if self.select == "sampled" else f"{self.id}:select={self.select}"
 
-    def scores(self, stats: PositionStats) -> Scores:
-        """Return log p(v1), which orders like p(v1) and keeps values near 1 apart."""
-        return stats.top_logprob
+    @property
+    def draws_first(self) -> bool:
+        """``sampled`` compares draws."""
+        return self.select == "sampled"
 
-    def draw_scores(self, draws: DrawStats) -> Scores:
-        """Return the drawn token's log-probability at temperature 1 (or p(v1)'s, by the selection rule)."""
-        return draws.logprob if self.select == "sampled" else draws.positions.top_logprob
+    def scores(self, view: StepView[PositionStats]) -> Scores:
+        """Return log p(v1), which orders like p(v1) and keeps values near 1 apart."""
+        return view.stats.top_logprob
+
+    def draw_scores(self, view: StepView[DrawStats]) -> Scores:
+        """Return the drawn token's log-probability at temperature 1."""
+        return view.stats.logprob
 
 
 class TopMargin(ConfidenceOrder):
@@ -53,9 +59,9 @@ class TopMargin(ConfidenceOrder):
     summary = "largest gap between the two most probable tokens first"
     card = Card("Top-margin", "structured", 2, "^")
 
-    def scores(self, stats: PositionStats) -> Scores:
+    def scores(self, view: StepView[PositionStats]) -> Scores:
         """Return the probability gap."""
-        return np.exp(stats.top_logprob) - np.exp(stats.second_logprob)
+        return np.exp(view.stats.top_logprob) - np.exp(view.stats.second_logprob)
 
 
 class LowEntropy(ConfidenceOrder):
@@ -65,6 +71,6 @@ class LowEntropy(ConfidenceOrder):
     summary = "lowest entropy first"
     card = Card("Entropy", "structured", 3, "v")
 
-    def scores(self, stats: PositionStats) -> Scores:
+    def scores(self, view: StepView[PositionStats]) -> Scores:
         """Return −H."""
-        return -stats.entropy
+        return -view.stats.entropy

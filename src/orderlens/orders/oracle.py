@@ -6,6 +6,7 @@ import numpy as np
 
 from orderlens.orders.card import Card
 from orderlens.orders.protocol import OracleOrder, Scores
+from orderlens.orders.view import StepView
 from orderlens.stats import TargetStats
 
 
@@ -16,9 +17,9 @@ class OracleMaxQ(OracleOrder):
     summary = "target token most probable first (needs the target)"
     card = Card("Oracle max-q", "target-aware", 6, "P")
 
-    def scores(self, stats: TargetStats) -> Scores:
+    def scores(self, view: StepView[TargetStats]) -> Scores:
         """Return log p(x*), which orders like p(x*)."""
-        return stats.target_logprob
+        return view.stats.target_logprob
 
 
 class OracleMargin(OracleOrder):
@@ -28,9 +29,9 @@ class OracleMargin(OracleOrder):
     summary = "target beats its best competitor most clearly first (needs the target)"
     card = Card("Oracle margin", "target-aware", 7, "h")
 
-    def scores(self, stats: TargetStats) -> Scores:
+    def scores(self, view: StepView[TargetStats]) -> Scores:
         """Return p(x*) − max over other tokens."""
-        return np.exp(stats.target_logprob) - np.exp(stats.competitor_logprob)
+        return np.exp(view.stats.target_logprob) - np.exp(view.stats.competitor_logprob)
 
 
 class OracleMinQ(OracleOrder):
@@ -40,6 +41,6 @@ class OracleMinQ(OracleOrder):
     summary = "target token least probable first (needs the target)"
     card = Card("Oracle min-q", "target-aware", 8, "*")
 
-    def scores(self, stats: TargetStats) -> Scores:
+    def scores(self, view: StepView[TargetStats]) -> Scores:
         """Return −log p(x*)."""
-        return -stats.target_logprob
+        return -view.stats.target_logprob

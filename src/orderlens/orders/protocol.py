@@ -1,8 +1,9 @@
 """The four kinds of order. An order's kind decides what it may look at.
 
-A deployable order is handed ``PositionStats`` and so cannot see a target; only an ``OracleOrder`` is handed
-``TargetStats``. Orders know nothing of models, batches or prompts. Scores are compared, never stored: the
-position with the largest score is revealed, the leftmost one among equals.
+An order says which masked position comes first; how many are taken at once is a commit rule's business
+(``orderlens.policies``). It scores a ``StepView``: a deployable order is handed one with ``PositionStats`` and
+so cannot see a target; only an ``OracleOrder`` is handed ``TargetStats``. Orders know nothing of models,
+batches or prompts. Scores are compared, never stored: larger first, the leftmost one among equals.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.orders.card import Card
+from orderlens.orders.view import StepView
 from orderlens.stats import DrawStats, PositionStats, TargetStats
 
 Scores = NDArray[np.float64]
@@ -37,6 +39,11 @@ class Order(ABC):
         return None
 
     @property
+    def randomised(self) -> bool:
+        """Whether the path depends on random numbers, so that a likelihood is an average over seeds."""
+        return self.seed is not None
+
+    @property
     def spec(self) -> str:
         """The text that parses to this order again."""
         return self.label if self.seed is None else f"{self.label}:{self.seed}"
@@ -54,21 +61,26 @@ class ConfidenceOrder(Order):
     """A deployable order that looks at the model's conditionals."""
 
     @abstractmethod
-    def scores(self, stats: PositionStats) -> Scores:
-        """Return one score per masked position."""
+    def scores(self, view: StepView[PositionStats]) -> Scores:
+        """Return one score per masked position [R]."""
 
 
 class DrawingOrder(ConfidenceOrder):
     """An order that, at T > 0, draws a token at every masked position and then compares the draws."""
 
+    @property
+    def draws_first(self) -> bool:
+        """Whether this one does so; otherwise it chooses by ``scores`` and the decoder draws afterwards."""
+        return True
+
     @abstractmethod
-    def draw_scores(self, draws: DrawStats) -> Scores:
-        """Return one score per drawn token."""
+    def draw_scores(self, view: StepView[DrawStats]) -> Scores:
+        """Return one score per drawn token [R]."""
 
 
 class OracleOrder(Order):
     """A diagnostic order that sees the target; it cannot generate and defines no distribution."""
 
     @abstractmethod
-    def scores(self, stats: TargetStats) -> Scores:
-        """Return one score per masked position."""
+    def scores(self, view: StepView[TargetStats]) -> Scores:
+        """Return one score per masked position [R]."""

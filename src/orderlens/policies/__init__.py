@@ -1,0 +1,17 @@
+"""Policies: an order, how many positions are committed at once, and what may be changed afterwards."""
+
+from orderlens.policies.catalogue import parse_policies, parse_policy
+from orderlens.policies.policy import Likelihood, Policy
+from orderlens.policies.protocol import Changes, Commit, HeldView, Revise, Schedule
+
+__all__ = [
+    "Changes",
+    "Commit",
+    "HeldView",
+    "Likelihood",
+    "Policy",
+    "Revise",
+    "Schedule",
+    "parse_policies",
+    "parse_policy",
+]

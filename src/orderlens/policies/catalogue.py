@@ -1,0 +1,75 @@
+"""Policy specs: ``ORDER[:ARG][+COMMIT[=VALUE[:VALUE]…]][+REVISE[=…]]`` to policy objects, plug-ins included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orderlens.errors import UnknownNameError, UserInputError
+from orderlens.orders.catalogue import ORDERS, parse_order
+from orderlens.orders.protocol import Order
+from orderlens.policies.policy import Policy
+from orderlens.policies.protocol import Commit, Revise
+from orderlens.registry import Registry, suggest
+
+COMMITS: Registry[type[Commit]] = Registry(
+    "commit rule",
+    {
+        "top": "orderlens.policies.schedules:Top",
+        "threshold": "orderlens.policies.thresholds:Threshold",
+    },
+    entry_point_group="orderlens.commits",
+)
+REVISIONS: Registry[type[Revise]] = Registry(
+    "revise rule", {"edit": "orderlens.policies.edits:Edit"}, entry_point_group="orderlens.revisions"
+)
+
+PolicyLike = str | Order | Policy
+
+
+def parse_policy(spec: PolicyLike) -> Policy:
+    """Return the policy that ``spec`` names, e.g. ``"max-prob+threshold=0.9"``."""
+    if isinstance(spec, Order | Policy):
+        return Policy.of(spec)
+    if not isinstance(spec, str):
+        raise UserInputError(f"{spec!r} is no order; give a text such as 'max-prob' or 'max-prob+top=2'")
+    order, *rules = spec.strip().split("+")
+    parsed = [_parse_rule(spec, rule.strip()) for rule in rules]
+    commits = [rule for rule in parsed if isinstance(rule, Commit)]
+    revisions = [rule for rule in parsed if isinstance(rule, Revise)]
+    if len(commits) > 1 or len(revisions) > 1:
+        raise UserInputError(f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule")
+    return Policy(parse_order(order), *commits[:1] or (Policy(parse_order(order)).commit,), *revisions)
+
+
+def _parse_rule(spec: str, text: str) -> Commit | Revise:
+    name, equals, values = text.partition("=")
+    if name in COMMITS.names():
+        kind: type[Commit] | type[Revise] = COMMITS.get(name)
+    elif name in REVISIONS.names():
+        kind = REVISIONS.get(name)
+    else:
+        known = [*COMMITS.names(), *REVISIONS.names()]
+        raise UnknownNameError(
+            f"policy '{spec}': unknown rule '{name}'{suggest(name, known)} (commit: {', '.join(COMMITS.names())}; "
+            f"revise: {', '.join(REVISIONS.names())})"
+        )
+    rule = kind.parse(values.split(":") if equals else [])
+    if not isinstance(rule, Commit | Revise):
+        raise UserInputError(f"rule plug-in '{name}' returned {type(rule).__name__} instead of a Commit or Revise")
+    return rule
+
+
+def parse_policies(specs: str | Order | Policy | Iterable[PolicyLike]) -> list[Policy]:
+    """Return the policies of a comma-separated text or a sequence; empty and repeated ones are refused."""
+    if isinstance(specs, Order | Policy):
+        specs = [specs]
+    items = [part for part in specs.split(",") if part.strip()] if isinstance(specs, str) else list(specs)
+    policies = [parse_policy(item) for item in items]
+    if not policies:
+        raise UserInputError(f"no order given; choose from {', '.join(ORDERS.names())}")
+    seen: set[str] = set()
+    for policy in policies:
+        if policy.spec in seen:
+            raise UserInputError(f"order '{policy.spec}' is given twice; name each order once")
+        seen.add(policy.spec)
+    return policies

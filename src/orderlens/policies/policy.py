@@ -1,0 +1,116 @@
+"""``Policy``: an order, a commit rule and, for generation, a revise rule.
+
+Plain data with a canonical spec; decoding it is the decoder's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderlens.errors import UserInputError
+from orderlens.orders.paths import check_path
+from orderlens.orders.protocol import DrawingOrder, OracleOrder, Order, StaticOrder
+from orderlens.policies.protocol import Commit, Revise, Schedule
+from orderlens.policies.schedules import Top
+
+Likelihood: TypeAlias = Literal["exact", "estimate", "none"]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A way of decoding.
+
+    Attributes:
+        order: which position comes first.
+        commit: how many are revealed by one pass; one by default.
+        revise: what may be changed afterwards; nothing by default.
+    """
+
+    order: Order
+    commit: Commit = field(default_factory=Top)
+    revise: Revise | None = None
+
+    @classmethod
+    def of(cls, item: Order | Policy) -> Policy:
+        """Return ``item`` as a policy: an order alone reveals one token per pass."""
+        return item if isinstance(item, Policy) else cls(item)
+
+    @property
+    def label(self) -> str:
+        """The canonical spec without the order's seed: the trace's ``order`` column."""
+        return self.order.label + self._rules
+
+    @property
+    def seed(self) -> int | None:
+        """The order's seed."""
+        return self.order.seed
+
+    @property
+    def spec(self) -> str:
+        """The canonical text that parses to this policy again."""
+        return self.order.spec + self._rules
+
+    @property
+    def _rules(self) -> str:
+        one_by_one = isinstance(self.commit, Top) and self.commit.k == 1
+        parts = [] if one_by_one else [self.commit.spec]
+        return "".join(f"+{part}" for part in (parts if self.revise is None else [*parts, self.revise.spec]))
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether the order looks at the text it scores, so that it cannot generate."""
+        return isinstance(self.order, OracleOrder)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the path and its passes are known without the model."""
+        return isinstance(self.order, StaticOrder) and isinstance(self.commit, Schedule) and self.revise is None
+
+    def draws_first(self, temperature: float) -> bool:
+        """Whether tokens are drawn at every masked position before positions are chosen."""
+        return temperature > 0 and isinstance(self.order, DrawingOrder) and self.order.draws_first
+
+    def likelihood(self, temperature: float | None = None) -> Likelihood:
+        """Say what a trace's summed log q is for the sampler that this policy defines at temperature 1.
+
+        A deterministic rule that sees no target chooses its sets from what is already revealed, so the sum is
+        the sampler's exact log-likelihood of the text (DUEL, arXiv 2603.01367). A randomised rule gives the
+        likelihood along one of its paths: an estimate whose average over seeds counts. A target-aware order,
+        a revised text, or a choice among draws defines none.
+
+        Args:
+            temperature: that of a generated trace; None for a scored one.
+        """
+        if self.needs_target or self.revise is not None or self.draws_first(temperature or 0.0):
+            return "none"
+        return "estimate" if self.order.randomised or self.commit.randomised else "exact"
+
+    def planned(self, n_positions: int, sample_id: str, block: int) -> tuple[IntArray, IntArray]:
+        """Return a static order's path over a block's open places, and the pass of each of its steps.
+
+        Under a commit rule that needs the model the passes are only what one position per pass would give.
+        """
+        assert isinstance(self.order, StaticOrder)
+        path = check_path(self.order, n_positions, sample_id, block)
+        schedule = self.commit if isinstance(self.commit, Schedule) else Top()
+        return path, schedule.passes(n_positions)
+
+    def refuse_to_generate(self) -> None:
+        """Raise where generation makes no sense."""
+        if self.needs_target:
+            raise UserInputError(
+                f"order '{self.spec}' needs a known target and cannot generate; use it with score"
+            )
+
+    def refuse_to_score(self) -> None:
+        """Raise where a fixed text has no likelihood."""
+        if self.revise is not None:
+            raise UserInputError(
+                f"policy '{self.spec}' changes tokens after it committed them, so a fixed text has no path under "
+                f"it; score with '{Policy(self.order, self.commit).spec}' or use it with generate"
+            )

@@ -1,0 +1,164 @@
+"""The other two parts of a policy: commit rules and revise rules.
+
+A ``Commit`` takes an order's scores and says which masked positions this pass reveals. A ``Schedule`` is a
+commit rule whose counts are known beforehand, so that a static order under it needs no model to plan its
+path. A ``Revise`` rule looks at what a block already holds and may change it or take it back; such a policy
+can generate but defines no likelihood of a fixed text.
+
+None of them sees a target, a model or a file. Shape letters: C chains, R rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderlens.errors import UserInputError
+from orderlens.orders.memory import Memory
+from orderlens.orders.view import StepView
+from orderlens.stats import DrawStats, PositionStats
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+class Rule(ABC):
+    """What commit and revise rules share: a name, a line for the catalogue, and how they are written."""
+
+    id: ClassVar[str]
+    summary: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, values: list[str]) -> Rule:
+        """Build from the values behind the ``=``, cut at the colons (``["0.9"]`` of ``threshold=0.9``)."""
+
+    @property
+    @abstractmethod
+    def spec(self) -> str:
+        """The canonical text, e.g. ``threshold=0.9``; it parses to this rule again."""
+
+
+class Commit(Rule):
+    """How many positions one forward pass reveals."""
+
+    randomised: ClassVar[bool] = False
+    """Whether the choice depends on random numbers beyond the order's."""
+
+    @abstractmethod
+    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
+        """Return which rows are committed now [R]: at least one in every chain."""
+
+
+class Schedule(Commit):
+    """A commit rule whose counts depend only on the number of positions to fill and on the pass."""
+
+    @abstractmethod
+    def passes(self, n_positions: int) -> IntArray:
+        """Return [n]: the pass at which the position that comes t-th is revealed (0, …, never falling)."""
+
+    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
+        """Return the next positions by score, as many as the schedule gives this pass."""
+        last_C = self._last_C(view)
+        if (last_C == view.step_in_block_C).all():
+            return view.best_R(scores_R)
+        chosen: BoolArray = view.ranks_R(scores_R) <= (last_C - view.step_in_block_C)[view.chain_R]
+        return chosen
+
+    def _last_C(self, view: StepView[Any]) -> IntArray:
+        """Return the last place of the path that is due by now, at least the next one."""
+        due_C = np.empty(len(view.filling_C), np.int64)
+        for n in np.unique(view.filling_C):
+            mine = view.filling_C == n
+            due_C[mine] = np.searchsorted(self.passes(int(n)), view.forward_C[mine], side="right") - 1
+        return np.maximum(due_C, view.step_in_block_C)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldView:
+    """What a revise rule sees: the tokens that the current blocks hold, given ones left out (all [R]).
+
+    Attributes:
+        chain_R: chain of each position (0…C−1); rows are sorted by chain, then left to right.
+        position_R: absolute position.
+        offset_R: offset in the block.
+        token_R: the token it holds.
+        held_logprob_R: that token's log-probability in this pass.
+        logq_R: its log-probability in the pass that committed it.
+        stats: what this pass says about the position.
+        forward_C: passes the block has had before this one.
+        left_C: positions of the block still masked before this pass.
+        memory: what this rule kept at earlier passes of the same block.
+        numbers: gives one keyed number in [0, 1) per row.
+    """
+
+    chain_R: IntArray
+    position_R: IntArray
+    offset_R: IntArray
+    token_R: IntArray
+    held_logprob_R: FloatArray
+    logq_R: FloatArray
+    stats: PositionStats
+    forward_C: IntArray
+    left_C: IntArray
+    memory: Memory
+    numbers: Callable[[], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a revise rule wants: rows that take the most probable token, and rows that are masked again."""
+
+    edit_R: BoolArray
+    remask_R: BoolArray
+
+
+class Revise(Rule):
+    """What may be changed after it was committed. Only for generation."""
+
+    post_passes: int = 0
+    """Passes that a block without masks may still be given, as long as each of them changes something."""
+
+    def max_passes(self, n_positions: int) -> int:
+        """Return the pass of a block from which on nothing is taken back any more, so that every text ends."""
+        return 4 * n_positions
+
+    @abstractmethod
+    def revise(self, view: HeldView) -> Changes:
+        """Return the changes; both arrays are [R], and no row is in both."""
+
+
+def one_value(rule: str, values: list[str], example: str) -> str:
+    """Return the only value of a rule, or say how it is written."""
+    if len(values) != 1 or not values[0]:
+        raise UserInputError(f"'{rule}' takes one value, e.g. {example}")
+    return values[0]
+
+
+def whole_number(rule: str, text: str, least: int) -> int:
+    """Return a whole number of at least ``least``."""
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
+        raise UserInputError(f"'{rule}={text}': the value must be a whole number of at least {least}")
+    return int(text)
+
+
+def real_number(rule: str, text: str, low: float, high: float) -> float:
+    """Return a number between ``low`` and ``high``, both allowed."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = np.nan
+    if not low <= value <= high:
+        raise UserInputError(f"'{rule}={text}': the value must be a number between {low:g} and {high:g}")
+    return value
+
+
+def plain(value: float) -> str:
+    """Return the shortest decimal text of a number, the same for every way of writing it."""
+    return np.format_float_positional(value, trim="-")
