@@ -70,7 +70,7 @@ class Canvas:
 
     @property
     def visible_suffix(self) -> int:
-        """Suffix tokens that share a block with a position to fill: all that block-causal models see of it."""
+        """Suffix tokens that share a block with a position to fill: all that block-causal models see."""
         return min(self.n_suffix, self.end - self.requested_end)
 
     def window(self, start: int, attention: str) -> tuple[int, int]:

@@ -62,7 +62,9 @@ class EncodedSample:
         state.update(self.prompt.astype("<i8").tobytes() + self.target.astype("<i8").tobytes())
         for part in (self.suffix, self.template):
             if len(part):
-                state.update(f"\x00{len(self.target)}\x00{len(part)}\x00".encode() + part.astype("<i8").tobytes())
+                state.update(
+                    f"\x00{len(self.target)}\x00{len(part)}\x00".encode() + part.astype("<i8").tobytes()
+                )
         return state.hexdigest()
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.decode.select import choose
+from orderlens.decode.select import PolicyMemory, choose
 from orderlens.errors import ModelOutputError, UnknownNameError, UserInputError
 from orderlens.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order, parse_orders
 from orderlens.orders.catalogue import ORDERS
 from orderlens.orders.paths import check_path
+from orderlens.orders.view import StepView
+from orderlens.policies import Policy
 from orderlens.stats import DrawStats, PositionStats, TargetStats
 
 
@@ -24,14 +26,14 @@ STATS = position_stats([0.6, 0.5, 0.55], [0.4, 0.1, 0.3], [0.67, 1.3, 0.9])
 
 
 def best(order, stats=STATS):
-    return int(np.argmax(order.scores(stats)))
+    return int(np.argmax(order.scores(StepView.of(stats))))
 
 
 def test_confidence_orders_read_different_things():
     assert best(parse_order("max-prob")) == 0
     assert best(parse_order("top-margin")) == 1
     assert best(parse_order("entropy")) == 0
-    assert parse_order("top-margin").scores(STATS) == pytest.approx([0.2, 0.4, 0.25])
+    assert parse_order("top-margin").scores(StepView.of(STATS)) == pytest.approx([0.2, 0.4, 0.25])
 
 
 def test_oracles_read_the_target():
@@ -39,7 +41,7 @@ def test_oracles_read_the_target():
     assert best(parse_order("oracle-max-q"), stats) == 0
     assert best(parse_order("oracle-min-q"), stats) == 1
     assert best(parse_order("oracle-margin"), stats) == 2
-    assert parse_order("oracle-margin").scores(stats) == pytest.approx([-0.2, -0.4, -0.01])
+    assert parse_order("oracle-margin").scores(StepView.of(stats)) == pytest.approx([-0.2, -0.4, -0.01])
 
 
 def test_a_deployable_order_is_never_handed_a_target():
@@ -51,8 +53,9 @@ def test_a_deployable_order_is_never_handed_a_target():
 
 def test_max_prob_compares_draws_or_maxima():
     draws = DrawStats(STATS, np.array([1, 2, 3]), np.log([0.1, 0.2, 0.55]), np.zeros(3))
-    assert int(np.argmax(parse_order("max-prob").draw_scores(draws))) == 2
-    assert int(np.argmax(parse_order("max-prob:select=argmax").draw_scores(draws))) == 0
+    assert int(np.argmax(parse_order("max-prob").draw_scores(StepView.of(draws)))) == 2
+    assert Policy(parse_order("max-prob")).draws_first(1.0)
+    assert not Policy(parse_order("max-prob:select=argmax")).draws_first(1.0)
 
 
 def test_probabilities_near_one_stay_apart():
@@ -81,18 +84,34 @@ def test_random_paths_are_uniform():
     assert np.abs(np.bincount(first, minlength=5) - 400).max() < 80
 
 
-def test_ties_go_left_and_are_counted():
-    scores = np.array([1.0, 3.0, 3.0, 3.0, 2.0])
-    rows = np.array([[0, 1, 2, 3, 4], [4, 0, -1, -1, -1]])
-    allowed = np.array([[True, False, True, True, True], [True, True, False, False, False]])
-    place, tied = choose(scores, rows, allowed)
-    assert place.tolist() == [2, 0]
-    assert tied.tolist() == [2, 1]
+class ByEntropy(ConfidenceOrder):
+    id, summary = "by-entropy", "the entropies as they are"
+
+    def scores(self, view):
+        return view.stats.entropy
+
+
+def chosen_first(entropy, chain):
+    chain = np.array(chain)
+    stats = position_stats([0.5] * len(chain), [0.1] * len(chain), entropy)
+    n_chains, offset = int(chain.max()) + 1, np.arange(len(chain))
+    zero, memory = np.zeros(n_chains, np.int64), PolicyMemory.empty(n_chains, len(chain))
+    filling, table = np.bincount(chain), memory.order.at(np.arange(n_chains), chain, offset)
+    view = StepView(
+        chain, offset, offset, zero, zero, zero, filling, stats, table, lambda: np.zeros(len(chain))
+    )
+    return choose(Policy(ByEntropy()), view, memory, np.arange(n_chains), None)
+
+
+def test_ties_go_to_the_leftmost_and_are_counted():
+    choice = chosen_first([1.0, 3.0, 3.0, 2.0, 7.0, 5.0], [0, 0, 0, 0, 1, 1])
+    assert np.flatnonzero(choice.chosen_R).tolist() == [1, 4]
+    assert choice.tied_R[choice.chosen_R].tolist() == [2, 1]
 
 
 def test_nan_scores_are_refused():
-    with pytest.raises(ModelOutputError, match="NaN score"):
-        choose(np.array([np.nan]), np.array([[0]]), np.array([[True]]))
+    with pytest.raises(ModelOutputError, match="none of them NaN"):
+        chosen_first([np.nan, 1.0], [0, 0])
 
 
 @pytest.mark.parametrize(

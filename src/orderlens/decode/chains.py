@@ -79,14 +79,19 @@ class Chains:
         canvases: Sequence[Canvas],
         sample_seed: int,
     ) -> None:
-        self.samples, self.policies, self.block_size, self.mask_id = samples, policies, model.block_size, model.mask_id
+        self.samples, self.policies, self.block_size, self.mask_id = (
+            samples,
+            policies,
+            model.block_size,
+            model.mask_id,
+        )
         self.attention, self._eos = model.attention, np.array(sorted(model.eos_ids), np.int64)
         self.sample_N = np.repeat(np.arange(len(samples)), len(policies))
         self.policy_N = np.tile(np.arange(len(policies)), len(samples))
-        self.canvases = [canvases[s] for s in self.sample_N]
+        self.canvases = [canvases[s] for s in self.sample_N.tolist()]
         count = len(self.sample_N)
         self.tokens_NL = np.full((count, max(max(c.end, c.total) for c in canvases)), model.mask_id)
-        for n, s in enumerate(self.sample_N):
+        for n, s in enumerate(self.sample_N.tolist()):
             self.tokens_NL[n, : canvases[s].total] = given_tokens(samples[s], canvases[s], model.mask_id)
         names = "start_N", "block_N", "step_N", "forward_N", "pass_N", "post_N", "filling_N"
         self.start_N, self.block_N, self.step_N, self.forward_N, self.pass_N, self.post_N, self.filling_N = (
@@ -101,9 +106,7 @@ class Chains:
         self.logq_NB = np.zeros((count, self.block_size))
         self.reason: list[str | None] = [None] * count
         self.memory = [PolicyMemory.empty(count, self.block_size) for _ in policies]
-        self.draws = NumberRows(
-            count, self.block_size, lambda n: draw_stream(sample_seed, *self._key(n))
-        )
+        self.draws = NumberRows(count, self.block_size, lambda n: draw_stream(sample_seed, *self._key(n)))
         self.numbers = NumberRows(
             count, self.block_size, lambda n: rule_stream(self.policies[self.policy_N[n]].seed, *self._key(n))
         )
@@ -116,7 +119,7 @@ class Chains:
     def width(self, n: int) -> int:
         """Return the width of the chain's windows."""
         low, high = self.canvases[n].window(0, self.attention)
-        return high - low
+        return int(high - low)
 
     def check_paths(self) -> None:
         """Refuse a static order with a wrong path in any block before the first one is decoded."""
@@ -153,7 +156,7 @@ class Chains:
 
     def done_with_block(self, chain_C: IntArray) -> NDArray[np.bool_]:
         """Return which chains have nothing left to do in their block."""
-        full_C = ~self.open_NB[chain_C].any(axis=1)
+        full_C = np.asarray(~self.open_NB[chain_C].any(axis=1))
         if full_C.any():
             for c in np.flatnonzero(full_C):
                 revise = self.policies[self.policy_N[chain_C[c]]].revise
@@ -191,7 +194,7 @@ class Chains:
 
 
 def given_tokens(sample: EncodedSample, canvas: Canvas, mask_id: int) -> IntArray:
-    """Return the canvas [total] before anything is decoded: prompt, template text, suffix, masks elsewhere."""
+    """Return the canvas [total] before anything is decoded: what is given, masks elsewhere."""
     tokens = np.full(canvas.total, mask_id)
     tokens[: canvas.prompt_length] = sample.prompt
     tokens[canvas.prompt_length : canvas.prompt_length + len(sample.template)] = sample.template

@@ -128,7 +128,7 @@ class _Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Revised:
-    """What one policy's revise rule changes: chain and offset of each change, its columns, the rule's memory."""
+    """What one revise rule changes: chain and offset of each change, its columns, the rule's memory."""
 
     chain_r: IntArray
     offset_r: IntArray
@@ -211,9 +211,7 @@ class _Batch:
             low_C, width = np.zeros_like(start_C), chains.width(int(index_C[0]))
         tokens_CW = chains.tokens_NL[index_C[:, None], low_C[:, None] + np.arange(width)]
         inside_R = offset_R + (start_C - low_C)[chain_R]
-        rows = self.session.evaluate(
-            StateBatch(np.arange(len(index_C)), low_C, tokens_CW, chain_R, inside_R)
-        )
+        rows = self.session.evaluate(StateBatch(np.arange(len(index_C)), low_C, tokens_CW, chain_R, inside_R))
         stats = position_stats(rows, self.model.eos_ids)
         return _Pass(chain_R, offset_R, open_CB[chain_R, offset_R], rows, stats)
 
@@ -271,7 +269,11 @@ class _Batch:
             numbers=lambda: chains.numbers.rows(index_c, chains.pass_N[index_c])[chain_r, offset_r],
         )
         found = choose(policy, view, memory, index_c, self._place(now, mine))
-        into.chosen_R[mine], into.score_R[mine], into.tied_R[mine] = found.chosen_R, found.score_R, found.tied_R
+        into.chosen_R[mine], into.score_R[mine], into.tied_R[mine] = (
+            found.chosen_R,
+            found.score_R,
+            found.tied_R,
+        )
         return found.kept
 
     def _place(self, now: _Pass, rows: IntArray) -> IntArray:
@@ -296,7 +298,8 @@ class _Batch:
             "sample": chains.sample_N[index_r],
             "order": chains.policy_N[index_r],
             "block": chains.block_N[index_r],
-            "step": chains.step_N[index_r] + _places_in_set(chain_r, offset_r, choice.score_R[committed], count_C),
+            "step": chains.step_N[index_r]
+            + _places_in_set(chain_r, offset_r, choice.score_R[committed], count_C),
             "forward": chains.forward_N[index_r],
             "position": position_r,
             "token_id": token_r,
@@ -419,9 +422,7 @@ def _regroup(chain_r: IntArray) -> tuple[IntArray, IntArray]:
     return chain_r[new_r], np.cumsum(new_r) - 1
 
 
-def _places_in_set(
-    chain_r: IntArray, offset_r: IntArray, score_r: FloatArray, count_C: IntArray
-) -> IntArray:
+def _places_in_set(chain_r: IntArray, offset_r: IntArray, score_r: FloatArray, count_C: IntArray) -> IntArray:
     """Return each committed row's place in its chain's set: higher score first, then left to right."""
     if count_C.max(initial=0) <= 1:
         return np.zeros(len(chain_r), np.int64)

@@ -27,7 +27,9 @@ def rule_stream(order_seed: int | None, sample_id: str, policy_spec: str, block:
 class NumberRows:
     """The current row of every chain's stream, [N, block size]; streams are opened when first asked for."""
 
-    def __init__(self, n_chains: int, block_size: int, open_stream: Callable[[int], np.random.Generator]) -> None:
+    def __init__(
+        self, n_chains: int, block_size: int, open_stream: Callable[[int], np.random.Generator]
+    ) -> None:
         self._open = open_stream
         self._streams: dict[int, np.random.Generator] = {}
         self._rows_NB = np.empty((n_chains, block_size))

@@ -47,9 +47,9 @@ def _check_suffixes(model: Model, samples: Sequence[EncodedSample], canvases: Se
     for sample, canvas in zip(samples, canvases, strict=True):
         if canvas.n_suffix and not canvas.visible_suffix:
             raise UserInputError(
-                f"sample '{sample.id}': its suffix starts at position {canvas.requested_end}, where a new block of "
-                f"{canvas.block_size} begins, and {model.name} is block-causal: no target position could see it; use "
-                "another block size or anchor, or a full-attention model"
+                f"sample '{sample.id}': its suffix starts at position {canvas.requested_end}, with a new "
+                f"block of {canvas.block_size}, and {model.name} is block-causal: the target cannot see it; "
+                "use another block size or anchor, or a full-attention model"
             )
         partly += canvas.visible_suffix < canvas.n_suffix
     if partly:

@@ -43,7 +43,11 @@ def score_plainly(
     window = np.where(_to_fill(canvas, len(truth)), model.mask_id, truth)
     walk = _Walk(model, sample, Policy.of(policy), canvas)
     for block, start in enumerate(canvas.block_starts):
-        masked = [i for i in range(start, min(start + canvas.block_size, canvas.requested_end)) if window[i] != truth[i]]
+        masked = [
+            i
+            for i in range(start, min(start + canvas.block_size, canvas.requested_end))
+            if window[i] != truth[i]
+        ]
         walk.enter(block, start, masked)
         while masked:
             log_p = walk.log_probs(window)
@@ -67,7 +71,7 @@ def generate_plainly(
     stop_at_eos: bool = True,
     anchor: Anchor | None = None,
 ) -> list[PlainReveal]:
-    """Generate from one prompt under one policy without a revise rule, a whole-window forward at every pass."""
+    """Generate from one prompt under one policy that revises nothing, a whole-window forward per pass."""
     canvas, chosen = plan_canvases(model, [sample], anchor, n_tokens)[0], Policy.of(policy)
     chosen.refuse_to_generate()
     window = np.full(max(canvas.end, canvas.total), model.mask_id)
@@ -82,13 +86,14 @@ def generate_plainly(
         while masked:
             log_p = walk.log_probs(window)
             rows = LogProbRows(log_p[masked])
-            stats: PositionStats | DrawStats = position_stats(rows, model.eos_ids)
-            tokens = stats.top_token
+            plain = position_stats(rows, model.eos_ids)
+            stats: PositionStats | DrawStats = plain
+            tokens = plain.top_token
             numbers = stream.random(canvas.block_size)[np.array(masked) - start]
             if temperature > 0:
-                draws = draw_stats(rows, stats, temperature, numbers)
+                draws = draw_stats(rows, plain, temperature, numbers)
                 tokens = draws.token
-                stats = draws if chosen.draws_first(temperature) else stats
+                stats = draws if chosen.draws_first(temperature) else plain
             for place in walk.choose(masked, stats):
                 walk.reveal(masked[place], int(tokens[place]), log_p)
             for reveal in walk.this_pass():
@@ -153,5 +158,7 @@ def _text(model: Model, sample: EncodedSample, canvas: Canvas) -> IntArray:
 
 def _to_fill(canvas: Canvas, length: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     position = np.arange(length)
-    fill: np.ndarray[tuple[int], np.dtype[np.bool_]] = (position >= canvas.prompt_length) & (position < canvas.requested_end)
+    fill: np.ndarray[tuple[int], np.dtype[np.bool_]] = (position >= canvas.prompt_length) & (
+        position < canvas.requested_end
+    )
     return fill

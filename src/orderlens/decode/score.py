@@ -232,7 +232,9 @@ class _Scorer:
         blocks = self.blocks
         o, m, b = np.nonzero(np.broadcast_to(blocks.open_MB, self.rank_OMB.shape))
         score = np.where(self.static_O[o], -self.place_OMB[o, m, b], self.found.pop("score")[o, m, b])
-        by = np.lexsort((b, -score, self.rank_OMB[o, m, b], m, o))  # in a set: higher score first, then leftmost
+        by = np.lexsort(
+            (b, -score, self.rank_OMB[o, m, b], m, o)
+        )  # in a set: higher score first, then leftmost
         o, m, b = o[by], m[by], b[by]
         rank = self.rank_OMB[o, m, b]
         passes_OM = np.where(self.rank_OMB == NEVER, -1, self.rank_OMB).max(axis=2) + 1

@@ -83,12 +83,13 @@ def choose(
     score_R = _scores(policy, replace(view, memory=remembered), place_R)
     if score_R.shape != (len(view),) or np.isnan(score_R).any():
         raise ModelOutputError(
-            f"order '{policy.order.spec}' must give one number per masked position ({len(view)}), none of them "
-            f"NaN; it gave an array of shape {score_R.shape}"
+            f"order '{policy.order.spec}' must give one number per masked position ({len(view)}), none of "
+            f"them NaN; it gave an array of shape {score_R.shape}"
         )
     taken = memory.commit.at(chain_C, view.chain_R, view.offset_R)
     public: Any = view.stats.positions if isinstance(view.stats, TargetStats) else view.stats
-    chosen_R = np.asarray(policy.commit.select(replace(view, stats=public, memory=taken), score_R))
+    seen: StepView[Any] = replace(view, stats=public, memory=taken)
+    chosen_R = np.asarray(policy.commit.select(seen, score_R))
     n_C = _chosen_per_chain(policy, view, chosen_R)
     return Choice(chosen_R, score_R, _ties(view, score_R, chosen_R, n_C), (remembered, taken))
 
@@ -110,12 +111,14 @@ def _scores(policy: Policy, view: StepView[Any], place_R: IntArray | None) -> Fl
 
 def _chosen_per_chain(policy: Policy, view: StepView[Any], chosen_R: BoolArray) -> IntArray:
     if chosen_R.shape != (len(view),) or chosen_R.dtype != np.bool_:
-        raise ModelOutputError(f"commit rule '{policy.commit.spec}' must give one boolean per masked position")
+        raise ModelOutputError(
+            f"commit rule '{policy.commit.spec}' must give one boolean per masked position"
+        )
     n_C = np.bincount(view.chain_R[chosen_R], minlength=len(view.block_C))
     if not n_C.all():
         raise ModelOutputError(
-            f"commit rule '{policy.commit.spec}' chose nothing in {int((n_C == 0).sum())} of {len(n_C)} chains; it "
-            "must choose at least one position in each"
+            f"commit rule '{policy.commit.spec}' chose nothing in {int((n_C == 0).sum())} of {len(n_C)} "
+            "chains; it must choose at least one position in each"
         )
     return n_C
 

@@ -5,6 +5,7 @@ any set of revealed tokens its conditionals are exact (forward–backward in flo
 marginalised out, which for a Markov chain means leaving them away. It is the product's ground truth: a
 public test double with no approximation in it.
 
+``hmm:attention=full`` sees the whole canvas at once, so that given text on both sides of a hole counts.
 ``hmm:incoherence=ε`` tilts each conditional by a function of the visible context (``tilt``): still
 normalised, but no longer the conditional of any joint, so orders disagree by an amount one can compute.
 
@@ -17,14 +18,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from orderlens.errors import UserInputError
 from orderlens.grid import block_edges
 from orderlens.models.characters import ALPHABET, CharacterTokenizer
-from orderlens.models.protocol import FloatArray, IntArray, LogProbRows, StateBatch
+from orderlens.models.protocol import Attention, FloatArray, IntArray, LogProbRows, StateBatch
 from orderlens.rng import keyed_generator
 
 TILT_PERIOD = 64
@@ -72,7 +73,6 @@ class HiddenMarkovModel:
     """The exact control model (``incoherence`` 0) and its deliberately incoherent variant."""
 
     special_ids: frozenset[int] = frozenset()
-    attention: Literal["block-causal"] = "block-causal"
     anchor: Literal["zero"] = "zero"
     precision: Literal["float64"] = "float64"
     max_positions = 32768
@@ -84,6 +84,7 @@ class HiddenMarkovModel:
         n_characters: int = len(ALPHABET),
         incoherence: float = 0.0,
         block_size: int = 32,
+        attention: Attention = "block-causal",
     ) -> None:
         if not 2 <= n_characters <= len(ALPHABET):
             raise UserInputError(f"hmm: characters={n_characters} must lie between 2 and {len(ALPHABET)}")
@@ -91,6 +92,11 @@ class HiddenMarkovModel:
             raise UserInputError(f"hmm: states={n_states} and block={block_size} must be at least 1")
         if not 0 <= incoherence < np.inf:
             raise UserInputError(f"hmm: incoherence={incoherence} must be a finite number ≥ 0")
+        if attention not in get_args(Attention):
+            raise UserInputError(
+                f"hmm: attention={attention} must be one of {', '.join(get_args(Attention))}"
+            )
+        self.attention: Attention = attention
         self._options = {"seed": seed, "states": n_states, "characters": n_characters, "block": block_size}
         self.incoherence = float(incoherence)
         self.block_size = block_size
@@ -99,28 +105,33 @@ class HiddenMarkovModel:
 
     @classmethod
     def parse(cls, argument: str) -> HiddenMarkovModel:
-        """Build from ``key=value`` pairs: seed, states, characters, block (integers), incoherence (float)."""
+        """Build from ``key=value`` pairs: seed, states, characters, block, incoherence, attention."""
         names = {"seed": "seed", "states": "n_states", "characters": "n_characters", "block": "block_size"}
-        values: dict[str, float] = {}
+        kinds = {**dict.fromkeys(names, int), "incoherence": float, "attention": str}
+        values: dict[str, Any] = {}
         for part in filter(None, argument.split(",")):
             key, _, text = part.partition("=")
+            if key not in kinds:
+                raise UserInputError(
+                    f"model 'hmm:{argument}': unknown option '{key}' (allowed: {', '.join(kinds)})"
+                )
             try:
-                value = float(text) if key == "incoherence" else int(text)
+                values[names.get(key, key)] = kinds[key](text)
             except ValueError:
                 raise UserInputError(f"model 'hmm:{argument}': '{part}' is not key=number") from None
-            if key not in names and key != "incoherence":
-                allowed = ", ".join([*names, "incoherence"])
-                raise UserInputError(f"model 'hmm:{argument}': unknown option '{key}' (allowed: {allowed})")
-            values[names.get(key, key)] = value
-        return cls(**values)  # type: ignore[arg-type]  # integers stay integers: parsed above
+        return cls(**values)
 
     @property
     def name(self) -> str:
         """The spec that loads this model again."""
         defaults = {"seed": 0, "states": 12, "characters": len(ALPHABET), "block": 32}
-        options = {key: value for key, value in self._options.items() if value != defaults[key]}
+        options: dict[str, object] = {
+            key: value for key, value in self._options.items() if value != defaults[key]
+        }
         if self.incoherence:
-            options["incoherence"] = self.incoherence  # type: ignore[assignment]
+            options["incoherence"] = self.incoherence
+        if self.attention == "full":
+            options["attention"] = self.attention
         return "hmm" + (":" + ",".join(f"{key}={value}" for key, value in options.items()) if options else "")
 
     @property
@@ -147,7 +158,12 @@ class HiddenMarkovModel:
         """Return the same chain with another block size."""
         options = self._options
         return HiddenMarkovModel(
-            options["seed"], options["states"], options["characters"], self.incoherence, block_size
+            options["seed"],
+            options["states"],
+            options["characters"],
+            self.incoherence,
+            block_size,
+            self.attention,
         )
 
     def joint_log_prob(self, tokens: Sequence[int]) -> float:
@@ -166,10 +182,14 @@ class HiddenMarkovModel:
         return total
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
-        """Return log p [L, V] of every position given the other visible tokens up to its block's end."""
+        """Return log p [L, V] of every position given the other visible tokens up to its block's end.
+
+        With full attention the whole sequence is one block.
+        """
         ids = np.asarray(tokens, dtype=np.int64)
         rows = []
-        for start, stop in block_edges(len(ids), self.block_size, grid_offset):
+        size = self.block_size if self.attention == "block-causal" else max(1, len(ids))
+        for start, stop in block_edges(len(ids), size, grid_offset if size == self.block_size else 0):
             state_K, phase = self.advance(ids[:start], first=0)
             window = ids[None, start:stop]
             rows.append(self.conditionals(state_K[None], np.array([phase]), np.array([start]), window)[0])
@@ -180,7 +200,7 @@ class HiddenMarkovModel:
     ) -> tuple[FloatArray, float]:
         """Return the belief after ``tokens`` (the first is at position ``first``) and their phase."""
         belief_K = self.parameters.initial_K if state_K is None else state_K
-        emission_LK = self._evidence(tokens)
+        emission_LK = self._evidence(self._without_afterlife(tokens[None], belief_K[None])[0])
         for seen_K in emission_LK:
             joint_K = belief_K * seen_K
             belief_K = (joint_K / joint_K.sum()) @ self.parameters.transition_KK
@@ -190,20 +210,28 @@ class HiddenMarkovModel:
         self, belief_NK: FloatArray, phase_N: FloatArray, starts_N: IntArray, tokens_NW: IntArray
     ) -> FloatArray:
         """Return log p [N, W, V] at every window position given the prefix and the *other* visible tokens."""
-        evidence_NWK = self._evidence(tokens_NW)
+        evidence_NWK = self._evidence(self._without_afterlife(tokens_NW, belief_NK))
         ahead_NWK = self._forward(belief_NK, evidence_NWK)
         behind_NWK = self._backward(evidence_NWK)
         state_NWK = ahead_NWK * behind_NWK
         mass_NW1 = state_NWK.sum(axis=-1, keepdims=True)
-        with np.errstate(
-            divide="ignore", invalid="ignore"
-        ):  # impossible evidence: NaN rows, reported by the caller
+        with np.errstate(divide="ignore"):  # a token may be impossible
             log_p_NWV = np.log((state_NWK / mass_NW1) @ self.parameters.emission_KV)
         return self._tilt(log_p_NWV, phase_N, starts_N, tokens_NW) if self.incoherence else log_p_NWV
 
     def open_session(self) -> HmmSession:
         """Return a session without slots."""
         return HmmSession(self)
+
+    def _without_afterlife(self, tokens_NW: IntArray, belief_NK: FloatArray) -> IntArray:
+        """Hide characters behind an EOS: a text cannot hold them, but tokens committed together may be such.
+
+        What stands behind an EOS then counts as unseen, so that the conditionals of an impossible canvas are
+        still those of the chain: EOS for ever behind the first one.
+        """
+        eos_NW = tokens_NW == self.tokenizer.eos_id
+        ended_NW = np.logical_or.accumulate(eos_NW, axis=1) | (belief_NK[:, -1:] == 1.0)
+        return np.where(ended_NW & ~eos_NW, self.mask_id, tokens_NW)
 
     def _evidence(self, tokens: IntArray) -> FloatArray:
         visible = np.where(tokens == self.mask_id, 0, tokens)

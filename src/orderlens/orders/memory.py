@@ -59,11 +59,11 @@ class Memory:
         self._new_chains: dict[str, Values] = {}
 
     def rows(self, name: str, default: ArrayLike) -> Values:
-        """Return what ``keep_rows`` kept for each masked position [R, …]; ``default`` in a block's first pass."""
+        """Return what ``keep_rows`` kept for each masked position [R, …]; ``default`` where nothing was."""
         return np.asarray(self._table.rows(name, default)[self._at_R])
 
     def chains(self, name: str, default: ArrayLike) -> Values:
-        """Return what ``keep_chains`` kept for each chain [C, …]; ``default`` in a block's first pass."""
+        """Return what ``keep_chains`` kept for each chain [C, …]; ``default`` where nothing was."""
         return np.asarray(self._table.chains(name, default)[self._chain_C])
 
     def keep_rows(self, name: str, values_R: Values) -> None:

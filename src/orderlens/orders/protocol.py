@@ -1,8 +1,8 @@
 """The four kinds of order. An order's kind decides what it may look at.
 
 An order says which masked position comes first; how many are taken at once is a commit rule's business
-(``orderlens.policies``). It scores a ``StepView``: a deployable order is handed one with ``PositionStats`` and
-so cannot see a target; only an ``OracleOrder`` is handed ``TargetStats``. Orders know nothing of models,
+(``orderlens.policies``). It scores a ``StepView``: a deployable order is handed one with ``PositionStats``
+and so cannot see a target; only an ``OracleOrder`` is handed ``TargetStats``. Orders know nothing of models,
 batches or prompts. Scores are compared, never stored: larger first, the leftmost one among equals.
 """
 

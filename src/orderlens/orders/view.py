@@ -25,12 +25,12 @@ from orderlens.stats import DrawStats, PositionStats, TargetStats
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-S = TypeVar("S", bound=PositionStats | TargetStats | DrawStats, covariant=True)
+S_co = TypeVar("S_co", bound=PositionStats | TargetStats | DrawStats, covariant=True)
 T = TypeVar("T", bound=PositionStats | TargetStats | DrawStats)
 
 
 @dataclass(frozen=True, slots=True)
-class StepView(Generic[S]):
+class StepView(Generic[S_co]):
     """One forward pass, seen by one policy.
 
     Attributes:
@@ -54,13 +54,13 @@ class StepView(Generic[S]):
     step_C: IntArray
     forward_C: IntArray
     filling_C: IntArray
-    stats: S
+    stats: S_co
     memory: Memory
     numbers: Callable[[], FloatArray]
 
     @classmethod
     def of(cls, stats: T, offsets: IntArray | None = None) -> StepView[T]:
-        """Return the view of a single chain in the first pass of its first block: for trying a rule by hand."""
+        """Return the view of one chain in the first pass of its first block: for trying a rule by hand."""
         count = len(stats)
         offset_R = np.arange(count) if offsets is None else np.asarray(offsets, np.int64)
         chain_R, zero_C = np.zeros(count, np.int64), np.zeros(1, np.int64)
@@ -109,14 +109,14 @@ class StepView(Generic[S]):
         """Return the same pass with other statistics."""
         return replace(self, stats=stats)  # type: ignore[arg-type, return-value]
 
-    def ranks_R(self, scores_R: FloatArray) -> IntArray:
+    def ranks(self, scores_R: FloatArray) -> IntArray:
         """Return each row's place (0 = first) among its chain's rows: higher scores first, then leftmost."""
         by_R = np.lexsort((self.offset_R, -scores_R, self.chain_R))
         rank_R = np.empty(len(by_R), np.int64)
         rank_R[by_R] = np.arange(len(by_R)) - self.starts_C[self.chain_R]
         return rank_R
 
-    def best_R(self, scores_R: FloatArray) -> BoolArray:
+    def best(self, scores_R: FloatArray) -> BoolArray:
         """Return which row is first in its chain: the largest score, the leftmost among equals."""
         tied = np.flatnonzero(scores_R == np.maximum.reduceat(scores_R, self.starts_C)[self.chain_R])
         chain = self.chain_R[tied]

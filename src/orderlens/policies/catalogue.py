@@ -1,4 +1,4 @@
-"""Policy specs: ``ORDER[:ARG][+COMMIT[=VALUE[:VALUE]…]][+REVISE[=…]]`` to policy objects, plug-ins included."""
+"""Policy specs, ``ORDER[:ARG][+COMMIT[=VALUE[:VALUE]…]][+REVISE[=…]]``, to policies, plug-ins included."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from orderlens.orders.catalogue import ORDERS, parse_order
 from orderlens.orders.protocol import Order
 from orderlens.policies.policy import Policy
 from orderlens.policies.protocol import Commit, Revise
+from orderlens.policies.schedules import Top
 from orderlens.registry import Registry, suggest
 
 COMMITS: Registry[type[Commit]] = Registry(
@@ -37,8 +38,10 @@ def parse_policy(spec: PolicyLike) -> Policy:
     commits = [rule for rule in parsed if isinstance(rule, Commit)]
     revisions = [rule for rule in parsed if isinstance(rule, Revise)]
     if len(commits) > 1 or len(revisions) > 1:
-        raise UserInputError(f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule")
-    return Policy(parse_order(order), *commits[:1] or (Policy(parse_order(order)).commit,), *revisions)
+        raise UserInputError(
+            f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule"
+        )
+    return Policy(parse_order(order), commits[0] if commits else Top(), revisions[0] if revisions else None)
 
 
 def _parse_rule(spec: str, text: str) -> Commit | Revise:
@@ -50,12 +53,14 @@ def _parse_rule(spec: str, text: str) -> Commit | Revise:
     else:
         known = [*COMMITS.names(), *REVISIONS.names()]
         raise UnknownNameError(
-            f"policy '{spec}': unknown rule '{name}'{suggest(name, known)} (commit: {', '.join(COMMITS.names())}; "
-            f"revise: {', '.join(REVISIONS.names())})"
+            f"policy '{spec}': unknown rule '{name}'{suggest(name, known)} "
+            f"(commit: {', '.join(COMMITS.names())}; revise: {', '.join(REVISIONS.names())})"
         )
     rule = kind.parse(values.split(":") if equals else [])
     if not isinstance(rule, Commit | Revise):
-        raise UserInputError(f"rule plug-in '{name}' returned {type(rule).__name__} instead of a Commit or Revise")
+        raise UserInputError(
+            f"rule plug-in '{name}' returned {type(rule).__name__} instead of a Commit or Revise"
+        )
     return rule
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from orderlens.policies.protocol import Changes, HeldView, Revise, plain, real_number, whole_number
 from orderlens.errors import UserInputError
+from orderlens.policies.protocol import Changes, HeldView, Revise, plain, real_number, whole_number
 
 POST_PASSES = 16
 
@@ -18,7 +18,9 @@ class Edit(Revise):
     """
 
     id = "edit"
-    summary = "edit=TAU[:POST]: a held token gives way to another with p > TAU; POST passes (16) after the last mask"
+    summary = (
+        "edit=TAU[:POST]: a held token gives way to one with p > TAU; POST (16) passes after the last mask"
+    )
 
     def __init__(self, tau: float, post_passes: int = POST_PASSES) -> None:
         self.tau, self.post_passes = tau, post_passes

@@ -69,7 +69,9 @@ class Policy:
     @property
     def is_static(self) -> bool:
         """Whether the path and its passes are known without the model."""
-        return isinstance(self.order, StaticOrder) and isinstance(self.commit, Schedule) and self.revise is None
+        return (
+            isinstance(self.order, StaticOrder) and isinstance(self.commit, Schedule) and self.revise is None
+        )
 
     def draws_first(self, temperature: float) -> bool:
         """Whether tokens are drawn at every masked position before positions are chosen."""
@@ -111,6 +113,6 @@ class Policy:
         """Raise where a fixed text has no likelihood."""
         if self.revise is not None:
             raise UserInputError(
-                f"policy '{self.spec}' changes tokens after it committed them, so a fixed text has no path under "
-                f"it; score with '{Policy(self.order, self.commit).spec}' or use it with generate"
+                f"policy '{self.spec}' changes tokens after it committed them, so a fixed text has no path "
+                f"under it; score with '{Policy(self.order, self.commit).spec}' or use it with generate"
             )

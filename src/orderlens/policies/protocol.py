@@ -65,13 +65,13 @@ class Schedule(Commit):
 
     def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
         """Return the next positions by score, as many as the schedule gives this pass."""
-        last_C = self._last_C(view)
+        last_C = self._due(view)
         if (last_C == view.step_in_block_C).all():
-            return view.best_R(scores_R)
-        chosen: BoolArray = view.ranks_R(scores_R) <= (last_C - view.step_in_block_C)[view.chain_R]
+            return view.best(scores_R)
+        chosen: BoolArray = view.ranks(scores_R) <= (last_C - view.step_in_block_C)[view.chain_R]
         return chosen
 
-    def _last_C(self, view: StepView[Any]) -> IntArray:
+    def _due(self, view: StepView[Any]) -> IntArray:
         """Return the last place of the path that is due by now, at least the next one."""
         due_C = np.empty(len(view.filling_C), np.int64)
         for n in np.unique(view.filling_C):
@@ -126,7 +126,7 @@ class Revise(Rule):
     """Passes that a block without masks may still be given, as long as each of them changes something."""
 
     def max_passes(self, n_positions: int) -> int:
-        """Return the pass of a block from which on nothing is taken back any more, so that every text ends."""
+        """Return the pass of a block from which on nothing is taken back, so that every text ends."""
         return 4 * n_positions
 
     @abstractmethod

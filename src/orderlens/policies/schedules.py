@@ -35,6 +35,6 @@ class Top(Schedule):
     def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
         """Return the K best rows of every chain."""
         if self.k == 1:
-            return view.best_R(scores_R)
-        chosen: BoolArray = view.ranks_R(scores_R) < self.k
+            return view.best(scores_R)
+        chosen: BoolArray = view.ranks(scores_R) < self.k
         return chosen

@@ -35,4 +35,4 @@ class Threshold(Commit):
     def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
         """Return the sure positions and each chain's first."""
         sure: BoolArray = np.exp(view.proposal_logprob_R) >= self.threshold
-        return sure | view.best_R(scores_R)
+        return sure | view.best(scores_R)

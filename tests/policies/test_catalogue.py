@@ -1,0 +1,79 @@
+"""Policy specs: grammar, canonical spelling, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from orderlens.errors import UserInputError
+from orderlens.orders import parse_order
+from orderlens.policies import parse_policies, parse_policy
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "seed"),
+    [
+        ("max-prob", "max-prob", None),
+        ("max-prob+top=1", "max-prob", None),
+        ("max-prob+threshold=.90", "max-prob+threshold=0.9", None),
+        ("max-prob:argmax+threshold=1", "max-prob:select=argmax+threshold=1", None),
+        ("random:3+top=4", "random+top=4", 3),
+        ("forced-ar + top=4", "forced-ar+top=4", None),
+        ("entropy+edit=0.90:16+top=2", "entropy+top=2+edit=0.9", None),
+        ("entropy+edit=0.9:3", "entropy+edit=0.9:3", None),
+        ("oracle-min-q+threshold=0.00001", "oracle-min-q+threshold=0.00001", None),
+    ],
+)
+def test_canonical_spelling(text, label, seed):
+    policy = parse_policy(text)
+    assert (policy.label, policy.seed) == (label, seed)
+    assert parse_policy(policy.spec).spec == policy.spec
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max-prob+treshold=0.9", "did you mean 'threshold'"),
+        ("max-prob+", "unknown rule ''"),
+        ("max-prob+threshold", "takes one value, e.g. threshold=0.9"),
+        ("max-prob+threshold=", "takes one value"),
+        ("max-prob+threshold=1.5", "between 0 and 1"),
+        ("max-prob+threshold=nan", "between 0 and 1"),
+        ("max-prob+threshold=0.5:2", "takes one value"),
+        ("max-prob+top=0", "whole number of at least 1"),
+        ("max-prob+top=2.5", "whole number"),
+        ("max-prob+top=99999999999999999999", "whole number"),
+        ("max-prob+top=2+threshold=0.9", "two rules of one kind"),
+        ("max-prob+edit=2", "between 0 and 1"),
+        ("max-prob+edit=0.9:1:2", "one or two values"),
+        ("nothing+top=2", "unknown order 'nothing'"),
+        ("random+top=2,random:0+top=2", "given twice"),
+        ("max-prob,max-prob+top=1", "given twice"),
+    ],
+)
+def test_mistakes_are_named(text, message):
+    with pytest.raises(UserInputError, match=message):
+        parse_policies(text)
+
+
+def test_orders_and_policies_pass_through():
+    order = parse_order("entropy")
+    assert parse_policies([order, parse_policy("max-prob+top=2"), "random"])[0].order is order
+    with pytest.raises(UserInputError, match="3 is no order"):
+        parse_policies([3])
+
+
+@pytest.mark.parametrize(
+    ("text", "scored", "drawn"),
+    [
+        ("forced-ar", "exact", "exact"),
+        ("max-prob+threshold=0.9", "exact", "none"),
+        ("max-prob:argmax+threshold=0.9", "exact", "exact"),
+        ("entropy+top=4", "exact", "exact"),
+        ("random:2+top=4", "estimate", "estimate"),
+        ("oracle-max-q", "none", "none"),
+        ("max-prob+edit=0.9", "none", "none"),
+    ],
+)
+def test_what_the_sum_of_log_q_is(text, scored, drawn):
+    policy = parse_policy(text)
+    assert (policy.likelihood(), policy.likelihood(0.0), policy.likelihood(0.7)) == (scored, scored, drawn)
