@@ -27,7 +27,8 @@ from orderlens.models.characters import CharacterTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer, block_causal_mask
-from orderlens.orders import Order, parse_orders
+from orderlens.orders import Order
+from orderlens.policies import parse_policies
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 
@@ -95,21 +96,21 @@ def main() -> None:
     samples = random_samples(args.sequences, model.vocab_size)
     work: dict[str, tuple[list[Order], Callable[[list[Order]], object]]] = {
         "score, static orders": (
-            parse_orders("forced-ar,reverse-ar,random"),
+            parse_policies("forced-ar,reverse-ar,random"),
             lambda orders: score_batch(model, samples, orders),
         ),
         "score, oracle orders": (
-            parse_orders("oracle-max-q,oracle-margin,oracle-min-q"),
+            parse_policies("oracle-max-q,oracle-margin,oracle-min-q"),
             lambda orders: score_batch(model, samples, orders),
         ),
         "generate, four orders": (
-            parse_orders("forced-ar,max-prob,top-margin,random"),
+            parse_policies("forced-ar,max-prob,top-margin,random"),
             lambda orders: generate_batch(
                 model, samples, orders, GenerationSettings(TARGET, stop_at_eos=False)
             ),
         ),
     }
-    score_batch(model, samples[:2], parse_orders("forced-ar"))
+    score_batch(model, samples[:2], parse_policies("forced-ar"))
     print(
         f"{PREFIX}+{TARGET} tokens, {args.sequences} sequences, {device}, "
         f"{torch.get_num_threads()} threads, {args.clock} time"

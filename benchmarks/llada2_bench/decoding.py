@@ -16,7 +16,7 @@ from orderlens.decode.score import score_batch
 from orderlens.models.llada2.session import LLaDA2Session
 from orderlens.models.protocol import StateBatch
 from orderlens.models.torch.device import triton_installed
-from orderlens.orders.catalogue import parse_orders
+from orderlens.policies import parse_policies
 from orderlens.samples import EncodedSample
 
 SCORED_ORDERS = ("forced-ar", "reverse-ar", "random", "oracle-max-q", "oracle-margin", "oracle-min-q")
@@ -127,7 +127,7 @@ def measure_generation(bench: Bench, batches: Iterable[int], new_tokens: int = N
     """Whole generations by the decoder, after one of at most 128 tokens that compiles and records."""
     settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_eos=False)
     warm = replace(settings, max_new_tokens=min(new_tokens, NEW))
-    orders = parse_orders(["max-prob"])
+    orders = parse_policies(["max-prob"])
     for batch in batches:
         samples = random_samples(bench, batch, 0)
         first = bench.wall(_generate(bench, samples, orders, warm))
@@ -150,7 +150,7 @@ def _generate(bench: Bench, samples: Any, orders: Any, settings: Any) -> Callabl
 def measure_generation_table(bench: Bench, prompts: int) -> None:
     """The paper's generation table: prompts × 4 orders × 128 tokens, extrapolated to 1,000 prompts."""
     settings = GenerationSettings(max_new_tokens=NEW, stop_at_eos=False)
-    run = _generate(bench, random_samples(bench, prompts, 0), parse_orders(GENERATED_ORDERS), settings)
+    run = _generate(bench, random_samples(bench, prompts, 0), parse_policies(GENERATED_ORDERS), settings)
     bench.wall(run)
     seconds = bench.wall(run)
     bench.report(
@@ -164,7 +164,7 @@ def measure_generation_table(bench: Bench, prompts: int) -> None:
 
 def measure_scoring(bench: Bench, sequences: int) -> None:
     """The paper's fixed-sequence table: sequences × 6 orders × 128 tokens, extrapolated to 1,000."""
-    samples, orders = random_samples(bench, sequences, NEW), parse_orders(SCORED_ORDERS)
+    samples, orders = random_samples(bench, sequences, NEW), parse_policies(SCORED_ORDERS)
     bench.wall(lambda: score_batch(bench.model, samples[: max(1, sequences // 8)], orders))
     seconds = bench.wall(lambda: score_batch(bench.model, samples, orders))
     states = sequences * len(orders) * NEW

@@ -19,7 +19,7 @@ from orderlens import api
 from orderlens.decode.generate import MAX_NEW_TOKENS
 from orderlens.errors import MissingPackageError, UserInputError
 from orderlens.models import abilities
-from orderlens.orders import OracleOrder, parse_orders
+from orderlens.policies import parse_policies
 from orderlens.samples import Sample
 from orderlens.store.reader import Run
 from orderlens.tasks.protocol import cut_at_stop
@@ -70,8 +70,8 @@ class OrderLensLM(LM):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         del max_batch_size  # lm-eval always passes it; batches here have a fixed size
-        self.order = parse_orders(order)
-        if len(self.order) != 1 or isinstance(self.order[0], OracleOrder):
+        self.order = parse_policies(order)
+        if len(self.order) != 1 or self.order[0].needs_target:
             raise UserInputError(f"order '{order}' must be one order that needs no target")
         options = Options(device, dtype, block_size, None if anchor is None else check_anchor(anchor))
         self.model = options.load(pretrained or model)

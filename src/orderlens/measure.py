@@ -22,7 +22,8 @@ from orderlens.decode.target_states import TargetStates
 from orderlens.grid import Canvas
 from orderlens.models.abilities import CastsDtype
 from orderlens.models.protocol import Anchor, IntArray, Model
-from orderlens.orders.protocol import Order, StaticOrder
+from orderlens.policies.policy import Policy
+from orderlens.policies.replay import Replay
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 from orderlens.store.schema import table_schema
@@ -31,7 +32,7 @@ from orderlens.store.schema import table_schema
 def circulation_table(
     model: Model,
     samples: Sequence[EncodedSample],
-    orders: Sequence[Order],
+    orders: Sequence[Policy],
     columns: Columns,
     n_pairs: int,
     *,
@@ -98,7 +99,7 @@ def _visible_before(columns: Columns, at: int) -> IntArray:
 def _measure_pairs(
     states: TargetStates,
     sample: EncodedSample,
-    orders: Sequence[Order],
+    orders: Sequence[Policy],
     columns: Columns,
     pairs: Sequence[_Pair],
 ) -> Iterator[dict[str, Any]]:
@@ -145,35 +146,10 @@ def _measure_pairs(
         }
 
 
-class ReplayedOrder(StaticOrder):
-    """An order that takes recorded paths again, so that only the arithmetic differs between two scorings."""
-
-    id = "replayed"
-    summary = "takes a recorded path again"
-
-    def __init__(self, paths: Mapping[tuple[str, int], NDArray[np.int64]]) -> None:
-        self._paths = paths
-
-    def path(self, n_positions: int, sample_id: str, block: int) -> NDArray[np.int64]:
-        """Return the recorded path of this sample's block."""
-        return self._paths[sample_id, block]
-
-    @classmethod
-    def of(cls, samples: Sequence[EncodedSample], columns: Columns, order: int) -> ReplayedOrder:
-        """Record the paths of one order from the columns of a scored batch."""
-        paths: dict[tuple[str, int], NDArray[np.int64]] = {}
-        for s, sample in enumerate(samples):
-            mine = (columns["sample"] == s) & (columns["order"] == order)
-            for block in np.unique(columns["block"][mine]):
-                positions = columns["position"][mine & (columns["block"] == block)]
-                paths[sample.id, int(block)] = np.argsort(np.argsort(positions))
-        return cls(paths)
-
-
 def noise_table(
     model: Model,
     samples: Sequence[EncodedSample],
-    orders: Sequence[Order],
+    orders: Sequence[Policy],
     columns: Columns,
     *,
     anchor: Anchor | None = None,
@@ -185,7 +161,7 @@ def noise_table(
     bfloat16 (models that can be cast). ``cache``: one whole-window forward per step without a
     prefix cache; slow, so only the first ``n_uncached`` samples under the first order.
     """
-    replays = [ReplayedOrder.of(samples, columns, o) for o in range(len(orders))]
+    replays = [Replay.recorded_in(columns, samples, o) for o in range(len(orders))]
     rounded = model.with_dtype("bfloat16") if isinstance(model, CastsDtype) else None
     rows: list[dict[str, Any]] = []
     for o, replay in enumerate(replays):

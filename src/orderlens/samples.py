@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -20,7 +21,8 @@ class Sample:
 
     An empty prompt is legitimate. ``target`` is needed for scoring and ignored when generating. ``suffix`` is
     given text after the target (infilling): full-attention models see all of it, block-causal ones the part
-    that shares a block with the target.
+    that shares a block with the target. ``template`` is text with holes, ``"Once [[8]] and [[4]]."``, that
+    ``generate`` fills with so many tokens each; it stands for prompt and suffix, which are empty then.
     """
 
     id: str
@@ -28,6 +30,7 @@ class Sample:
     target: TextOrTokens | None = None
     suffix: TextOrTokens | None = None
     task: str | None = None
+    template: str | None = None
 
 
 def _no_tokens() -> IntArray:
@@ -86,15 +89,45 @@ def encode_samples(
 
 
 def _encode(model: Model, sample: Sample, need_target: bool) -> EncodedSample:
+    if sample.template is not None:
+        return _encode_template(model, sample, sample.template, need_target)
     prompt = _token_ids(model, sample.id, "prompt", sample.prompt)
+    suffix = _token_ids(model, sample.id, "suffix", sample.suffix if sample.suffix is not None else ())
     if not need_target:
-        return EncodedSample(sample.id, prompt, task=sample.task)
+        return EncodedSample(sample.id, prompt, task=sample.task, suffix=suffix)
     target = _token_ids(model, sample.id, "target", sample.target if sample.target is not None else ())
     if not len(target):
         raise UserInputError(
             f"sample '{sample.id}' has an empty target; scoring needs at least one target token"
         )
-    return EncodedSample(sample.id, prompt, target, sample.task)
+    return EncodedSample(sample.id, prompt, target, sample.task, suffix)
+
+
+HOLE = re.compile(r"\[\[(\d{1,6})\]\]")
+"""A hole of a template: ``[[8]]`` is eight tokens to fill."""
+
+
+def _encode_template(model: Model, sample: Sample, text: str, need_target: bool) -> EncodedSample:
+    """Cut a template at its holes: what stands before the first, between them, and after the last."""
+    if need_target:
+        raise UserInputError(
+            f"sample '{sample.id}' is a template, which only generate can fill; to score, give prompt, target and suffix"
+        )
+    if len(sample.prompt) or sample.suffix is not None:
+        raise UserInputError(
+            f"sample '{sample.id}': a template stands for prompt and suffix; leave them empty"
+        )
+    parts = HOLE.split(text)
+    sizes = [int(size) for size in parts[1::2]]
+    if not sizes or 0 in sizes:
+        raise UserInputError(
+            f"sample '{sample.id}': the template needs holes such as [[8]], each of at least one token"
+        )
+    given = [_token_ids(model, sample.id, "template", part) for part in parts[::2]]
+    holes = [np.full(size, model.mask_id) for size in sizes]
+    between = [piece for pair in zip(holes[1:], given[1:-1], strict=True) for piece in reversed(pair)]
+    template = np.concatenate([holes[0], *between])
+    return EncodedSample(sample.id, given[0], task=sample.task, suffix=given[-1], template=template)
 
 
 def _token_ids(model: Model, sample_id: str, part: str, value: TextOrTokens) -> IntArray:

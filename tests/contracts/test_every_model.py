@@ -9,7 +9,7 @@ from orderlens.decode.score import score_batch
 from orderlens.errors import OrderLensError
 from orderlens.models.loading import MODELS, load_model
 from orderlens.models.protocol import StateBatch
-from orderlens.orders import parse_orders
+from orderlens.policies import parse_policies
 from orderlens.samples import EncodedSample
 
 SPECS = [*MODELS.names(), "hmm:incoherence=0.3,block=8"]
@@ -98,7 +98,7 @@ def test_scoring_is_deterministic(model, text_ids):
     sample = EncodedSample(
         "x", text_ids[: model.block_size], text_ids[model.block_size : model.block_size + 9]
     )
-    orders = parse_orders("forced-ar,oracle-min-q")
+    orders = parse_policies("forced-ar,oracle-min-q")
     first, second = (score_batch(model, [sample], orders) for _ in range(2))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 

@@ -13,7 +13,7 @@ from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.orders import StaticOrder, parse_orders
 from orderlens.samples import EncodedSample
 
-DEPLOYABLE = parse_orders("forced-ar,reverse-ar,random,max-prob,max-prob:argmax,top-margin,entropy")
+DEPLOYABLE = parse_policies("forced-ar,reverse-ar,random,max-prob,max-prob:argmax,top-margin,entropy")
 
 
 def trace(columns, sample, order):
@@ -106,7 +106,7 @@ def test_results_do_not_depend_on_the_batch(hmm, mixed_samples, temperature):
 def test_sampling_follows_the_tempered_conditional(spec):
     """First token of many seeds against the exact tempered distribution (chi-square)."""
     model = HiddenMarkovModel(seed=4, n_states=3, n_characters=4, block_size=1)
-    order, prompt = parse_orders(spec)[0], np.array([0, 1, 2])
+    order, prompt = parse_policies(spec)[0], np.array([0, 1, 2])
     log_p = model.log_probs([0, 1, 2, model.mask_id])[3]
     weight = np.exp(log_p / 0.6)
     samples = [EncodedSample(f"s{i}", prompt) for i in range(1500)]
@@ -119,7 +119,7 @@ def test_sampling_follows_the_tempered_conditional(spec):
 
 
 def test_selection_rules_of_max_prob_differ_only_when_sampling(hmm, mixed_samples):
-    both = parse_orders("max-prob,max-prob:argmax")
+    both = parse_policies("max-prob,max-prob:argmax")
     greedy = generate_batch(hmm, mixed_samples, both, GenerationSettings(16, 0.0)).columns
     assert np.array_equal(greedy["position"][greedy["order"] == 0], greedy["position"][greedy["order"] == 1])
     hot = generate_batch(hmm, mixed_samples, both, GenerationSettings(16, 1.5, stop_at_eos=False)).columns
@@ -137,7 +137,7 @@ def test_seed_changes_the_draws(hmm, mixed_samples):
 
 def test_oracles_cannot_generate(hmm, mixed_samples):
     with pytest.raises(UserInputError, match="'oracle-min-q' needs a known target"):
-        generate_batch(hmm, mixed_samples, parse_orders("oracle-min-q"), GenerationSettings(4))
+        generate_batch(hmm, mixed_samples, parse_policies("oracle-min-q"), GenerationSettings(4))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_bad_settings_are_named(field, value, message):
 @pytest.mark.parametrize("kind", ["hmm", "block-causal"])
 def test_the_smallest_temperature_draws_the_likeliest_token(hmm, make_transformer, mixed_samples, kind):
     model = hmm if kind == "hmm" else make_transformer(kind)
-    orders = parse_orders("forced-ar,max-prob,random:2")
+    orders = parse_policies("forced-ar,max-prob,random:2")
     settings = GenerationSettings(12, MIN_TEMPERATURE, stop_at_eos=False)
     columns = generate_batch(model, mixed_samples, orders, settings).columns
     assert np.isfinite(columns["logq"]).all()

@@ -7,11 +7,11 @@ import pytest
 
 from orderlens.decode.select import PolicyMemory, choose
 from orderlens.errors import ModelOutputError, UnknownNameError, UserInputError
-from orderlens.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order, parse_orders
+from orderlens.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order
 from orderlens.orders.catalogue import ORDERS
 from orderlens.orders.paths import check_path
 from orderlens.orders.view import StepView
-from orderlens.policies import Policy
+from orderlens.policies import Policy, parse_policies
 from orderlens.stats import DrawStats, PositionStats, TargetStats
 
 
@@ -128,7 +128,7 @@ def test_nan_scores_are_refused():
 )
 def test_bad_specs_are_named(spec, message):
     with pytest.raises((UnknownNameError, UserInputError), match=message):
-        parse_orders(spec)
+        parse_policies(spec)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import distinct_states, score_batch
 from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.orders import parse_orders
+from orderlens.policies import parse_policies
 from orderlens.samples import EncodedSample
 
-ALL = parse_orders(
+ALL = parse_policies(
     "forced-ar,reverse-ar,random,random:3,max-prob,top-margin,entropy,oracle-max-q,oracle-margin,oracle-min-q"
 )
 
@@ -74,7 +74,7 @@ def test_incoherent_model_breaks_the_chain_rule(mixed_samples):
 
 @pytest.mark.parametrize("specs", ["forced-ar,random", "oracle-min-q,max-prob,forced-ar"])
 def test_results_do_not_depend_on_the_batch(hmm, mixed_samples, specs):
-    orders = parse_orders(specs)
+    orders = parse_policies(specs)
     together = score_batch(hmm, mixed_samples, orders)
     shuffled = score_batch(hmm, mixed_samples[::-1], orders[::-1])
     last = len(mixed_samples) - 1
@@ -89,8 +89,8 @@ def test_results_do_not_depend_on_the_batch(hmm, mixed_samples, specs):
 
 def test_static_wave_equals_stepwise_evaluation(hmm, mixed_samples):
     """Static orders alone run in one wave; beside an adaptive order they run step by step."""
-    alone = score_batch(hmm, mixed_samples, parse_orders("forced-ar"))
-    beside = score_batch(hmm, mixed_samples, parse_orders("forced-ar,entropy"))
+    alone = score_batch(hmm, mixed_samples, parse_policies("forced-ar"))
+    beside = score_batch(hmm, mixed_samples, parse_policies("forced-ar,entropy"))
     mine = beside["order"] == 0
     for name in ("position", "token_id", "step", "block", "n_tied"):
         assert np.array_equal(alone[name], beside[name][mine])
@@ -125,7 +125,7 @@ def test_equal_states_are_evaluated_once(hmm, mixed_samples, monkeypatch):
         lambda self, states: counted.append(len(states.slots_N)) or plain(self, states),
     )
     one_block = [EncodedSample("a", np.arange(8), np.arange(8))]
-    score_batch(hmm, one_block, parse_orders("forced-ar,reverse-ar,random"))
+    score_batch(hmm, one_block, parse_policies("forced-ar,reverse-ar,random"))
     # 3 orders × 8 steps, but the all-masked state is shared by all three.
     assert counted == [3 * 8 - 2]
 

@@ -10,11 +10,11 @@ from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.reference import generate_plainly, score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.orders import parse_orders
+from orderlens.policies import parse_policies
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 
-ALL = parse_orders(
+ALL = parse_policies(
     "forced-ar,reverse-ar,random:1,max-prob,top-margin,entropy,oracle-max-q,oracle-margin,oracle-min-q"
 )
 

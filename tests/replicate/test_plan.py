@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orderlens.errors import RunError, UnknownNameError, UserInputError
-from orderlens.orders import parse_orders
+from orderlens.policies import parse_policies
 from orderlens.replicate import plan as plans
 from orderlens.replicate.plan import (
     PRESETS,
@@ -34,7 +34,7 @@ def test_full_is_the_papers_protocol():
 def test_every_order_of_every_preset_exists(preset):
     plan = make_plan(preset, "tiny", "c4")
     for orders in (plan.score_orders, plan.generate_orders, plan.sweep_orders, plan.measured_orders):
-        assert len(parse_orders(orders)) == len(orders)
+        assert len(parse_policies(orders)) == len(orders)
 
 
 def test_quick_takes_a_hundred_and_changes_win_unless_none():

@@ -49,6 +49,7 @@ class DecodeRequest:
     batch_size: int | None
     device: str | None
     dtype: str | None
+    templates: Sequence[str] = ()
 
 
 def generate(
@@ -58,6 +59,10 @@ def generate(
     orders: opt.OrdersOption = _ORDERS,
     max_new_tokens: LengthOption = 128,
     temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
+    template: Annotated[
+        list[str] | None,
+        typer.Option("--template", help="Text with holes to fill instead of --data: 'Once [[8]] and [[4]].'"),
+    ] = None,
     seed: opt.SeedOption = 0,
     eos_stop: StopOption = True,
     limit: opt.LimitOption = None,
@@ -71,7 +76,7 @@ def generate(
     dtype: opt.DtypeOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Decode prompts under several reveal orders, one token per step."""
+    """Decode prompts under several reveal orders or policies."""
     request = DecodeRequest(
         out,
         model,
@@ -90,6 +95,7 @@ def generate(
         batch_size,
         device,
         dtype,
+        tuple(template or ()),
     )
     _decode(request, as_json=json)
 
@@ -143,7 +149,7 @@ def sweep(
 
 def _decode(request: DecodeRequest, *, as_json: bool) -> None:
     from orderlens import api
-    from orderlens.cli.inputs import load_inputs, parse_anchor
+    from orderlens.cli.inputs import load_inputs, parse_anchor, template_inputs
     from orderlens.cli.summary import show_summary
     from orderlens.datafiles import SplitRule
     from orderlens.rowfiles import check_split
@@ -153,8 +159,12 @@ def _decode(request: DecodeRequest, *, as_json: bool) -> None:
     check_generation(request.max_new_tokens, request.temperatures)  # before the model is loaded
     where = parse_anchor(request.anchor)
     rule = SplitRule(request.prefix_tokens, 0, request.allow_short, check_split(request.split))
-    inputs = load_inputs(
-        request.model, request.data, rule, request.limit, request.device, request.dtype, least_target=0
+    inputs = (
+        template_inputs(request.model, request.templates, request.device, request.dtype)
+        if request.templates
+        else load_inputs(
+            request.model, request.data, rule, request.limit, request.device, request.dtype, least_target=0
+        )
     )
     with (
         keeping(lambda: kept_in(request.out)),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orderlens.datafiles import LoadedData, SplitRule, load_data
 from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
+from orderlens.samples import Sample
 from orderlens.work.options import check_anchor
 
 
@@ -38,6 +40,14 @@ def load_inputs(
             raise UserInputError(f"{name} {value} must be at least {least}")
     loaded = load_model(model, device=device, dtype=dtype)
     return Inputs(loaded, load_data(data, loaded.tokenizer, rule, limit=limit))
+
+
+def template_inputs(model: str, templates: Sequence[str], device: str | None, dtype: str | None) -> Inputs:
+    """Load the model; the samples are the templates given on the command line."""
+    samples = [Sample(str(index), "", template=text) for index, text in enumerate(templates)]
+    return Inputs(
+        load_model(model, device=device, dtype=dtype), LoadedData(samples, "template", len(samples))
+    )
 
 
 def parse_anchor(anchor: str | None) -> Anchor | None:

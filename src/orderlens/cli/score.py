@@ -44,10 +44,10 @@ def score(
     from orderlens.cli.inputs import load_inputs, parse_anchor
     from orderlens.cli.summary import show_summary
     from orderlens.datafiles import SplitRule
-    from orderlens.orders import parse_orders
+    from orderlens.policies import parse_policies
     from orderlens.rowfiles import check_split
 
-    chosen = parse_orders(orders)
+    chosen = parse_policies(orders)
     where = parse_anchor(anchor)
     rule = SplitRule(prefix_tokens, target_tokens, allow_short, check_split(split))
     inputs = load_inputs(model, data, rule, limit, device, dtype)

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from orderlens.models.protocol import Model
-from orderlens.orders.protocol import Order
+from orderlens.policies.policy import Policy
 from orderlens.samples import EncodedSample
-from orderlens.store.schema import LOG_PROB_COLUMNS
+from orderlens.store.schema import LOG_PROB_COLUMNS, table_schema
 
 Columns = Mapping[str, np.ndarray[Any, Any]]
 
@@ -25,7 +25,7 @@ class TraceLabels:
     """What is the same for every row of a decoding call."""
 
     samples: Sequence[EncodedSample]
-    orders: Sequence[Order]
+    orders: Sequence[Policy]
     temperature: float | None
     sample_seed: int | None
 
@@ -43,12 +43,7 @@ def reveal_table(columns: Columns, labels: TraceLabels, model: Model, float_type
     n_rows = len(columns["position"])
     token = columns["token_id"]
     data: dict[str, Any] = {
-        "sample_id": _dictionary(columns["sample"], [sample.id for sample in labels.samples]),
-        "task": _dictionary(columns["sample"], [sample.task for sample in labels.samples]),
-        "order": _dictionary(columns["order"], [order.label for order in labels.orders]),
-        "seed": _optional_ints(columns["order"], [order.seed for order in labels.orders]),
-        "temperature": _constant(labels.temperature, n_rows, pa.float64()),
-        "sample_seed": _constant(labels.sample_seed, n_rows, pa.int64()),
+        **_key_columns(columns, labels, n_rows),
         **{name: pa.array(columns[name], pa.int32()) for name in ("block", "step", "position", "token_id")},
         "forward": pa.array(columns["forward"], pa.int32()),
         **{name: _floats(columns.get(name), n_rows, float_type) for name in LOG_PROB_COLUMNS},
@@ -60,6 +55,34 @@ def reveal_table(columns: Columns, labels: TraceLabels, model: Model, float_type
         "n_committed": pa.array(columns["n_committed"], pa.int32()),
     }
     return pa.table(data)
+
+
+def revision_table(columns: Columns, labels: TraceLabels, float_type: pa.DataType) -> pa.Table:
+    """Return the ``revisions`` table of ``columns``, which may be empty."""
+    schema = table_schema("revisions", real=float_type)
+    if not columns:
+        return schema.empty_table()
+    n_rows, remasked = len(columns["position"]), ~columns["is_edit"]
+    data = {
+        **_key_columns(columns, labels, n_rows),
+        "event": _dictionary(remasked.astype(np.int32), ["edit", "remask"]),
+        **{name: pa.array(columns[name], pa.int32()) for name in ("forward", "position", "old_token")},
+        "new_token": pa.array(columns["new_token"], pa.int32(), mask=remasked),
+        "logq": pa.array(columns["logq"], mask=remasked).cast(float_type),
+        "old_logq": pa.array(columns["old_logq"]).cast(float_type),
+    }
+    return pa.table({name: data[name] for name in schema.names})
+
+
+def _key_columns(columns: Columns, labels: TraceLabels, n_rows: int) -> dict[str, Any]:
+    return {
+        "sample_id": _dictionary(columns["sample"], [sample.id for sample in labels.samples]),
+        "task": _dictionary(columns["sample"], [sample.task for sample in labels.samples]),
+        "order": _dictionary(columns["order"], [order.label for order in labels.orders]),
+        "seed": _optional_ints(columns["order"], [order.seed for order in labels.orders]),
+        "temperature": _constant(labels.temperature, n_rows, pa.float64()),
+        "sample_seed": _constant(labels.sample_seed, n_rows, pa.int64()),
+    }
 
 
 def _dictionary(codes: np.ndarray[Any, Any], values: Sequence[str | None]) -> pa.Array:

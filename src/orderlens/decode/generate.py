@@ -94,7 +94,9 @@ def generate_batch(
     chosen = [Policy.of(policy) for policy in policies]
     for policy in chosen:
         policy.refuse_to_generate()
-    canvases = plan_canvases(model, samples, settings.anchor, settings.max_new_tokens)
+    canvases = plan_canvases(
+        model.block_size, samples, settings.anchor or model.anchor, settings.max_new_tokens
+    )
     check_fits(model, samples, canvases)
     chains = Chains(model, samples, chosen, canvases, settings.sample_seed)
     chains.check_paths()

@@ -14,15 +14,15 @@ _log = logging.getLogger(__name__)
 
 
 def plan_canvases(
-    model: Model, samples: Sequence[EncodedSample], anchor: Anchor | None, n_new: int | None = None
+    block_size: int, samples: Sequence[EncodedSample], anchor: Anchor, n_new: int | None = None
 ) -> list[Canvas]:
     """Return each sample's canvas: as long as its target, or with ``n_new`` as its template or as that."""
     return [
         Canvas.plan(
             len(sample.prompt),
             len(sample.target) if n_new is None else len(sample.template) or n_new,
-            model.block_size,
-            anchor or model.anchor,
+            block_size,
+            anchor,
             len(sample.suffix),
         )
         for sample in samples

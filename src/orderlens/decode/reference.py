@@ -38,7 +38,7 @@ def score_plainly(
     model: Model, sample: EncodedSample, policy: Policy | Order, anchor: Anchor | None = None
 ) -> list[PlainReveal]:
     """Score one sample under one policy, a whole-window forward at every pass."""
-    canvas = plan_canvases(model, [sample], anchor)[0]
+    canvas = plan_canvases(model.block_size, [sample], anchor or model.anchor)[0]
     truth = _text(model, sample, canvas)
     window = np.where(_to_fill(canvas, len(truth)), model.mask_id, truth)
     walk = _Walk(model, sample, Policy.of(policy), canvas)
@@ -72,7 +72,10 @@ def generate_plainly(
     anchor: Anchor | None = None,
 ) -> list[PlainReveal]:
     """Generate from one prompt under one policy that revises nothing, a whole-window forward per pass."""
-    canvas, chosen = plan_canvases(model, [sample], anchor, n_tokens)[0], Policy.of(policy)
+    canvas, chosen = (
+        plan_canvases(model.block_size, [sample], anchor or model.anchor, n_tokens)[0],
+        Policy.of(policy),
+    )
     chosen.refuse_to_generate()
     window = np.full(max(canvas.end, canvas.total), model.mask_id)
     window[: canvas.total] = given_tokens(sample, canvas, model.mask_id)
@@ -117,9 +120,11 @@ class _Walk:
         self.memory = PolicyMemory.empty(1, self.canvas.block_size)
         self.stream = rule_stream(self.policy.seed, self.sample.id, self.policy.spec, block)
         self.place: dict[int, int] = {}
+        self.due: dict[int, int] = {}
         if isinstance(self.policy.order, StaticOrder) and masked:
-            path = self.policy.order.path(len(masked), self.sample.id, block)
+            path, passes = self.policy.planned(len(masked), self.sample.id, block)
             self.place = {masked[int(entry)]: t for t, entry in enumerate(path)}
+            self.due = {masked[int(entry)]: int(t) for entry, t in zip(path, passes, strict=True)}
 
     def log_probs(self, window: IntArray) -> FloatArray:
         seen = window if self.model.attention == "block-causal" else window[: self.canvas.total]
@@ -127,18 +132,21 @@ class _Walk:
 
     def choose(self, masked: list[int], stats: PositionStats | TargetStats | DrawStats) -> list[int]:
         """Return the chosen places in ``masked``, first one first, and count the pass."""
+        self.passes += 1
+        self.forwards += 1
+        if self.policy.is_static:
+            now = [i for i, position in enumerate(masked) if self.due[position] == self.passes - 1]
+            return sorted(now, key=lambda i: self.place[masked[i]])
         one = np.zeros(1, np.int64)
         chain, offset = np.zeros(len(masked), np.int64), np.array(masked) - self.start
         numbers = self.stream.random(self.canvas.block_size)[offset]
         view = StepView(
-            chain, np.array(masked), offset, one + self.block, one + len(self.reveals), one + self.passes,
+            chain, np.array(masked), offset, one + self.block, one + len(self.reveals), one + self.passes - 1,
             one + self.filling, stats, self.memory.order.at(one, chain, offset), lambda: numbers,
         )  # fmt: skip
         place = np.array([self.place.get(position, 0) for position in masked])
         choice = choose(self.policy, view, self.memory, one, place)
         choice.commit()
-        self.passes += 1
-        self.forwards += 1
         chosen = np.flatnonzero(choice.chosen_R).tolist()
         return sorted(chosen, key=lambda place: (-choice.score_R[place], place))
 

@@ -61,7 +61,7 @@ def score_batch(
     chosen = [Policy.of(policy) for policy in policies]
     for policy in chosen:
         policy.refuse_to_score()
-    canvases = plan_canvases(model, samples, anchor)
+    canvases = plan_canvases(model.block_size, samples, anchor or model.anchor)
     check_fits(model, samples, canvases)
     parts: list[Columns] = []
     report, known = Reporter(on_reveals), limit or BatchLimit()

@@ -50,7 +50,7 @@ def joined(parts: list[Tables]) -> Tables:
 
 
 def _local(job: Job, progress: ProgressSink | None) -> Local:
-    by_spec = {order.spec: order for order in job.orders}
+    by_spec = {policy.spec: policy for policy in job.orders}
     measures = job.spec.kind == "measure"  # a few short texts, whose anchor is the model's own
     limit = None if measures else BatchLimit.suggested(job.model, job.longest)
     return Local(by_spec, limit, progress)

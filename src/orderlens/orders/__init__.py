@@ -1,6 +1,6 @@
 """Reveal orders: rules that say which masked position of the current block is revealed next."""
 
-from orderlens.orders.catalogue import parse_order, parse_orders
+from orderlens.orders.catalogue import parse_order
 from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, Order, StaticOrder
 from orderlens.orders.view import StepView
 
@@ -12,5 +12,4 @@ __all__ = [
     "StaticOrder",
     "StepView",
     "parse_order",
-    "parse_orders",
 ]

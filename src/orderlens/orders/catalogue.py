@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from orderlens.errors import UserInputError
 from orderlens.orders.protocol import Order
 from orderlens.registry import Registry
@@ -45,18 +43,3 @@ def parse_order(spec: str | Order) -> Order:
     if not isinstance(order, Order):
         raise UserInputError(f"order plugin '{name}' returned {type(order).__name__} instead of an Order")
     return order
-
-
-def parse_orders(specs: str | Iterable[str | Order]) -> list[Order]:
-    """Return the orders of a comma-separated text or a sequence; empty and repeated ones are refused."""
-    items = [part for part in specs.split(",") if part.strip()] if isinstance(specs, str) else list(specs)
-    orders = [parse_order(item) for item in items]
-    if not orders:
-        raise UserInputError(f"no order given; choose from {', '.join(ORDERS.names())}")
-    seen: set[str] = set()
-    for order in orders:
-        key = order.spec if order.seed is not None else order.label
-        if key in seen:
-            raise UserInputError(f"order '{key}' is given twice; name each order once")
-        seen.add(key)
-    return orders

@@ -15,7 +15,7 @@ from orderlens.datafiles import LoadedData
 from orderlens.engines.local import run_job
 from orderlens.errors import RunError
 from orderlens.models.protocol import Model
-from orderlens.orders import parse_orders
+from orderlens.policies import parse_policies
 from orderlens.replicate.external import count_texts, external_folder, find_evaluator, score_texts
 from orderlens.replicate.pace import Show
 from orderlens.replicate.plan import Plan
@@ -131,7 +131,7 @@ def _decode(
 def _measure(bench: Bench) -> None:
     """Noise floor and circulation on a few texts; their traces are not stored twice."""
     plan = bench.plan
-    orders = parse_orders(plan.measured_orders)
+    orders = parse_policies(plan.measured_orders)
     samples = encode_samples(bench.model, bench.samples[: plan.measured_sequences], need_target=True)
     spec = RunSpec(
         "measure",

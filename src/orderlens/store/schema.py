@@ -103,6 +103,7 @@ _OUTPUTS = [
     _field("text", pa.string(), "decoded text, cut at the first EOS"),
     _field("finish_reason", pa.string(), "eos or length; null when scoring"),
     _field("prompt_text", pa.string(), "the prompt as text"),
+    _field("suffix_text", pa.string(), "given text after the target; null where there is none"),
 ]
 _VERDICTS = [
     _field("correct", pa.bool_(), "the grader's verdict; null when it could not grade"),

@@ -14,14 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from orderlens.decode.batches import BatchLimit
-from orderlens.decode.columns import Columns, TraceLabels, reveal_table
+from orderlens.decode.columns import Columns, TraceLabels, reveal_table, revision_table
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
+from orderlens.decode.places import plan_canvases
 from orderlens.grid import Canvas
 from orderlens.measure import circulation_table, noise_table
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
-from orderlens.orders import Order, parse_orders
+from orderlens.policies import Policy, parse_policies
 from orderlens.registry import Registry
 from orderlens.samples import EncodedSample
 from orderlens.work.options import with_block_size
@@ -37,19 +38,19 @@ class Local:
     """What only the computing process has; all of it may be left out.
 
     Attributes:
-        orders: order objects by spec, where an order is in no registry.
+        orders: policy objects by spec, where a rule is in no registry.
         limit: how many sequences fit in memory, as learned so far.
         on_reveals: is told of every advance.
     """
 
-    orders: dict[str, Order] = field(default_factory=dict)
+    orders: dict[str, Policy] = field(default_factory=dict)
     limit: BatchLimit | None = None
     on_reveals: Callable[[int], None] | None = None
 
-    def orders_of(self, spec: RunSpec, unit: Unit) -> list[Order]:
-        """Return the unit's orders as objects."""
+    def orders_of(self, spec: RunSpec, unit: Unit) -> list[Policy]:
+        """Return the unit's policies as objects."""
         wanted = spec.orders if unit.orders is None else unit.orders
-        return parse_orders([self.orders.get(name, name) for name in wanted])
+        return parse_policies([self.orders.get(name, name) for name in wanted])
 
 
 Kind: TypeAlias = Callable[[RunSpec, Unit, Model, Local], Tables]
@@ -114,17 +115,20 @@ def generate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tabl
     generation = generate_batch(model, unit.samples, orders, settings, local.on_reveals, limit)
     sample_seed = settings.sample_seed if settings.temperature > 0 else None
     labels = TraceLabels(unit.samples, orders, settings.temperature, sample_seed)
-    return {
+    tables = {
         "reveals": reveal_table(generation.columns, labels, model, float_type(model)),
         "outputs": generated_outputs(model, labels, generation.chains),
     }
+    if any(policy.revise is not None for policy in orders):
+        tables["revisions"] = revision_table(generation.revisions, labels, float_type(model))
+    return tables
 
 
 def score_left_to_right(
     model: Model, samples: Sequence[EncodedSample], anchor: Anchor | None
 ) -> list[list[float]]:
     """Return the log-probability of every target token (nats) in forced order, for each sample."""
-    columns = score_batch(model, samples, parse_orders("forced-ar"), anchor)
+    columns = score_batch(model, samples, parse_policies("forced-ar"), anchor)
     owner, logq = np.asarray(columns["sample"]), np.asarray(columns["logq"], np.float64)
     return [logq[owner == index].tolist() for index in range(len(samples))]
 
@@ -145,25 +149,21 @@ def reveals_ahead(spec: RunSpec, unit: Unit) -> int:
     n_orders = len(spec.orders if unit.orders is None else unit.orders)
     if spec.max_new_tokens is None:
         return n_orders * sum(len(sample.target) for sample in unit.samples)
-    return n_orders * sum(canvas.end - canvas.prompt_length for canvas in canvases(spec, unit))
+    return n_orders * sum(canvas.fill_end - canvas.prompt_length for canvas in canvases(spec, unit))
 
 
 def canvases(spec: RunSpec, unit: Unit) -> list[Canvas]:
     """Return the positions that each sample of the unit takes."""
     assert spec.anchor is not None
-    lengths = [
-        (len(item.prompt), len(item.target) if spec.max_new_tokens is None else spec.max_new_tokens)
-        for item in unit.samples
-    ]
-    return [Canvas.plan(n_prompt, n_new, spec.block_size, spec.anchor) for n_prompt, n_new in lengths]
+    return plan_canvases(spec.block_size, unit.samples, spec.anchor, spec.max_new_tokens)
 
 
 def _limit(spec: RunSpec, unit: Unit, model: Model) -> BatchLimit:
-    return BatchLimit.suggested(model, max(canvas.end for canvas in canvases(spec, unit)))
+    return BatchLimit.suggested(model, max(max(canvas.end, canvas.total) for canvas in canvases(spec, unit)))
 
 
 def _measurements(
-    spec: RunSpec, unit: Unit, model: Model, orders: Sequence[Order], columns: Columns
+    spec: RunSpec, unit: Unit, model: Model, orders: Sequence[Policy], columns: Columns
 ) -> Tables:
     tables: Tables = {}
     if spec.circulation_pairs is not None:

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from orderlens.decode.generate import GenerationSettings
-from orderlens.decode.score import check_fits
+from orderlens.decode.places import check_fits
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Model
-from orderlens.orders import OracleOrder, Order, parse_orders
+from orderlens.policies import Policy, parse_policies
+from orderlens.policies.catalogue import PolicyLike
 from orderlens.samples import EncodedSample, Sample, encode_samples
 from orderlens.work.execute import canvases
 from orderlens.work.options import ModelLike, Options
 from orderlens.work.spec import RunSpec, describe_data, describe_model
 from orderlens.work.units import Unit, cut_units, unit_samples
 
-Orders: TypeAlias = str | Iterable[str | Order]
+Orders: TypeAlias = PolicyLike | Iterable[PolicyLike]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +29,20 @@ class Job:
         spec: what determines its rows.
         units: what it is cut into.
         model: the loaded model.
-        orders: the order objects, in the order of ``spec.orders``.
+        orders: the policies as objects, in the order of ``spec.orders``.
     """
 
     spec: RunSpec
     units: Sequence[Unit]
     model: Model
-    orders: Sequence[Order]
+    orders: Sequence[Policy]
 
     @property
     def longest(self) -> int:
         """Positions of the longest canvas."""
-        return max(canvas.end for unit in self.units for canvas in canvases(self.spec, unit))
+        return max(
+            max(canvas.end, canvas.total) for unit in self.units for canvas in canvases(self.spec, unit)
+        )
 
 
 def score_job(
@@ -52,7 +55,9 @@ def score_job(
     noise_floor: bool = False,
 ) -> Job:
     """Return the job of scoring fixed targets."""
-    chosen = parse_orders(orders)
+    chosen = parse_policies(orders)
+    for policy in chosen:
+        policy.refuse_to_score()
     if circulation < 0:
         raise UserInputError(f"circulation={circulation} must be at least 0")
     loaded = options.load(model)
@@ -103,7 +108,7 @@ def generate_job(
 def base_spec(
     kind: str,
     model: Model,
-    orders: Sequence[Order],
+    orders: Sequence[Policy],
     samples: Sequence[EncodedSample],
     options: Options,
     **more: Any,
@@ -117,6 +122,7 @@ def base_spec(
         describe_data(samples, options.data_record),
         anchor=options.anchor_of(model),
         batch_size=unit_samples(model, len(orders), options.batch_size),
+        likelihood=likelihoods(orders),
         **more,
     )
 
@@ -128,15 +134,22 @@ def checked(job: Job) -> Job:
     return job
 
 
-def deployable(orders: Orders) -> list[Order]:
-    """Return the orders; one that needs a target is refused, since generation has none."""
-    chosen = parse_orders(orders)
-    for order in chosen:
-        if isinstance(order, OracleOrder):
-            raise UserInputError(
-                f"order '{order.spec}' needs a known target and cannot generate; use it with score"
-            )
+def deployable(orders: Orders) -> list[Policy]:
+    """Return the policies; one that needs a target is refused, since generation has none."""
+    chosen = parse_policies(orders)
+    for policy in chosen:
+        policy.refuse_to_generate()
     return chosen
+
+
+def likelihoods(policies: Sequence[Policy]) -> dict[str, str]:
+    """Return, by label, what a trace's summed log q is; ``LABEL|drawn`` where that differs at T > 0."""
+    found: dict[str, str] = {}
+    for policy in policies:
+        found[policy.label] = policy.likelihood()
+        if policy.likelihood(1.0) != policy.likelihood():
+            found[f"{policy.label}|drawn"] = policy.likelihood(1.0)
+    return found
 
 
 def check_generation(max_new_tokens: int, temperatures: Sequence[float]) -> None:

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orderlens.decode.columns import TraceLabels
-from orderlens.decode.generate import Chain
+from orderlens.decode.chains import Chain
 from orderlens.models.protocol import Model
-from orderlens.orders import Order
+from orderlens.policies import Policy
 from orderlens.samples import EncodedSample
 from orderlens.store.schema import table_schema
 
@@ -33,10 +33,7 @@ def generated_outputs(model: Model, labels: TraceLabels, chains: Sequence[Chain]
     rows = []
     for chain in chains:
         sample, order, canvas = labels.samples[chain.sample], labels.orders[chain.order], chain.canvas
-        decoded = chain.tokens[
-            canvas.prompt_length : min(canvas.requested_end, canvas.prompt_length + chain.steps)
-        ]
-        tokens = decoded.tolist()
+        tokens = chain.tokens[canvas.prompt_length : min(canvas.requested_end, chain.stop)].tolist()
         text_end = next((i for i, token in enumerate(tokens) if token in model.eos_ids), len(tokens))
         row = _key(model, sample, order, labels)
         row |= {"token_ids": tokens, "text": model.tokenizer.decode(tokens[:text_end])}
@@ -77,7 +74,7 @@ def float_type(model: Model) -> pa.DataType:
     return pa.float64() if model.precision == "float64" else pa.float32()
 
 
-def _key(model: Model, sample: EncodedSample, order: Order, labels: TraceLabels) -> dict[str, Any]:
+def _key(model: Model, sample: EncodedSample, order: Policy, labels: TraceLabels) -> dict[str, Any]:
     return {
         "sample_id": sample.id,
         "task": sample.task,
@@ -87,4 +84,5 @@ def _key(model: Model, sample: EncodedSample, order: Order, labels: TraceLabels)
         "sample_seed": labels.sample_seed,
         "prompt_ids": sample.prompt.tolist(),
         "prompt_text": model.tokenizer.decode(sample.prompt.tolist()),
+        "suffix_text": model.tokenizer.decode(sample.suffix.tolist()) if len(sample.suffix) else None,
     }

@@ -40,8 +40,9 @@ class RunSpec:
         seed: of the token draws.
         stop_at_eos: whether a text ends after the block with an EOS.
         chat: whether prompts are in the model's chat template.
-        likelihood: by label of an order, whether its sum of log q is a likelihood (``exact``), an expectation
-            over its seeds (``estimate``) or ``none``.
+        likelihood: by label of a policy, whether a trace's sum of log q is the likelihood of the sampler that
+            the policy defines (``exact``), one path of an average over seeds (``estimate``) or ``none``; the
+            entry ``LABEL|drawn`` holds for traces at temperature > 0 where that differs.
     """
 
     kind: str

@@ -16,7 +16,7 @@ from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.llada2.model import LLaDA2Model, load_llada2
 from orderlens.models.llada2.roles import find_roles
 from orderlens.models.loading import load_model
-from orderlens.orders.catalogue import parse_orders
+from orderlens.policies import parse_policies
 from orderlens.samples import EncodedSample
 
 Make = Callable[..., tuple[Path, dict[str, Any]]]
@@ -151,7 +151,7 @@ def test_scoring_equals_the_plain_decoder(model: LLaDA2Model) -> None:
     """Prompt tails inside the first block, targets that end inside a block, several orders at once."""
     small = model.with_block_size(8)
     samples = [encoded(11, 9, 1), encoded(16, 8, 2)]
-    orders = parse_orders(ORDERS)
+    orders = parse_policies(ORDERS)
     columns = score_batch(small, samples, orders)
     for s, sample in enumerate(samples):
         for o, order in enumerate(orders):
@@ -165,7 +165,7 @@ def test_scoring_equals_the_plain_decoder(model: LLaDA2Model) -> None:
 def test_generating_equals_the_plain_decoder(model: LLaDA2Model, temperature: float) -> None:
     small = model.with_block_size(8)
     samples = [encoded(11, 0, 1), encoded(3, 0, 2)]
-    orders = parse_orders(["reverse-ar", "max-prob"])
+    orders = parse_policies(["reverse-ar", "max-prob"])
     settings = GenerationSettings(max_new_tokens=10, temperature=temperature, stop_at_eos=False)
     columns = generate_batch(small, samples, orders, settings).columns
     for s, sample in enumerate(samples):
