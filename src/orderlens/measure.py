@@ -7,13 +7,12 @@ and the column definitions are in ``orderlens.metrics.coherence``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from orderlens.decode.columns import Columns
 from orderlens.decode.reference import score_plainly

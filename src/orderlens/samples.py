@@ -111,7 +111,8 @@ def _encode_template(model: Model, sample: Sample, text: str, need_target: bool)
     """Cut a template at its holes: what stands before the first, between them, and after the last."""
     if need_target:
         raise UserInputError(
-            f"sample '{sample.id}' is a template, which only generate can fill; to score, give prompt, target and suffix"
+            f"sample '{sample.id}' is a template, which only generate fills; to score, give prompt, target "
+            "and suffix"
         )
     if len(sample.prompt) or sample.suffix is not None:
         raise UserInputError(

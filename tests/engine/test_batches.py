@@ -111,7 +111,7 @@ class Count:
 def same(left: Any, right: Any, tolerance: float = 0.0) -> bool:
     """Every table equal row by row: bit by bit, or with log-probabilities that differ in the last bits.
 
-    A single sequence is multiplied by another library routine than several at once.
+    How many sequences are multiplied at once decides which library routine does it, on some machines.
     """
     if not tolerance:
         names = ("reveals", "outputs")
@@ -146,14 +146,14 @@ def test_scoring_in_halves_is_the_same(hmm, whole_score, slots, failures, caplog
     small, progress = Cramped(hmm, slots=slots), Count()
     with caplog.at_level(logging.WARNING):
         run = score(small, progress=progress)
-    assert same(run, whole_score)
+    assert same(run, whole_score, 1e-12)
     assert small.failures == ["slots"] * failures
     assert progress.done == progress.total
     assert len(caplog.messages) == failures
     assert caplog.messages[0] == "out of memory with 8 sequences at once; going on with 4, nothing is lost"
 
 
-@pytest.mark.parametrize(("slots", "tolerance"), [(16, 0), (5, 0), (1, 1e-12)])
+@pytest.mark.parametrize(("slots", "tolerance"), [(16, 1e-12), (5, 1e-12), (1, 1e-12)])
 def test_generating_in_halves_is_the_same(hmm, whole_generation, slots, tolerance):
     small, progress = Cramped(hmm, slots=slots), Count()
     run = generate(small, progress=progress)
@@ -162,7 +162,7 @@ def test_generating_in_halves_is_the_same(hmm, whole_generation, slots, toleranc
     assert progress.done >= progress.total  # completed blocks are counted too
 
 
-@pytest.mark.parametrize(("tokens", "tolerance"), [(700, 0), (300, 0), (40, 1e-12)])
+@pytest.mark.parametrize(("tokens", "tolerance"), [(700, 1e-12), (300, 1e-12), (40, 1e-12)])
 def test_memory_that_ends_in_the_middle_of_decoding(hmm, whole_generation, tokens, tolerance):
     """The cache grows with every block; chains that have to wait go on where they stood."""
     small, whole, progress = Cramped(hmm, tokens=tokens), Count(), Count()

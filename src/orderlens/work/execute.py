@@ -16,8 +16,8 @@ import pyarrow as pa
 from orderlens.decode.batches import BatchLimit
 from orderlens.decode.columns import Columns, TraceLabels, reveal_table, revision_table
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.score import score_batch
 from orderlens.decode.places import plan_canvases
+from orderlens.decode.score import score_batch
 from orderlens.grid import Canvas
 from orderlens.measure import circulation_table, noise_table
 from orderlens.models.loading import load_model

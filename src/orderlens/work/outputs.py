@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orderlens.decode.columns import TraceLabels
 from orderlens.decode.chains import Chain
+from orderlens.decode.columns import TraceLabels
 from orderlens.models.protocol import Model
 from orderlens.policies import Policy
 from orderlens.samples import EncodedSample
