@@ -147,7 +147,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise DataFileError(f"{path}: cannot be read ({error.strerror or one_line(error)})") from None
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield numbered lines with their line ends, checked to be UTF-8 text."""
     with _opened(path) as handle:
         number = 0
@@ -157,7 +157,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _whole(path: Path) -> str:
-    return "".join(line for _, line in _lines(path))
+    return "".join(line for _, line in read_lines(path))
 
 
 def _text(raw: bytes, path: Path, number: int) -> str:
@@ -176,7 +176,7 @@ def _text(raw: bytes, path: Path, number: int) -> str:
 
 
 def _json_lines(path: Path) -> Iterator[Numbered]:
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         if line.strip():
             where = f"{path}, line {number}"
             yield Numbered(number, _object(parse_json(line, where), where))
@@ -184,7 +184,7 @@ def _json_lines(path: Path) -> Iterator[Numbered]:
 
 def _json(path: Path) -> Iterator[Numbered]:
     """A ``.json`` file holds a list of objects, or JSON lines as data sets on the hub do."""
-    first = next((line for _, line in _lines(path) if line.strip()), "")
+    first = next((line for _, line in read_lines(path) if line.strip()), "")
     if not first.lstrip().startswith("["):
         yield from _json_lines(path)
         return
@@ -196,7 +196,7 @@ def _json(path: Path) -> Iterator[Numbered]:
 def _cells(path: Path, delimiter: str) -> Iterator[Numbered]:
     """Yield CSV rows as texts by column name; quoting as in RFC 4180, a nameless column is left out."""
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-    reader = csv.reader((line for _, line in _lines(path)), delimiter=delimiter, strict=True)
+    reader = csv.reader((line for _, line in read_lines(path)), delimiter=delimiter, strict=True)
     names: list[str] | None = None
     start = 1
     try:

@@ -12,7 +12,7 @@ import pytest
 
 from orderlens import theory
 from orderlens.cli.main import main
-from orderlens.cli.theory_traces import read_traces
+from orderlens.cli.theory_traces import TraceColumns, read_traces
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -116,30 +116,57 @@ def test_tables_of_many_traces(tmp_path, kind: str) -> None:
         ROWS.to_parquet(path)
     else:
         path.write_bytes(gzip.compress(text.encode()) if kind.endswith("gz") else text.encode())
-    traces = list(read_traces(path, "logq"))
+    traces = list(read_traces(path))
     assert [trace.name["sample_id"] for trace in traces] == ["a", "b", "a", "b"]
     np.testing.assert_array_equal(traces[0].values, [-1.0, -2.0])  # by step
     np.testing.assert_array_equal(traces[0].hits, [True, False])
-    only = list(read_traces(path, "logq", sample="a", order="max-prob"))
+    only = list(read_traces(path, sample="a", order="max-prob"))
     assert [trace.values.tolist() for trace in only] == [[-0.25]]
 
 
 def test_lists_in_rows_and_plain_text(tmp_path) -> None:
     lines = tmp_path / "t.jsonl"
     lines.write_text('{"id": 1, "logq": [-1, -2]}\n{"id": 2, "logq": [-3]}\n')
-    assert [trace.values.tolist() for trace in read_traces(lines, "logq")] == [[-1.0, -2.0], [-3.0]]
+    assert [trace.values.tolist() for trace in read_traces(lines)] == [[-1.0, -2.0], [-3.0]]
     single = tmp_path / "o.json"
     single.write_text('{"logq": [-1, -0.5], "note": "x"}')
-    assert [trace.values.tolist() for trace in read_traces(single, "logq")] == [[-1.0, -0.5]]
+    assert [trace.values.tolist() for trace in read_traces(single)] == [[-1.0, -0.5]]
     text = tmp_path / "t.txt"
     text.write_text("-1\n\n-0.25\n")
-    assert [trace.values.tolist() for trace in read_traces(text, "logq")] == [[-1.0, -0.25]]
+    assert [trace.values.tolist() for trace in read_traces(text)] == [[-1.0, -0.25]]
+
+
+def test_documents_of_a_csv_are_never_merged_silently(capsys, tmp_path) -> None:
+    path = tmp_path / "my.csv"
+    path.write_text("doc,pos,lp\none,2,-3\none,1,-1\ntwo,1,-2\ntwo,2,-2\n")
+    code, _, err = run(capsys, "profile", path, "--column", "lp")
+    assert code == 2
+    assert "may hold several traces" in err
+    assert "--by doc" in err
+    report = run_json(capsys, "profile", path, "--column", "lp", "--by", "doc", "--step", "pos")
+    assert [trace["name"] for trace in report["traces"]] == [{"doc": "one"}, {"doc": "two"}]
+    assert (report["n_traces"], report["traces"][0]["mean"]) == (2, -2.0)
+    columns = TraceColumns("lp", step="pos", by=("doc",))
+    assert next(read_traces(path, columns)).values.tolist() == [-1.0, -3.0]
+    code, out, _ = run(capsys, "profile", path, "--column", "lp", "--by", "none", "--sigma", "1")
+    assert code == 0
+    assert "my.csv: 1 trace found" in out
+    assert "n = 4" in out
+    code, _, err = run(capsys, "profile", path, "--column", "lp", "--by", "document")
+    assert code == 2
+    assert "no column 'document'; it has doc, pos, lp" in err
+
+
+def test_two_lists_with_one_name_stay_two_traces(tmp_path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"order": "random", "logq": [-1, -2]}\n{"order": "random", "logq": [-3]}\n')
+    assert [trace.values.tolist() for trace in read_traces(path)] == [[-1.0, -2.0], [-3.0]]
 
 
 def test_overflow_rows_do_not_count(tmp_path) -> None:
     rows = ROWS.assign(is_overflow=[False, True, False, False, False])
     rows.to_csv(tmp_path / "r.csv", index=False)
-    assert next(read_traces(tmp_path / "r.csv", "logq")).values.tolist() == [-2.0]
+    assert next(read_traces(tmp_path / "r.csv")).values.tolist() == [-2.0]
 
 
 def test_a_run_folder(capsys, tmp_path) -> None:
@@ -150,6 +177,7 @@ def test_a_run_folder(capsys, tmp_path) -> None:
     n = 6
     given = {
         "sample_id": ["s"] * n, "order": ["forced-ar"] * n, "block": [0] * n, "step": list(range(n)),
+        "forward": list(range(n)), "n_committed": [1] * n,
         "position": list(range(n)), "token_id": [1] * n, "logq": [-0.5, -1.0, -3.0, -0.1, -0.2, -9.0],
         "is_argmax": [True, True, False, True, True, False], "is_overflow": [False] * 5 + [True],
     }  # fmt: skip
@@ -201,7 +229,7 @@ def test_fit_reports_intervals_and_misfit(capsys, tmp_path) -> None:
         (["sigma0", "--k", "one"], "--k must be comma-separated numbers; got 'one'"),
         (["curve", "--sigma", "-1"], "sigma must be positive and finite; got -1.0"),
         (["curve", "--points", "1"], "--points 1 must be at least 2"),
-        (["profile", "/does/not/exist.csv"], "/does/not/exist.csv does not exist"),
+        (["profile", "/does/not/exist.csv"], "'/does/not/exist.csv' does not exist"),
         (["nonsense"], "nonsense"),
     ],
 )

@@ -18,9 +18,18 @@ if TYPE_CHECKING:
 SigmaOption = Annotated[str, typer.Option("--sigma", help="Comma-separated noise scales.")]
 KOption = Annotated[float, typer.Option("--k", help="Number of equal competitors.")]
 FileArgument = Annotated[
-    Path, typer.Argument(help="A run folder, or a .json, .jsonl, .csv, .parquet or .txt file with log q.")
+    Path, typer.Argument(help="A run folder, or a JSON, CSV, Parquet or text file with log q.")
 ]
 ColumnOption = Annotated[str, typer.Option("--column", help="Column that holds log q.")]
+StepOption = Annotated[str, typer.Option("--step", help="Column that sorts the rows of a trace.")]
+ByOption = Annotated[
+    str | None,
+    typer.Option(
+        "--by",
+        show_default="sample_id, order, …",
+        help="Columns that name a trace of a file, comma-separated; none: one trace in all.",
+    ),
+]
 SampleOption = Annotated[str | None, typer.Option("--sample", help="Only this sample_id.")]
 OrderOption = Annotated[str | None, typer.Option("--order", help="Only this order.")]
 
@@ -140,6 +149,8 @@ def profile(
     sigma: SigmaOption = "0.1,0.3,0.5,1",
     k: KOption = 1,
     column: ColumnOption = "logq",
+    by: ByOption = None,
+    step: StepOption = "step",
     sample: SampleOption = None,
     order: OrderOption = None,
     top: Annotated[int, typer.Option("--top", help="Bottleneck steps to list.")] = 5,
@@ -147,23 +158,29 @@ def profile(
     json: JsonFlag = False,
 ) -> None:
     """Report log A, Jensen loss, second-order value and the bottleneck steps of traces."""
-    from orderlens.cli.theory_traces import read_traces
+    from orderlens.cli.theory_traces import TraceColumns, parse_by, read_traces
 
     noises = _numbers(sigma, "--sigma")
     if limit < 1 or top < 0:
         raise UserInputError(f"--limit {limit} must be at least 1 and --top {top} at least 0")
     reports, total = [], 0
-    for trace in read_traces(file, column, sample=sample, order=order):
+    columns = TraceColumns(column, step=step, by=parse_by(by))
+    for trace in read_traces(file, columns, sample, order):
         total += 1
         if total <= limit:
             reports.append(_report(trace, noises, k, top))
     if json:
         print_json({"traces": reports, "n_traces": total})
         return
+    print_text(f"{file}: {_count(total)}")
     for report in reports:
         _print_report(report)
     if total > len(reports):
         print_text(f"{total - len(reports)} more traces; --limit shows more, --sample and --order choose")
+
+
+def _count(n_traces: int) -> str:
+    return "1 trace found" if n_traces == 1 else f"{n_traces} traces found"
 
 
 def _report(trace: Trace, sigmas: list[float], k: float, top: int) -> dict[str, Any]:
@@ -221,6 +238,8 @@ def _print_report(report: dict[str, Any]) -> None:
 def fit(
     file: FileArgument,
     column: ColumnOption = "logq",
+    by: ByOption = None,
+    step: StepOption = "step",
     hits: Annotated[str, typer.Option("--hits", help="Column: was the target the argmax?")] = "is_argmax",
     sample: SampleOption = None,
     order: OrderOption = None,
@@ -231,10 +250,10 @@ def fit(
     """Fit noise and number of competitors to the argmax hits of scored traces, with the misfit."""
     import numpy as np
 
-    from orderlens.cli.theory_traces import read_traces
+    from orderlens.cli.theory_traces import TraceColumns, parse_by, read_traces
     from orderlens.theory import fit_noise
 
-    traces = list(read_traces(file, column, hits, sample, order))
+    traces = list(read_traces(file, TraceColumns(column, hits, step, parse_by(by)), sample, order))
     flags = [trace.hits for trace in traces if trace.hits is not None]
     if len(flags) < len(traces):
         raise UserInputError(
@@ -244,13 +263,14 @@ def fit(
     groups = np.repeat(np.arange(len(traces)), [trace.values.size for trace in traces])
     result = fit_noise(values, np.concatenate(flags), groups=groups, bootstrap=bootstrap, seed=seed)
     if json:
-        print_json({**asdict(result), "remarks": result.remarks})
+        print_json({**asdict(result), "remarks": result.remarks, "n_traces": len(traces)})
         return
     low, high = result.sigma_interval
     print_text(f"sigma = {result.sigma:.4f}   95 % {low:.4f} to {high:.4f} ({result.interval_kind})")
     low, high = result.k_interval
     print_text(f"k     = {result.k:.4g}   95 % {low:.4g} to {high:.4g}")
-    print_text(f"{result.n} reveals, {result.n_hits} hits, {result.n_certain} more with q = 1 left out")
+    left_out = f"{result.n_certain} more with q = 1 left out"
+    print_text(f"{_count(len(traces))}: {result.n} reveals, {result.n_hits} hits, {left_out}")
     gain = result.log_likelihood - result.log_likelihood_one
     print_text(f"with k = 1 imposed: sigma = {result.sigma_one:.4f}, log-likelihood lower by {gain:.2f}")
     print_text(f"misfit: deviance {result.deviance:.1f} on {result.degrees} df, p = {result.p_value:.2g}")

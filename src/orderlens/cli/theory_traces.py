@@ -1,13 +1,12 @@
 """Traces for ``orderlens theory``: from a run, or from a table, list or column of numbers in a file.
 
-Rows that share the columns naming a trace (sample_id, order, …) belong together; a file without them is one
-trace, and so is each row that holds a whole list. This module knows no theory.
+Rows that share the columns naming a trace belong together: those of a run's traces where the file has them,
+or the columns that the caller names. A row that holds a whole list is a trace of its own. Rows that might
+belong to several traces are never merged silently. This module knows no theory.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.errors import DataFileError, UserInputError
+from orderlens.rowfiles import kind_of, parse_json, read_lines, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NAMING_COLUMNS = ("run", "task", "sample_id", "order", "seed", "temperature", "sample_seed")
-FORMATS = ".json, .jsonl, .csv, .parquet or .txt (also .gz), or a run folder"
+ROW = "row"
+"""Names the traces of a file whose rows hold whole lists."""
+FORMATS = ".json, .jsonl, .csv, .tsv, .txt (each also .gz or .xz), .parquet, or a run folder"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceColumns:
+    """Which columns of a file mean what.
+
+    Attributes:
+        logq: log q.
+        hits: whether the target was the argmax; used where it exists.
+        step: what rows of a trace are sorted by, where it exists; else the file's order counts.
+        by: columns that name a trace; () is one trace in all, None those of ``NAMING_COLUMNS`` that exist.
+    """
+
+    logq: str = "logq"
+    hits: str = "is_argmax"
+    step: str = "step"
+    by: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +58,33 @@ class Trace:
         return ", ".join(f"{key}={value}" for key, value in self.name.items()) or "trace"
 
 
+def parse_by(text: str | None) -> tuple[str, ...] | None:
+    """Return the columns of ``--by``: None where it is not given, none of them for ``none``."""
+    if text is None:
+        return None
+    return () if text.strip() == "none" else tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def read_traces(
-    path: Path, column: str, hits: str = "is_argmax", sample: str | None = None, order: str | None = None
+    path: Path, columns: TraceColumns | None = None, sample: str | None = None, order: str | None = None
 ) -> Iterator[Trace]:
     """Yield the traces at ``path``, optionally those of one sample or one order.
 
     Args:
         path: a run folder or a file.
-        column: the column that holds log q.
-        hits: the column that says whether the target was the argmax, used where it exists.
+        columns: what the file's columns are called.
         sample: keep this sample_id.
         order: keep this order id.
 
     Raises:
         DataFileError: the file is missing, unreadable, or lacks the column; the message names it.
     """
-    if not path.exists():
-        raise DataFileError(f"{path} does not exist; give {FORMATS}")
-    tables = _run_tables(path, column, hits) if path.is_dir() else iter([_file_table(path, column)])
+    names = columns or TraceColumns()
+    tables = _run_tables(path, names) if path.is_dir() else iter([_file_table(path, names)])
     found = 0
     for table in tables:
         kept = _kept(table, sample, order)
-        for trace in _split(kept, column, hits, path):
+        for trace in _split(kept, names, path):
             found += 1
             yield trace
     if not found:
@@ -70,57 +94,72 @@ def read_traces(
         raise UserInputError(f"{path} holds no trace{wanted}")
 
 
-def _run_tables(path: Path, column: str, hits: str) -> Iterator[pd.DataFrame]:
+def _run_tables(path: Path, columns: TraceColumns) -> Iterator[pd.DataFrame]:
     from orderlens.store.reader import open_run
     from orderlens.store.schema import SCHEMAS
 
     known = SCHEMAS["reveals"].names
-    if column not in known:
-        raise UserInputError(f"--column {column!r} is not a trace column; allowed: {', '.join(known)}")
-    wanted = [name for name in (*NAMING_COLUMNS, "step", "is_overflow", column, hits) if name in known]
+    for option, name in (("--column", columns.logq), ("--step", columns.step)):
+        if name not in known:
+            raise UserInputError(f"{option} {name!r} is not a trace column; allowed: {', '.join(known)}")
+    if columns.by is not None:
+        raise UserInputError(f"--by is for files; the run {path} knows its traces")
+    wanted = [
+        name
+        for name in (*NAMING_COLUMNS, columns.step, "is_overflow", columns.logq, columns.hits)
+        if name in known
+    ]
     for chunk in open_run(path).iter_traces(list(dict.fromkeys(wanted))):
         yield chunk.to_pandas()
 
 
-def _file_table(path: Path, column: str) -> pd.DataFrame:
+def _file_table(path: Path, columns: TraceColumns) -> pd.DataFrame:
     import pandas as pd
 
-    kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-    try:
-        if kind == "parquet":
-            return pd.read_parquet(path)
-        if kind == "csv":
-            return pd.read_csv(path)
-        if kind in ("json", "jsonl", "txt"):
-            return _text_table(path, kind, column)
-    except (OSError, ValueError, UnicodeDecodeError) as error:
-        if isinstance(error, UserInputError):
-            raise
-        raise DataFileError(f"cannot read {path}: {error}") from error
-    raise DataFileError(f"{path} has no known ending; give {FORMATS}")
-
-
-def _text_table(path: Path, kind: str, column: str) -> pd.DataFrame:
-    raw = path.read_bytes()
-    text = (gzip.decompress(raw) if path.name.lower().endswith(".gz") else raw).decode()
+    if not path.exists():
+        raise DataFileError(f"'{path}' does not exist; give {FORMATS}")
+    kind = kind_of(path)
+    if kind == "txt":
+        return pd.DataFrame({columns.logq: [_number(line, f"{path}, line {n}") for n, line in _filled(path)]})
     if kind == "json":
-        return _table_of(json.loads(text), column)
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    parse = json.loads if kind == "jsonl" else float
-    rows = []
-    for number, line in lines:
-        try:
-            rows.append(parse(line))
-        except ValueError:
-            raise DataFileError(f"{path}, line {number}: {line[:60]!r} is not {_expected(kind)}") from None
-    return _table_of(rows, column)
+        text = "".join(line for _, line in read_lines(path))
+        return _table_of(parse_json(text, str(path)), columns.logq, path)
+    if kind == "jsonl":
+        return _table_of(
+            [parse_json(line, f"{path}, line {n}") for n, line in _filled(path)], columns.logq, path
+        )
+    table = pd.DataFrame([row for _, row in read_rows(path)])
+    return _typed(table) if kind in ("csv", "tsv") else table
 
 
-def _expected(kind: str) -> str:
-    return "JSON" if kind == "jsonl" else "a number"
+def _filled(path: Path) -> Iterator[tuple[int, str]]:
+    return ((number, line) for number, line in read_lines(path) if line.strip())
 
 
-def _table_of(data: Any, column: str) -> pd.DataFrame:
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise DataFileError(f"{where}: {text.strip()[:60]!r} is not a number") from None
+
+
+def _typed(table: pd.DataFrame) -> pd.DataFrame:
+    """Turn columns of CSV cells into numbers or truth values where every filled cell is one."""
+    import pandas as pd
+
+    for name in table.columns:
+        cells = table[name].where(table[name].str.strip() != "")
+        numbers = pd.to_numeric(cells, errors="coerce")
+        truths = cells.str.strip().str.lower().map({"true": True, "false": False})
+        for found in (numbers, truths):
+            if found.notna().equals(cells.notna()):
+                cells = found
+                break
+        table[name] = cells
+    return table
+
+
+def _table_of(data: Any, column: str, path: Path) -> pd.DataFrame:
     """Return rows from a list of numbers, of objects, or one object whose column is a list."""
     import pandas as pd
 
@@ -129,14 +168,16 @@ def _table_of(data: Any, column: str) -> pd.DataFrame:
     if isinstance(data, list) and all(isinstance(item, int | float) for item in data):
         return pd.DataFrame({column: data})
     if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
-        raise DataFileError(f"expected numbers, or objects with {column!r}; got {str(data)[:60]}")
+        raise DataFileError(f"{path}: expected numbers, or objects with {column!r}; got {str(data)[:60]}")
     table = pd.DataFrame(data)
-    if column in table and table[column].map(lambda item: isinstance(item, list)).any():
-        if not set(NAMING_COLUMNS) & set(table.columns):
-            table["sample_id"] = [str(row) for row in range(len(table))]
-        longer = [name for name in table if isinstance(table[name].iloc[0], list)]
-        table = table.explode(longer, ignore_index=True)
-    return table
+    lists = [str(name) for name in table if table[name].map(lambda item: isinstance(item, list)).any()]
+    if column not in lists:
+        return table
+    table[ROW] = range(len(table))
+    try:
+        return table.explode(lists, ignore_index=True)
+    except ValueError:
+        raise DataFileError(f"{path}: the lists of one row differ in length ({', '.join(lists)})") from None
 
 
 def _kept(table: pd.DataFrame, sample: str | None, order: str | None) -> pd.DataFrame:
@@ -150,20 +191,46 @@ def _kept(table: pd.DataFrame, sample: str | None, order: str | None) -> pd.Data
     return table
 
 
-def _split(table: pd.DataFrame, column: str, hits: str, path: Path) -> Iterator[Trace]:
-    if column not in table:
-        raise DataFileError(f"{path} has no column {column!r}; it has {', '.join(map(str, table.columns))}")
-    names = [name for name in NAMING_COLUMNS if name in table and table[name].notna().any()]
+def _split(table: pd.DataFrame, columns: TraceColumns, path: Path) -> Iterator[Trace]:
+    listed = ", ".join(map(str, table.columns))
+    for wanted in (columns.logq, *(columns.by or ())):
+        if wanted not in table:
+            raise DataFileError(f"{path} has no column {wanted!r}; it has {listed}")
+    names = _naming(table, columns, path)
     groups = table.groupby(names, sort=False, dropna=False) if names else [((), table)]
     for key, rows in groups:
         if not len(rows):
             continue
-        ordered = rows.sort_values("step", kind="stable") if "step" in rows else rows
+        ordered = rows.sort_values(columns.step, kind="stable") if columns.step in rows else rows
         pairs = zip(names, key, strict=True)
         name = {label: value for label, value in pairs if value is not None and value == value}
-        known = hits in ordered and bool(ordered[hits].notna().all())
-        flags = ordered[hits].to_numpy().astype(bool) if known else None
-        yield Trace(name, _numbers(ordered, column, path), flags)
+        known = columns.hits in ordered and bool(ordered[columns.hits].notna().all())
+        flags = ordered[columns.hits].to_numpy().astype(bool) if known else None
+        yield Trace(name, _numbers(ordered, columns.logq, path), flags)
+
+
+def _naming(table: pd.DataFrame, columns: TraceColumns, path: Path) -> list[str]:
+    """Return the columns that name a trace; refuse to guess where other columns look as if they did."""
+    if columns.by is not None:
+        return list(columns.by)
+    names = [name for name in (*NAMING_COLUMNS, ROW) if name in table and table[name].notna().any()]
+    if names:
+        return names
+    from orderlens.store.schema import SCHEMAS
+
+    known = {*SCHEMAS["reveals"].names, columns.logq, columns.hits, columns.step}
+    rivals = [str(name) for name in table if name not in known and _groups(table[name])]
+    if rivals:
+        raise UserInputError(
+            f"{path} may hold several traces: say which columns name one, e.g. --by {rivals[0]}, "
+            f"or --by none for one trace in all"
+        )
+    return []
+
+
+def _groups(column: pd.Series[Any]) -> bool:
+    """Whether a column looks like a name: no fractions, and some values repeat while others differ."""
+    return column.dtype.kind != "f" and 1 < column.astype(str).nunique() < len(column)
 
 
 def _numbers(rows: pd.DataFrame, column: str, path: Path) -> NDArray[np.float64]:
