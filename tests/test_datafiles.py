@@ -174,6 +174,7 @@ def test_the_front_door_takes_a_path_and_a_model(tmp_path):
     assert (len(found), found.left_out) == (1, {"too short": 1})
     run = ol.score(model, found, "forced-ar", block_size=4)
     assert run.samples().to_pandas().n.tolist() == [5]
+    assert run.spec["data"]["left_out"] == {"too short": 1}
     with pytest.raises(UserInputError, match="a tokenizer splits them: give the model"):
         ol.load_samples(path)
     for wrong in ({"limit": 0}, {"prefix_tokens": -1}, {"split": "words"}):

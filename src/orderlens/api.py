@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orderlens.datafiles import recorded
 from orderlens.engines.local import run_job
 from orderlens.models.protocol import Anchor
 from orderlens.store.reader import Run
@@ -52,13 +53,15 @@ def score(
         device: where to put a model given as a spec.
         dtype: its precision.
         out: run folder; without it the run lives in memory.
-        data_record: where the samples came from, for the run's spec.
+        data_record: where the samples came from, for the run's spec; known for what ``load_samples`` gives.
         progress: is told the number of tokens to score and each advance.
 
     Returns:
         The run; ``run.reveals()`` and ``run.samples()`` give its tables.
     """
-    options = Options(device, dtype, block_size, anchor, batch_size, out, data_record, progress)
+    options = Options(
+        device, dtype, block_size, anchor, batch_size, out, data_record or recorded(samples), progress
+    )
     given = as_samples(samples)
     job = score_job(model, given, orders, options, circulation=circulation, noise_floor=noise_floor)
     return run_job(job, out, progress)
@@ -105,7 +108,9 @@ def generate(
     Returns:
         The run; ``run.outputs()`` holds the texts.
     """
-    options = Options(device, dtype, block_size, anchor, batch_size, out, data_record, progress)
+    options = Options(
+        device, dtype, block_size, anchor, batch_size, out, data_record or recorded(prompts), progress
+    )
     job = generate_job(
         model,
         as_samples(prompts, "prompts"),

@@ -155,6 +155,11 @@ def _text_line(split: str, record: Mapping[str, Any]) -> str:
     return "the whole file was read as one text" + (f" ({shape})" if lines > 1 else "")
 
 
+def recorded(samples: object) -> dict[str, Any] | None:
+    """Return where samples came from, when they were read by ``load_samples``."""
+    return samples.record() if isinstance(samples, LoadedData) else None
+
+
 def load_samples(
     source: str | os.PathLike[str],
     model: Model | Tokenizer | str | None = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orderlens.cli.console import JsonFlag, print_json, print_text
+from orderlens.cli.console import JsonFlag, print_json, print_text, stderr
 from orderlens.errors import UserInputError
 from orderlens.files import write_text
 
@@ -99,7 +99,7 @@ def analyze(
         grader=grader,
     )
     tables = _build(runs or [], names + (["null"] if null and "null" not in names else []), options)
-    _show(tables, form, paper, out, width or None)
+    _show(tables, form, paper, out, width or None, left_out(runs or []))
 
 
 def _build(runs: list[str], names: list[str], options: Options) -> list[Table]:
@@ -114,7 +114,25 @@ def _build(runs: list[str], names: list[str], options: Options) -> list[Table]:
     return Study.open(runs, options).tables(names or None)
 
 
-def _show(tables: list[Table], form: str, paper: bool, out: Path | None, width: int | None) -> None:
+def left_out(runs: list[str]) -> dict[str, str]:
+    """Say, by run, what its data left out; runs that used every row are not named."""
+    from orderlens.datafiles import describe
+    from orderlens.store.reader import open_run
+
+    records = {run: open_run(run).spec.get("data") or {} for run in runs}
+    return {
+        run: describe(data)[0] for run, data in records.items() if any((data.get("left_out") or {}).values())
+    }
+
+
+def _show(
+    tables: list[Table],
+    form: str,
+    paper: bool,
+    out: Path | None,
+    width: int | None,
+    notes: dict[str, str],
+) -> None:
     from orderlens.analysis.paper import beside_paper
     from orderlens.analysis.render import as_json, render
 
@@ -122,9 +140,12 @@ def _show(tables: list[Table], form: str, paper: bool, out: Path | None, width: 
     if out is not None:
         write_text(out, render(ready, form, width))
     elif form == "json":
-        print_json({"tables": [as_json(table) for table in ready]})
+        print_json({"tables": [as_json(table) for table in ready], "data": notes})
+        return
     else:
         print_text(render(ready, form, width))
+    for run, note in notes.items():
+        stderr.print(f"note: {run}: {note}")
 
 
 def _print_list(summaries: dict[str, str], json_output: bool) -> None:

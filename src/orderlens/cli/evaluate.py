@@ -17,6 +17,7 @@ from orderlens.errors import UserInputError
 if TYPE_CHECKING:
     from orderlens.store.reader import Run
 
+TOO_LONG = "prompt too long"
 _ORDERS = "forced-ar,max-prob,top-margin,random"
 
 
@@ -112,18 +113,21 @@ def _show(run: Run, out: Path, *, as_json: bool) -> None:
     from orderlens.evaluation import accuracies, ungraded
 
     rows, without = accuracies(run), ungraded(run)
-    skipped = {
-        name: len(record["skipped_too_long"])
+    items = {
+        name: {"n_items": record["n_items"], "left_out": {TOO_LONG: len(record["skipped_too_long"])}}
         for name, record in run.spec["data"]["tasks"].items()
-        if record["skipped_too_long"]
     }
     if as_json:
         known = {"run": str(out), "model": run.spec["model"]["name"]}
-        print_json(known | {"cells": rows, "skipped": skipped, "ungraded": without})
+        skipped = {name: n for name, item in items.items() if (n := item["left_out"][TOO_LONG])}
+        print_json(known | {"cells": rows, "data": items, "skipped": skipped, "ungraded": without})
         return
     stdout.print(_table(rows))
-    for name, count in skipped.items():
-        stdout.print(f"{name}: {count} items not evaluated (prompt too long for the model)")
+    for name, item in items.items():
+        n, long = item["n_items"], item["left_out"][TOO_LONG]
+        why = f"; left out: {long} with a prompt too long for the model (--max-new-tokens)" if long else ""
+        stdout.print(f"data: {name}, {n - long} of {n} items used{why}")
+    stdout.print(f"responses: at most {run.spec['max_new_tokens']} tokens (--max-new-tokens)")
     for name, why in without.items():
         stdout.print(f"{name}: {why}; then 'orderlens evaluate --regrade --out {out}'")
     stdout.print(f"run: {out}")
