@@ -112,7 +112,7 @@ def test_an_unknown_split_is_named(tmp_path):
         ("a.csv", "text,id,text\na,b,c\n", "two columns are called 'text'"),
         ("a.csv", ",\na,b\n", "names no column"),
         ("a.csv", "id,text\n1,a,b\n", "line 2: 3 cells where the header has 2"),
-        ("a.csv", 'id,text\n1,"open\n', "line 2: not valid CSV"),
+        ("a.csv", 'id,text\n1,"open\n', "line 2: not valid CSV .a quote is never closed"),
         ("a.csv", 'id,text\n1,"a"b\n', "line 2: not valid CSV"),
         ("a.csv", "id,text\n1,caf\xe9\n".encode("latin-1"), "line 2: not UTF-8"),
         ("a.jsonl.gz", b"not gzip", "damaged or cut short"),

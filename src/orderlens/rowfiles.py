@@ -171,7 +171,7 @@ def _text(raw: bytes, path: Path, number: int) -> str:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise DataFileError(
-            f"{path}, line {number}: not UTF-8 ({error.reason}); save the file as UTF-8"
+            f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x}); save the file as UTF-8"
         ) from None
 
 
@@ -207,9 +207,9 @@ def _cells(path: Path, delimiter: str) -> Iterator[Numbered]:
                 yield Numbered(start, _by_name(cells, names, f"{path}, line {start}"))
             start = reader.line_num + 1
     except csv.Error as error:
+        why = "a quote is never closed" if "end of data" in str(error) else one_line(error)
         raise DataFileError(
-            f"{path}, line {start}: not valid CSV ({one_line(error)}); "
-            "quote cells that hold commas, quotes or line ends"
+            f"{path}, line {start}: not valid CSV ({why}); quote cells that hold commas, quotes or line ends"
         ) from None
 
 
