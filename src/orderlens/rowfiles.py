@@ -170,8 +170,9 @@ def _text(raw: bytes, path: Path, number: int) -> str:
     try:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
+        byte = f"0x{error.object[error.start]:02x}"
         raise DataFileError(
-            f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x}); save the file as UTF-8"
+            f"{path}, line {number}: not UTF-8 (byte {byte}); save the file as UTF-8"
         ) from None
 
 
