@@ -248,12 +248,12 @@ def test_mistakes_are_one_line_and_exit_2(capsys, arguments: list[str], message:
         ("t.csv", "logq\n-1\n0.5\n", "logq of row 1 is '0.5'; a log-probability is finite and at most 0"),
         ("t.csv", "logq\n-1\nnan\n", "logq of row 1 is 'nan'"),
         ("t.txt", "-1\nx\n", "line 2: 'x' is not a number"),
-        ("t.jsonl", "-1\n{\n", "line 2: '{' is not JSON"),
+        ("t.jsonl", "-1\n{\n", "line 2: not valid JSON"),
         ("t.json", '"text"', "expected numbers, or objects with 'logq'"),
-        ("t.json", "{", "cannot read"),
+        ("t.json", "{", "not valid JSON"),
         ("t.json", "[]", "holds no trace"),
-        ("t.xyz", "-1", "no known ending"),
-        ("t.parquet", "junk", "cannot read"),
+        ("t.xyz", "-1", "unknown kind of file"),
+        ("t.parquet", "junk", "not a readable Parquet file"),
     ],
 )
 def test_bad_files_name_the_problem(capsys, tmp_path, name: str, content: str, message: str) -> None:
