@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from orderlens.store.codec import sort_rows, trace_starts
 from orderlens.store.compact import compact_run
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import memory_run, open_run
-from orderlens.store.records import load_snapshot
+from orderlens.store.records import digest_of, load_snapshot
 from orderlens.store.schema import SCHEMAS
 from orderlens.store.verify import verify_run
 from orderlens.store.writer import execute, open_writer
@@ -351,23 +352,29 @@ def test_a_run_of_schema_1_0_with_another_spec_is_refused_in_one_line(tmp_path, 
     assert "\n" not in str(caught.value)
 
 
+def with_version(folder: Path, version: str) -> None:
+    """Give a run another schema version, as another version of this package would have written it."""
+    body = json.loads((folder / "spec.json").read_text())
+    body = {**body, "schema_version": version}
+    del body["digest"]
+    (folder / "spec.json").write_text(json.dumps(body | {"digest": digest_of(body)}))
+
+
 @pytest.mark.parametrize(
-    ("version", "message"), [("0.1", "older than.*decode it again"), ("2.0", "newer than")]
+    ("version", "message"), [("0.1", "older than.*decode it again"), ("2.0", "newer than.*upgrade orderlens")]
 )
-def test_other_major_schemas_are_refused(tmp_path, version, message) -> None:
-    folder = shutil.copytree(OLD, tmp_path / "old")
-    spec = folder / "spec.json"
-    spec.write_text(spec.read_text().replace('"1.0"', f'"{version}"'))
-    with pytest.raises(RunError, match=message):
-        open_run(folder)
+def test_other_major_schemas_are_refused(finished, worker, version, message) -> None:
+    with_version(finished, version)
+    for action in (lambda: open_run(finished), lambda: worker.compute(str(finished), 6)):
+        with pytest.raises(RunError, match=message):
+            action()
 
 
-def test_a_newer_minor_schema_is_read_and_not_changed(tmp_path, worker) -> None:
-    folder = shutil.copytree(OLD, tmp_path / "old")
-    spec = folder / "spec.json"
-    spec.write_text(spec.read_text().replace('"1.0"', '"1.9"'))
+def test_a_newer_minor_schema_is_read_and_not_changed(finished, worker) -> None:
+    with_version(finished, "1.9")
+    assert len(open_run(finished).samples()) == 24
     with pytest.raises(RunError, match=r"schema 1\.9, newer than .*can be read, not changed"):
-        open_writer(folder, worker.spec(2))
+        open_writer(finished, worker.spec(6))
 
 
 def test_reading_and_writing_need_only_pyarrow_and_numpy(tmp_path, worker) -> None:

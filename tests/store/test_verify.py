@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orderlens.errors import RunError
+from orderlens.errors import CorruptRunError, RunError
 from orderlens.store.checks import trace_problem
 from orderlens.store.folder import LocalFolder
+from orderlens.store.overview import details, overview
 from orderlens.store.reader import open_run
 from orderlens.store.records import seal, unseal
 from orderlens.store.verify import repair_run, verify_run
@@ -94,8 +95,47 @@ def test_an_edited_spec_is_reported_and_not_repaired(finished) -> None:
     body["spec"]["units"] = 99
     path.write_text(json.dumps(body))
     assert [finding.kind for finding in verify_run(LocalFolder(finished)).findings] == ["spec"]
-    with pytest.raises(RunError, match="edited"):
+    with pytest.raises(CorruptRunError, match="edited"):
         repair_run(LocalFolder(finished))
+
+
+def test_damage_beside_the_spec_is_reported_and_repaired(finished, worker, content) -> None:
+    before, path = content(finished), finished / "spec.json"
+    path.write_text(path.read_text().replace('"provenance"', '"provenancf"'))
+    (environment,) = (finished / "environments").iterdir()
+    environment.write_bytes(environment.read_bytes().replace(b"python", b"pythoo"))
+    report = verify_run(LocalFolder(finished))
+    assert sorted(finding.kind for finding in report.findings) == ["environment", "spec"]
+    assert report.redo == []
+    with pytest.raises(CorruptRunError, match=r"spec\.json is damaged.*--repair"):
+        worker.compute(str(finished), 6)
+    with pytest.raises(CorruptRunError, match=r"environments/.*is damaged"):
+        details(LocalFolder(finished))
+    assert content(finished) == before
+    repair_run(LocalFolder(finished))
+    assert open_run(finished).is_complete
+    worker.compute(str(finished), 6)
+    assert verify_run(LocalFolder(finished)).ok
+    assert content(finished) == before
+
+
+def test_a_record_in_the_place_of_another_is_damage(finished) -> None:
+    for path in finished.glob("catalog-*.json"):
+        path.unlink()
+    units = finished / "units"
+    (units / "unit-0002.json").write_bytes((units / "unit-0001.json").read_bytes())
+    with pytest.raises(CorruptRunError, match=r"unit-0002\.json is damaged"):
+        open_run(finished)
+    kinds = {(finding.kind, finding.path) for finding in verify_run(LocalFolder(finished)).findings}
+    assert ("record", "units/unit-0002.json") in kinds
+
+
+def test_a_damaged_completion_is_said_not_taken_for_an_unfinished_run(finished) -> None:
+    path = finished / "complete.json"
+    path.write_bytes(path.read_bytes().replace(b"unit-0001", b"unit-0009"))
+    with pytest.raises(CorruptRunError, match=r"complete\.json is damaged"):
+        _ = open_run(finished).is_complete
+    assert overview(LocalFolder(finished))["state"] == "damaged"
 
 
 def test_a_sound_run_is_ok_and_quick_looks_at_sizes_only(finished) -> None:

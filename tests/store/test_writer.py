@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orderlens.errors import ModelOutputError, RunError, UserInputError
+from orderlens.errors import CorruptRunError, ModelOutputError, RunError, UserInputError
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import open_run
-from orderlens.store.records import load_snapshot, read_completion, stem, unit_key
+from orderlens.store.records import digest_of, load_snapshot, read_completion, stem, unit_key
 from orderlens.store.writer import execute, open_writer
 
 
@@ -88,11 +88,11 @@ def test_a_spec_edited_by_hand_is_refused_when_writing_and_reading(finished, wor
     body = json.loads(path.read_text())
     body["spec"]["units"] = 7
     path.write_text(json.dumps(body))
-    with pytest.raises(RunError, match=r"edited.*units: the run has 7, asked for 6.*undo the edit"):
+    with pytest.raises(CorruptRunError, match=r"edited.*units: the run has 7, asked for 6.*undo the edit"):
         worker.compute(str(finished), 6)
-    with pytest.raises(RunError, match="edited"):
+    with pytest.raises(CorruptRunError, match="edited"):
         worker.compute(str(finished), 7)  # even when the edit is what is asked for: the rows are not
-    with pytest.raises(RunError, match="edited"):
+    with pytest.raises(CorruptRunError, match="edited"):
         open_run(finished)
 
 
@@ -100,7 +100,8 @@ def test_provenance_may_differ_on_resume(finished, worker, content) -> None:
     path = finished / "spec.json"
     body = json.loads(path.read_text())
     body["provenance"] = {"versions": {"orderlens": "0.0.1"}}
-    path.write_text(json.dumps(body))
+    del body["digest"]
+    path.write_text(json.dumps(body | {"digest": digest_of(body)}))
     before = content(finished)
     worker.compute(str(finished), 6)
     assert content(finished) == before

@@ -9,9 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orderlens.errors import CorruptRunError
 from orderlens.store.codec import encode
-from orderlens.store.folder import Folder
 from orderlens.store.records import Bundle, Part
 
 _LISTED_SAMPLES = 4096
@@ -52,20 +50,3 @@ def describe(
         orders=tuple(sorted(found["order"])),
         environments=tuple(sorted(set(environments))),
     )
-
-
-def read_checked(folder: Folder, part: Part) -> bytes:
-    """Return a part's bytes after comparing them with its record.
-
-    Raises:
-        CorruptRunError: the file is gone, cut short or changed.
-    """
-    try:
-        data = folder.read(part.path)
-    except FileNotFoundError as error:
-        raise CorruptRunError(f"{part.path} is missing") from error
-    if len(data) != part.size:
-        raise CorruptRunError(f"{part.path} has {len(data)} bytes instead of {part.size}")
-    if hashlib.sha256(data).hexdigest() != part.sha256:
-        raise CorruptRunError(f"{part.path} has changed: its digest does not match its record")
-    return data

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -254,7 +254,7 @@ def _as_read(table: pa.Table, field: pa.Field) -> pa.Field:
     return pa.field(field.name, kind if pa.types.is_dictionary(kind) else field.type)
 
 
-def open_part(handle: IO[bytes] | str, *, dictionaries: bool = False) -> pq.ParquetFile:
+def open_part(handle: pa.NativeFile, *, dictionaries: bool = False) -> pq.ParquetFile:
     """Open a part for reading with checksums; ``dictionaries`` keeps the key strings as dictionaries."""
     coded = ["sample_id", "task", "order"] if dictionaries else None
     return pq.ParquetFile(handle, page_checksum_verification=True, read_dictionary=coded, memory_map=False)

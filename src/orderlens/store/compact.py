@@ -16,10 +16,11 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError
-from orderlens.store.bundles import describe, make_part, read_checked
+from orderlens.store.bundles import describe, make_part
 from orderlens.store.claims import maintenance
-from orderlens.store.codec import open_part, read_groups, sort_rows, sort_traces, trace_starts
+from orderlens.store.codec import read_groups, sort_rows, sort_traces, trace_starts
 from orderlens.store.folder import Folder
+from orderlens.store.parts import opened
 from orderlens.store.records import (
     Bundle,
     Part,
@@ -152,13 +153,19 @@ def _read_all(folder: Folder, name: str, parts: Sequence[Part]) -> pa.Table:
     tables = []
     for part in parts:
         try:
-            data = read_checked(folder, part)
+            with opened(folder, part, afresh=True) as file:
+                tables += list(read_groups(name, file))
+        except FileNotFoundError as error:
+            raise CorruptRunError(_damage(folder, f"{part.path} is missing")) from error
         except CorruptRunError as error:
-            raise CorruptRunError(f"{error}; run: orderlens runs verify {folder.label} --repair") from error
-        tables += list(read_groups(name, open_part(pa.BufferReader(data))))
+            raise CorruptRunError(_damage(folder, str(error))) from error
     table = pa.concat_tables(tables, promote_options="permissive")
     if table.num_rows != sum(part.rows for part in parts):
         raise CorruptRunError(
             f"{folder.label}: the parts of '{name}' hold {table.num_rows} rows, not as recorded"
         )
     return sort_traces(table) if name == "reveals" else sort_rows(table, name)
+
+
+def _damage(folder: Folder, what: str) -> str:
+    return f"{folder.label}: {what}; run: orderlens runs verify {folder.label} --repair"

@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 from uuid import uuid4
+
+import pyarrow as pa
 
 from orderlens.errors import MissingPackageError, RunError, StorageError
 from orderlens.store.process import is_dead, process_tag
 
 TEMPORARY = ".tmp-"
 """Prefix of the file name of a write in progress."""
+Stamp = tuple[object, ...]
+"""What changes whenever a file is written or replaced."""
+SETTLED_NS = 2_000_000_000
+"""Age from which a file's times tell its versions apart (some disks count in steps of two seconds)."""
 
 
 class Folder(Protocol):
@@ -53,8 +60,14 @@ class Folder(Protocol):
     def move(self, source: str, target: str) -> None:
         """Move a file (not atomic everywhere)."""
 
-    def open(self, name: str) -> IO[bytes]:
+    def open(self, name: str) -> pa.NativeFile:
         """Open a file for random-access reading."""
+
+    def fetch(self, name: str) -> pa.NativeFile:
+        """Open a file that will be read from end to end, more than once."""
+
+    def stamp(self, name: str) -> Stamp | None:
+        """Return what tells this version of a file from any other; None when nothing does."""
 
     def location(self, name: str) -> str:
         """Return the path or address under which other readers find the file."""
@@ -160,9 +173,20 @@ class LocalFolder:
             (self.root / target).parent.mkdir(parents=True, exist_ok=True)
             (self.root / source).replace(self.root / target)
 
-    def open(self, name: str) -> IO[bytes]:
-        """Open a file for reading."""
-        return (self.root / name).open("rb")
+    def open(self, name: str) -> pa.NativeFile:
+        """Open a file for reading, without Python in between."""
+        return pa.OSFile(str(self.root / name), "rb")
+
+    def fetch(self, name: str) -> pa.NativeFile:
+        """Open a file for reading; the system's cache serves the second time."""
+        return self.open(name)
+
+    def stamp(self, name: str) -> Stamp | None:
+        """Return the file's identity, size and times; None while a change could go unnoticed in them."""
+        found = (self.root / name).stat()
+        if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) < SETTLED_NS:
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def location(self, name: str) -> str:
         """Return the file's path."""

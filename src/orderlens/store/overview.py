@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
 from orderlens.errors import OrderLensError, one_line
 from orderlens.store.claims import live_claims
 from orderlens.store.folder import Folder
-from orderlens.store.records import Snapshot, load_snapshot, read_completion
+from orderlens.store.records import (
+    Snapshot,
+    completion_damaged,
+    load_snapshot,
+    read_completion,
+    read_environment,
+)
 from orderlens.store.specfile import SpecFile, read_spec
 
 
@@ -40,7 +45,7 @@ def _facts(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> dict[str, Any]
 
 
 def _state(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> str:
-    if spec.edited or snapshot.damaged:
+    if spec.edited or not spec.whole or snapshot.damaged or completion_damaged(folder):
         return "damaged"
     expected = read_completion(folder)
     if expected is not None and set(expected) <= snapshot.unit_keys():
@@ -68,7 +73,5 @@ def _environments(folder: Folder, snapshot: Snapshot) -> list[dict[str, Any]]:
     )
     found = []
     for name, count in sorted(counts.items()):
-        data = folder.read_many([f"environments/{name}.json"])
-        content = json.loads(next(iter(data.values()))) if data else None
-        found.append({"id": name, "units": count, "content": content})
+        found.append({"id": name, "units": count, "content": read_environment(folder, name)})
     return found

@@ -7,7 +7,7 @@ here and only when asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -65,15 +65,45 @@ def _recent_duckdb() -> Any:
 
 
 def connect(sources: Mapping[str, Source]) -> Any:
-    """Return a DuckDB connection with one view per table over all runs, and ``samples``."""
+    """Return a DuckDB connection with one view per table over all runs, and ``samples``.
+
+    Only one part per layout is compared with its record here; ``compare_tables`` does the rest.
+    """
     connection = _recent_duckdb().connect()
+    try:
+        _create_views(connection, sources)
+    except import_duckdb().Error as error:
+        raise _translated(error) from error
+    return connection
+
+
+def _create_views(connection: Any, sources: Mapping[str, Source]) -> None:
     for name in sorted({*SCHEMAS, *(table for source in sources.values() for table in source.tables())}):
         pieces = [
             piece for run, source in sources.items() for piece in _pieces(connection, name, run, source)
         ]
         connection.execute(f"CREATE VIEW {_quoted(name)} AS {' UNION ALL BY NAME '.join(pieces)}")
     connection.execute(f"CREATE VIEW samples AS {SAMPLES_VIEW}")
-    return connection
+
+
+def compare_tables(sources: Iterable[Source], names: Iterable[str]) -> None:
+    """Compare the parts of some tables with their records: DuckDB checks neither digests nor pages.
+
+    Raises:
+        CorruptRunError: a part is not as it was committed.
+    """
+    for source in sources:
+        if isinstance(source, FolderSource):
+            for name in names:
+                source.compare(name)
+
+
+def named_tables(query: str, sources: Iterable[Source]) -> list[str]:
+    """Return the stored tables whose names occur in a query; all of them when none does."""
+    stored = sorted({name for source in sources for name in source.tables()})
+    text = query.lower()
+    named = [name for name in stored if name in text or (name == "reveals" and "samples" in text)]
+    return named or stored
 
 
 def _pieces(connection: Any, name: str, run: str, source: Source) -> Iterable[str]:
@@ -88,7 +118,6 @@ def _pieces(connection: Any, name: str, run: str, source: Source) -> Iterable[st
 
 
 def _folder_pieces(connection: Any, name: str, run: str, source: FolderSource) -> Iterable[str]:
-    source.check_sizes(name)
     _register_filesystem(connection, source.folder.filesystem())
     for layout, stored in source.layouts(name).items():
         files = [part.path for part in source.snapshot.parts(name) if part.layout == layout]
@@ -133,22 +162,31 @@ def view_of(connection: Any, name: str, columns: Sequence[str]) -> Any:
     return connection.table(name).project(", ".join(_quoted(item) for item in columns))
 
 
-def run_query(connection: Any, query: str) -> Frame:
+def run_query(connection: Any, query: str, check: Callable[[], None]) -> Frame:
     """Return the result of a query as a frame over a lazy relation.
+
+    Args:
+        connection: of ``connect``.
+        query: one SELECT.
+        check: compares the parts concerned with their records; called before each reading.
 
     Raises:
         UserInputError: the query is wrong; DuckDB's message says where.
         CorruptRunError: a part could not be read.
     """
+    check()
     try:
         relation = connection.sql(query)
     except import_duckdb().Error as error:
         raise _translated(error) from error
     if relation is None:
         raise UserInputError("the query returns no rows; use SELECT")
-    return Frame(
-        _fetch(relation.limit(0)).schema, lambda columns: _fetch(relation, columns), lambda: relation
-    )
+
+    def load(columns: Sequence[str] | None) -> pa.Table:
+        check()
+        return _fetch(relation, columns)
+
+    return Frame(_fetch(relation.limit(0)).schema, load, lambda: relation)
 
 
 def _fetch(relation: Any, columns: Sequence[str] | None = None) -> pa.Table:

@@ -21,7 +21,7 @@ from orderlens.store.codec import sort_rows, trace_starts
 from orderlens.store.folder import Folder, open_folder
 from orderlens.store.frame import Frame
 from orderlens.store.pieces import Pieces, add_text, with_text
-from orderlens.store.query import connect, run_query, view_of
+from orderlens.store.query import compare_tables, connect, named_tables, run_query, view_of
 from orderlens.store.records import SPEC
 from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, sample_table
 from orderlens.store.schema import SCHEMAS, TRACE_KEY
@@ -150,7 +150,7 @@ class Run:
         return Frame(
             schema,
             lambda columns: self._load(name, _chosen(schema, columns)),
-            lambda: view_of(self.connection(), name, schema.names),
+            lambda: view_of(self._checked(name), name, schema.names),
             self._peek if name == "reveals" else None,
         )
 
@@ -186,7 +186,7 @@ class Run:
         return Frame(
             schema,
             lambda columns: self._load_samples(schema).select(columns or schema.names),
-            lambda: view_of(self.connection(), "samples", schema.names),
+            lambda: view_of(self._checked("reveals"), "samples", schema.names),
         )
 
     def _load_samples(self, schema: pa.Schema) -> pa.Table:
@@ -273,10 +273,18 @@ class Run:
         The result is lazy: nothing is computed before ``to_arrow``, ``to_pandas``, ``to_polars`` or
         ``to_duckdb`` is called.
         """
-        return run_query(self.connection(), query)
+        named = named_tables(query, self._sources.values())
+        return run_query(self._connection(), query, lambda: compare_tables(self._sources.values(), named))
 
     def connection(self) -> Any:
-        """Return this thread's DuckDB connection with a view per table."""
+        """Return this thread's DuckDB connection with a view per table; all parts were compared before."""
+        return self._checked(*self.tables)
+
+    def _checked(self, *names: str) -> Any:
+        compare_tables(self._sources.values(), names)
+        return self._connection()
+
+    def _connection(self) -> Any:
         if not hasattr(self._local, "connection"):
             self._local.connection = connect(self._sources)
         return self._local.connection

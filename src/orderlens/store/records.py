@@ -164,10 +164,12 @@ def unseal(data: bytes) -> dict[str, Any] | None:
     """Return what ``seal`` was given, or None when the bytes are damaged or incomplete."""
     try:
         value = json.loads(data)
-        digest = value.pop("digest")
-    except (ValueError, KeyError, AttributeError):
+        if not isinstance(value, dict):
+            return None
+        digest = value.pop("digest", None)
+        return value if digest_of(value) == digest else None
+    except (ValueError, RecursionError):  # not JSON, NaN, a lone surrogate
         return None
-    return value if isinstance(value, dict) and digest_of(value) == digest else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,9 @@ def _read_bundles(folder: Folder, names: Iterable[str], known: dict[str, list[Bu
     for name, data in folder.read_many([name for name in names if name not in known]).items():
         value = unseal(data)
         if value is not None:
-            known[name] = [Bundle.from_json(item) for item in value.get("bundles", [value])]
+            found = [Bundle.from_json(item) for item in value.get("bundles", [value])]
+            if not _is_record(name) or found[0].record == name:  # else it is another unit's record
+                known[name] = found
 
 
 def _combine(generation: int, catalog: list[Bundle], records: Mapping[str, list[Bundle] | None]) -> Snapshot:
@@ -302,6 +306,36 @@ def read_completion(folder: Folder) -> list[str] | None:
     except FileNotFoundError:
         return None
     return None if value is None else list(value["keys"])
+
+
+def completion_damaged(folder: Folder) -> bool:
+    """Say whether there is a completion record that cannot be trusted."""
+    return folder.exists(COMPLETE) and read_completion(folder) is None
+
+
+def environment_file(name: str) -> str:
+    """Return the file of an environment, which is named by the digest of its content."""
+    return f"environments/{name}.json"
+
+
+def read_environment(folder: Folder, name: str) -> Any:
+    """Return the content of an environment; None when its file is gone.
+
+    Raises:
+        CorruptRunError: the content does not fit its name.
+    """
+    data = folder.read_many([environment_file(name)])
+    if not data:
+        return None
+    try:
+        content = json.loads(next(iter(data.values())))
+        if digest_of(content)[:16] == name:
+            return content
+    except (ValueError, RecursionError):
+        pass
+    raise CorruptRunError(
+        f"{folder.label}: {environment_file(name)} is damaged; run: orderlens runs verify {folder.label}"
+    )
 
 
 def write_completion(folder: Folder, keys: Iterable[str]) -> None:

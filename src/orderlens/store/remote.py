@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import IO, Any
+from typing import Any
 
-from orderlens.store.folder import storage_errors
+import numpy as np
+import pyarrow as pa
+
+from orderlens.store.folder import Stamp, storage_errors
 
 _MEMORY_LOCK = threading.Lock()
 
@@ -92,10 +95,22 @@ class RemoteFolder:
         self.put(target, self.read(source))
         self.remove(source)
 
-    def open(self, name: str) -> IO[bytes]:
+    def open(self, name: str) -> pa.NativeFile:
         """Open an object for random-access reading."""
-        handle: IO[bytes] = self._files.open(self._path(name), "rb")
-        return handle
+        return pa.PythonFile(self._files.open(self._path(name), "rb"), "r")
+
+    def fetch(self, name: str) -> pa.NativeFile:
+        """Copy an object into memory with one request; Arrow owns that memory."""
+        data = self.read(name)
+        memory = pa.allocate_buffer(len(data))
+        np.asarray(memory)[:] = np.frombuffer(data, np.uint8)
+        return pa.BufferReader(memory)
+
+    def stamp(self, name: str) -> Stamp | None:
+        """Return the object's size and tag; None where the service gives none."""
+        self._files.invalidate_cache()
+        entry = self._files.info(self._path(name))
+        return (entry["size"], entry["ETag"]) if "ETag" in entry else None
 
     def location(self, name: str) -> str:
         """Return the object's address."""

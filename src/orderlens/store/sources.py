@@ -11,18 +11,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from orderlens.errors import CorruptRunError
+from orderlens.errors import CorruptRunError, one_line
 from orderlens.store.codec import (
     full_schema,
     groups_with_sample,
-    open_part,
     read_groups,
     sort_rows,
     stored_schema,
     trace_starts,
 )
 from orderlens.store.folder import Folder
-from orderlens.store.records import Part, load_snapshot, read_completion, trusted
+from orderlens.store.parts import compare, opened
+from orderlens.store.records import (
+    COMPLETE,
+    Part,
+    completion_damaged,
+    load_snapshot,
+    read_completion,
+    trusted,
+)
 from orderlens.store.schema import SCHEMAS, conform
 from orderlens.store.specfile import SpecFile, read_spec, refuse_edited
 
@@ -75,6 +82,10 @@ class FolderSource:
     def is_complete(self) -> bool:
         """Say whether the completion record is there and kept."""
         expected = read_completion(self.folder)
+        if expected is None and completion_damaged(self.folder):
+            raise CorruptRunError(
+                f"{self.label}/{COMPLETE} is damaged; run: orderlens runs verify {self.label} --repair"
+            )
         return expected is not None and set(expected) <= self.snapshot.unit_keys()
 
     def tables(self) -> list[str]:
@@ -125,34 +136,30 @@ class FolderSource:
 
     @contextmanager
     def _opened(self, part: Part, *, dictionaries: bool = False) -> Iterator[pq.ParquetFile]:
-        """Open a part; anything that cannot be read as it was written is reported as damage."""
-        try:
-            with self.folder.open(part.path) as handle:
-                file = open_part(handle, dictionaries=dictionaries)
-                if file.metadata.num_rows != part.rows:
-                    raise CorruptRunError(self._damage(part, f"it has {file.metadata.num_rows} rows"))
-                yield file
-        except FileNotFoundError as error:
-            raise CorruptRunError(self._absence(part)) from error
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptRunError(self._damage(part, str(error))) from error
+        """Open a part; anything that is not as it was committed is reported as damage."""
+        with self._damage_named(), opened(self.folder, part, dictionaries=dictionaries) as file:
+            yield file
 
-    def _absence(self, part: Part) -> str:
+    def compare(self, name: str) -> None:
+        """Compare the parts of a table with their records, before DuckDB opens them."""
+        with self._damage_named():
+            compare(self.folder, self.snapshot.parts(name))
+
+    @contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise CorruptRunError(self._absence(error)) from error
+        except CorruptRunError as error:
+            raise CorruptRunError(
+                f"{self.label}: {error}; run: orderlens runs verify {self.label}"
+            ) from error
+
+    def _absence(self, error: FileNotFoundError) -> str:
         if load_snapshot(self.folder).generation != self.snapshot.generation:
             return f"{self.label} was compacted or repaired while it was read; open it again"
-        return self._damage(part, "the file is missing")
-
-    def _damage(self, part: Part, what: str) -> str:
-        return f"{self.label}: {part.path} is damaged ({what}); run: orderlens runs verify {self.label}"
-
-    def check_sizes(self, name: str) -> None:
-        """Compare the parts of a table with their records by size, before other readers open them."""
-        sizes = self.folder.sizes("parts")
-        for part in self.snapshot.parts(name):
-            if part.path not in sizes:
-                raise CorruptRunError(self._absence(part))
-            if sizes[part.path] != part.size:
-                raise CorruptRunError(self._damage(part, f"{sizes[part.path]} bytes instead of {part.size}"))
+        return f"{self.label}: a part is missing ({one_line(error)}); run: orderlens runs verify {self.label}"
 
 
 def _present(name: str, file: pq.ParquetFile, columns: Sequence[str] | None) -> list[str] | None:

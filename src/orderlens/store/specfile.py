@@ -1,7 +1,7 @@
 """``spec.json``: what a run computes (must match on resume) and where it was started (need not).
 
-Written first and only once. A folder with another spec is refused with the fields that differ; a spec that
-was edited by hand no longer fits its digest and is refused too.
+Written first and only once. A folder with another spec is refused with the fields that differ; a file that
+was edited by hand or damaged no longer fits its digests and is refused too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orderlens.errors import CorruptRunError, RunError, UserInputError
+from orderlens.errors import CorruptRunError, RunError, UserInputError, one_line
 from orderlens.store.folder import Folder
 from orderlens.store.records import SPEC, canonical, digest_of
 from orderlens.store.schema import SCHEMA_VERSION, parse_version
@@ -22,17 +22,26 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class SpecFile:
-    """The content of ``spec.json``."""
+    """The content of ``spec.json``.
+
+    Attributes:
+        version: schema version of whoever started the run.
+        spec: what the run computes.
+        digest: sha256 of the canonical JSON of ``spec`` when it was written.
+        provenance: where the run was started.
+        whole: whether the file fits the digest of all that is in it (version 1.0 had none).
+    """
 
     version: str
     spec: dict[str, Any]
     digest: str
     provenance: dict[str, Any]
+    whole: bool
 
     @property
     def edited(self) -> bool:
         """Whether the spec no longer fits its digest."""
-        return digest_of(self.spec) != self.digest
+        return not _fits(self.spec, self.digest)
 
 
 def plain_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +66,8 @@ def create_spec(folder: Folder, spec: Mapping[str, Any], provenance: Mapping[str
     """Write ``spec.json``, or check that the one which is there says the same.
 
     Raises:
-        RunError: the folder holds another spec, an edited one, or files that are no run.
+        RunError: the folder holds another spec, or files that are no run.
+        CorruptRunError: its spec was edited or damaged.
     """
     wanted = plain_spec(spec)
     body = {
@@ -69,7 +79,7 @@ def create_spec(folder: Folder, spec: Mapping[str, Any], provenance: Mapping[str
     }
     if not folder.exists(SPEC):
         _refuse_foreign_folder(folder)
-    folder.create(SPEC, json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False).encode())
+    folder.create(SPEC, _sealed(body))
     found = read_spec(folder)
     _check_same(folder, found, wanted)
     return writable(folder, found)
@@ -96,21 +106,68 @@ def read_spec(folder: Folder) -> SpecFile:
         data = folder.read(SPEC)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise RunError(f"{folder.label} is not a run: it has no {SPEC}") from error
-    try:
-        value = json.loads(data)
-    except ValueError as error:
-        raise CorruptRunError(
-            f"{folder.label}/{SPEC} is damaged ({error}); restore it from a copy"
-        ) from error
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
+    value = _parsed(folder, data)
+    body = {name: item for name, item in value.items() if name != "digest"}
+    whole = _fits(body, value["digest"]) if "digest" in value else value.get("schema_version") == "1.0"
+    if value.get("format") != FORMAT and (whole or "spec_digest" not in value):
         raise RunError(f"{folder.label} is not a run: its {SPEC} was not written by orderlens")
-    absent = [name for name in ("schema_version", "spec", "spec_digest") if name not in value]
-    if absent:
+    wrong = [name for name, kind in _FIELDS.items() if not isinstance(value.get(name), kind)]
+    if wrong or not (whole or _is_readable(value["schema_version"])):
         raise CorruptRunError(
-            f"{folder.label}/{SPEC} is damaged: it lacks '{absent[0]}'; restore it from a copy"
+            _damage(folder, f"'{wrong[0] if wrong else 'schema_version'}' is not as written")
         )
     _check_version(folder, value["schema_version"])
-    return SpecFile(value["schema_version"], value["spec"], value["spec_digest"], value.get("provenance", {}))
+    return SpecFile(
+        value["schema_version"], value["spec"], value["spec_digest"], value.get("provenance", {}), whole
+    )
+
+
+def repair_spec(folder: Folder, found: SpecFile) -> None:
+    """Seal the file anew after damage outside the spec: in the provenance or the names of the fields."""
+    body = {
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "spec_digest": found.digest,
+        "spec": found.spec,
+        "provenance": found.provenance,
+    }
+    folder.put(SPEC, _sealed(body))
+
+
+def _sealed(body: Mapping[str, Any]) -> bytes:
+    sealed = {**body, "digest": digest_of(body)}
+    return json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False).encode()
+
+
+_FIELDS = {"schema_version": str, "spec": dict, "spec_digest": str}
+
+
+def _parsed(folder: Folder, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptRunError(_damage(folder, one_line(error))) from error
+    if not isinstance(value, dict):
+        raise RunError(f"{folder.label} is not a run: its {SPEC} was not written by orderlens")
+    return value
+
+
+def _damage(folder: Folder, what: str) -> str:
+    return f"{folder.label}/{SPEC} is damaged ({what}); restore it from a copy"
+
+
+def _fits(value: Any, digest: object) -> bool:
+    try:
+        return digest_of(value) == digest
+    except (ValueError, RecursionError):  # NaN, a lone surrogate
+        return False
+
+
+def _is_readable(version: str) -> bool:
+    try:
+        return parse_version(version)[0] == parse_version(SCHEMA_VERSION)[0]
+    except UserInputError:
+        return False
 
 
 def _check_version(folder: Folder, version: str) -> None:
@@ -126,21 +183,27 @@ def _check_version(folder: Folder, version: str) -> None:
 def refuse_edited(folder: Folder, found: SpecFile) -> SpecFile:
     """Return ``found`` unless it was changed after it was written."""
     if found.edited:
-        raise RunError(
-            f"{folder.label}/{SPEC} was edited after the run was started (its digest does not match); "
-            "undo the edit, or start a new run in another folder"
+        raise CorruptRunError(
+            f"{folder.label}/{SPEC} was edited or damaged after the run was started (its digest does not "
+            "match); undo the edit, restore it from a copy, or start a new run in another folder"
         )
     return found
 
 
 def writable(folder: Folder, found: SpecFile) -> SpecFile:
-    """Return ``found`` unless it was edited or a newer version than this one wrote it."""
+    """Return ``found`` unless it was edited or damaged, or a newer version than this one wrote it."""
+    refuse_edited(folder, found)
+    if not found.whole:
+        raise CorruptRunError(
+            f"{folder.label}/{SPEC} is damaged (its digest does not match); "
+            f"run: orderlens runs verify {folder.label} --repair"
+        )
     if parse_version(found.version) > parse_version(SCHEMA_VERSION):
         raise RunError(
             f"{folder.label} has schema {found.version}, newer than the {SCHEMA_VERSION} this version "
             "writes: it can be read, not changed; upgrade orderlens"
         )
-    return refuse_edited(folder, found)
+    return found
 
 
 def _check_same(folder: Folder, found: SpecFile, wanted: Mapping[str, Any]) -> None:
@@ -148,9 +211,9 @@ def _check_same(folder: Folder, found: SpecFile, wanted: Mapping[str, Any]) -> N
     listed = "; ".join(differences[:_SHOWN]) + (" …" if len(differences) > _SHOWN else "")
     if found.edited:
         shown = f" (differs from this command in: {listed})" if differences else ""
-        raise RunError(
-            f"{folder.label}/{SPEC} was edited after the run was started: its digest does not match{shown}; "
-            "undo the edit, or use another folder"
+        raise CorruptRunError(
+            f"{folder.label}/{SPEC} was edited or damaged after the run was started: its digest does not "
+            f"match{shown}; undo the edit, restore it from a copy, or use another folder"
         )
     if differences and parse_version(found.version) < parse_version(SCHEMA_VERSION):
         raise RunError(

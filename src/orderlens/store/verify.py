@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError, one_line
-from orderlens.store.bundles import read_checked
 from orderlens.store.checks import CHECKED_COLUMNS, table_problems
 from orderlens.store.claims import claimed_stem, live_claims, maintenance
 from orderlens.store.codec import open_part, part_note, read_groups, stored_schema, trace_starts
 from orderlens.store.folder import TEMPORARY, Folder
+from orderlens.store.parts import opened
 from orderlens.store.records import (
     COMPLETE,
     SPEC,
@@ -30,11 +30,12 @@ from orderlens.store.records import (
     load_snapshot,
     read_bundle,
     read_completion,
+    read_environment,
     save_catalog,
     seal,
 )
 from orderlens.store.schema import TRACE_KEY
-from orderlens.store.specfile import SpecFile, read_spec, writable
+from orderlens.store.specfile import SpecFile, read_spec, refuse_edited, repair_spec
 from orderlens.store.sweep import leftovers, sweep
 
 QUARANTINE = "quarantine"
@@ -46,7 +47,7 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        kind: missing, damaged, values, duplicate, record, completion, spec or foreign.
+        kind: missing, damaged, values, duplicate, record, completion, environment, spec or foreign.
         path: the file concerned.
         message: what is wrong with it.
         units: the units to compute again.
@@ -102,6 +103,7 @@ def verify_run(folder: Folder, *, quick: bool = False) -> Report:
     counts = len(snapshot.unit_keys()), len(snapshot.parts()), snapshot.rows()
     report = Report(folder.label, completion is not None, *counts)
     report.findings += _spec_findings(spec)
+    report.findings += _environment_findings(folder, names)
     report.findings += _record_findings(folder, snapshot, names)
     report.findings += _completion_findings(folder, snapshot, completion)
     report.findings += _size_findings(folder, snapshot) if quick else _part_findings(folder, snapshot)
@@ -115,7 +117,20 @@ def verify_run(folder: Folder, *, quick: bool = False) -> Report:
 
 def _spec_findings(spec: SpecFile) -> Iterator[Finding]:
     if spec.edited:
-        yield Finding("spec", SPEC, "the spec was edited after the run was started; undo the edit")
+        text = "the spec was edited or damaged after the run was started; undo the edit or restore a copy"
+        yield Finding("spec", SPEC, text)
+    elif not spec.whole:
+        yield Finding("spec", SPEC, "the file is damaged outside the spec: its digest does not match")
+
+
+def _environment_findings(folder: Folder, names: Iterable[str]) -> Iterator[Finding]:
+    for name in names:
+        inside, _, base = name.rpartition("/")
+        if inside == "environments" and base.endswith(".json") and not base.startswith(TEMPORARY):
+            try:
+                read_environment(folder, base.removesuffix(".json"))
+            except CorruptRunError:
+                yield Finding("environment", name, "its content does not fit its name: it is damaged")
 
 
 def _record_findings(folder: Folder, snapshot: Snapshot, names: Iterable[str]) -> Iterator[Finding]:
@@ -169,20 +184,19 @@ def _count_findings(bundle: Bundle) -> Iterator[Finding]:
 def _check_part(folder: Folder, part: Part, seen: dict[tuple[object, ...], str]) -> Iterator[tuple[str, str]]:
     """Yield (kind, message) of everything wrong with one part."""
     try:
-        data = read_checked(folder, part)
-        file = open_part(pa.BufferReader(data))
-        rows = file.metadata.num_rows
-        if rows != part.rows:
-            yield "damaged", f"it has {rows} rows instead of {part.rows}"
-        columns = CHECKED_COLUMNS if part.table == "reveals" else None
-        for table in read_groups(part.table, file, columns):
-            yield from (("values", text) for text in table_problems(part.table, table))
-            if part.table == "reveals":
-                yield from _duplicates(table, part, seen)
+        with opened(folder, part, afresh=True) as file:
+            rows = file.metadata.num_rows
+            if rows != part.rows:
+                yield "damaged", f"it has {rows} rows instead of {part.rows}"
+            columns = CHECKED_COLUMNS if part.table == "reveals" else None
+            for table in read_groups(part.table, file, columns):
+                yield from (("values", text) for text in table_problems(part.table, table))
+                if part.table == "reveals":
+                    yield from _duplicates(table, part, seen)
+    except FileNotFoundError:
+        yield "missing", "the file is missing"
     except CorruptRunError as error:
-        yield "damaged" if folder.exists(part.path) else "missing", one_line(error)
-    except (pa.ArrowException, OSError) as error:
-        yield "damaged", f"it cannot be read: {one_line(error)}"
+        yield "damaged", one_line(error)
 
 
 def _duplicates(
@@ -219,11 +233,13 @@ def _is_uncommitted(folder: Folder, name: str, run: str) -> bool:
     if not name.startswith("parts/"):
         return False
     try:
-        data = folder.read(name)
-        note = part_note(stored_schema(open_part(pa.BufferReader(data))))
-    except (FileNotFoundError, pa.ArrowException, OSError):
+        with folder.fetch(name) as handle:
+            if not name.endswith(f"-{hashlib.sha256(handle.read_buffer()).hexdigest()[:16]}.parquet"):
+                return False
+            handle.seek(0)
+            return part_note(stored_schema(open_part(handle))).get("run") == run
+    except (pa.ArrowException, OSError):
         return False
-    return note.get("run") == run and name.endswith(f"-{hashlib.sha256(data).hexdigest()[:16]}.parquet")
 
 
 def repair_run(folder: Folder, *, force: bool = False) -> Report:
@@ -237,9 +253,10 @@ def repair_run(folder: Folder, *, force: bool = False) -> Report:
         The report of the verification before the repair.
 
     Raises:
-        RunError: workers are active, or the spec itself was edited (only its author can undo that).
+        RunError: workers are active.
+        CorruptRunError: the spec itself was edited or damaged (only a copy of it can undo that).
     """
-    writable(folder, read_spec(folder))
+    spec = refuse_edited(folder, read_spec(folder))
     active = live_claims(folder)
     if active and not force:
         raise RunError(
@@ -248,6 +265,9 @@ def repair_run(folder: Folder, *, force: bool = False) -> Report:
         )
     with maintenance(folder):
         report = verify_run(folder)
+        if not spec.whole:
+            folder.put(f"{QUARANTINE}/{SPEC}", folder.read(SPEC))
+            repair_spec(folder, spec)
         _requeue(folder, report)
         sweep(folder, merged=True)
     return report
@@ -256,13 +276,15 @@ def repair_run(folder: Folder, *, force: bool = False) -> Report:
 def _requeue(folder: Folder, report: Report) -> None:
     """Remove the completion first and the records last: a crash leaves a run to repair, not a wrong one."""
     redo, snapshot = set(report.redo), load_snapshot(folder)
-    if any(finding.kind != "foreign" for finding in report.findings):
+    if any(finding.kind not in ("foreign", "environment", "spec") for finding in report.findings):
         folder.remove(COMPLETE)
     broken = [bundle for bundle in snapshot.bundles if not redo.isdisjoint(bundle.units)]
     for name in [part.path for bundle in broken for part in bundle.parts]:
         _set_aside(folder, name)
     for finding in report.findings:
-        if finding.kind in ("foreign", "record") and finding.path not in {bundle.record for bundle in broken}:
+        if finding.kind in ("foreign", "record", "environment") and finding.path not in {
+            bundle.record for bundle in broken
+        }:
             _set_aside(folder, finding.path)
     for bundle in broken:
         folder.remove(bundle.record)

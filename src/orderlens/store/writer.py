@@ -30,6 +30,7 @@ from orderlens.store.records import (
     canonical,
     catalog_file,
     digest_of,
+    environment_file,
     load_snapshot,
     read_bundle,
     read_completion,
@@ -97,8 +98,8 @@ class RunWriter:
     def _note_environment(self) -> str:
         content = provenance.environment()
         name = digest_of(content)[:16]
-        if not self.folder.exists(f"environments/{name}.json"):
-            self.folder.create(f"environments/{name}.json", canonical(content))
+        if not self.folder.exists(environment_file(name)):
+            self.folder.create(environment_file(name), canonical(content))
         return name
 
     def _snapshot(self) -> Snapshot:
