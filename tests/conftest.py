@@ -52,27 +52,10 @@ def mixed_samples(hmm: HiddenMarkovModel) -> list[EncodedSample]:
 @pytest.fixture(scope="session")
 def make_transformer():
     """Builds small random-weight transformers; the weights are scaled up so that conditionals are peaked."""
-    torch = pytest.importorskip("torch")
-    from orderlens.models.characters import CharacterTokenizer
-    from orderlens.models.small.config import TransformerConfig
-    from orderlens.models.small.model import TransformerModel
-    from orderlens.models.small.network import Transformer
+    pytest.importorskip("torch")
+    from orderlens.testing import small_model
 
-    def build(attention: str = "block-causal", block_size: int = 8, seed: int = 0) -> TransformerModel:
-        generator = torch.Generator().manual_seed(seed)
-        config = TransformerConfig(
-            vocab_size=50, n_layers=3, width=32, n_heads=2, ffn_width=48, block_size=block_size,
-            max_positions=512, attention=attention, mask_id=0, eos_id=1,
-        )  # fmt: skip
-        network = Transformer(config)
-        for parameter in network.parameters():
-            if parameter.ndim > 1:
-                torch.nn.init.normal_(parameter, std=0.3, generator=generator)
-        return TransformerModel(
-            network, CharacterTokenizer(), name=f"random-{attention}", digest=f"test-{seed}"
-        )
-
-    return build
+    return small_model
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,11 @@ from llada2_bench.setting import Bench
 from orderlens.decode import head_torch
 from orderlens.models.llada2 import triton_ops
 from orderlens.models.llada2.experts import grouped_product
-from orderlens.models.llada2.graphs import GraphedNetwork
 from orderlens.models.llada2.routing import router_logits
-from orderlens.models.llada2.session import LLaDA2Session
 from orderlens.models.llada2.weights import SparseWeights
 from orderlens.models.protocol import StateBatch
+from orderlens.models.torch.graphs import GraphedNetwork
+from orderlens.models.torch.session import PagedSession
 
 CANVAS_BLOCKS = 5
 """Blocks of a canvas of 32 + 128 tokens, all of which a step without a prefix cache computes."""
@@ -46,7 +46,7 @@ def _compare(
     bench: Bench,
     batch: int,
     what: str,
-    session: LLaDA2Session,
+    session: PagedSession,
     states: StateBatch,
     whole: float,
     fused: bool = True,
@@ -60,7 +60,7 @@ def _compare(
     )
 
 
-def _measure(bench: Bench, session: LLaDA2Session, states: StateBatch, fused: bool = True) -> float:
+def _measure(bench: Bench, session: PagedSession, states: StateBatch, fused: bool = True) -> float:
     def step() -> None:
         rows = session.evaluate(states)
         head_torch.position_stats(
@@ -77,7 +77,7 @@ def _all_rows(states: StateBatch) -> StateBatch:
     return replace(states, row_state_R=state, row_offset_R=offset)
 
 
-def _without_cache(bench: Bench, batch: int) -> tuple[LLaDA2Session, StateBatch]:
+def _without_cache(bench: Bench, batch: int) -> tuple[PagedSession, StateBatch]:
     """The work of recomputing a canvas: every block a window of its own, rows wanted of one of them."""
     session = prefilled(bench, batch * CANVAS_BLOCKS, 2 * PROMPT)
     states = half_open(bench, batch * CANVAS_BLOCKS, 2 * PROMPT, masked=False)

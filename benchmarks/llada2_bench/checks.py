@@ -12,8 +12,6 @@ from llada2_bench.setting import Bench
 from orderlens.decode import head_torch
 from orderlens.decode.cuda import panels as head_kernels
 from orderlens.decode.cuda.fused_head import FusedHead, position_stats_fused
-from orderlens.models.llada2.cache import PagePool
-from orderlens.models.llada2.engine import Engine
 from orderlens.models.llada2.experts import grouped_product, loop_over_experts
 from orderlens.models.llada2.kernels import experts as expert_kernels
 from orderlens.models.llada2.kernels.attention import attend
@@ -27,8 +25,10 @@ from orderlens.models.llada2.torch_ops import TorchOps
 from orderlens.models.llada2.torch_ops import attend as plain_attend
 from orderlens.models.llada2.triton_ops import TritonOps
 from orderlens.models.llada2.weights import LayerWeights, StackedExperts, random_weights
-from orderlens.models.llada2.window import Windows, pack
 from orderlens.models.protocol import HiddenRows
+from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.pages import PagePool
+from orderlens.models.torch.window import Windows, pack
 
 
 def check_all(bench: Bench) -> None:
@@ -169,7 +169,7 @@ def check_attention(bench: Bench) -> None:
 
 
 def _rotated(x_NHWD: Tensor, ops: TorchOps, windows: Windows) -> Tensor:
-    from orderlens.models.llada2.rotary import rotate
+    from orderlens.models.torch.rotary import rotate
 
     positions = windows.positions.clamp_max(ops.config.max_positions - 1)
     return rotate(x_NHWD, ops.cos[positions][:, None], ops.sin[positions][:, None])
@@ -239,7 +239,7 @@ def check_network(bench: Bench) -> None:
     weights = random_weights(config, bench.device, bench.dtype, seed=5)
     found = {}
     for ops in (TorchOps(config, bench.device, bench.dtype), TritonOps(config, bench.device, bench.dtype)):
-        engine = Engine(weights, config, Network(weights, config, ops))
+        engine = Engine(Network(weights, config, ops), config)
         slots = [engine.pool.open() for _ in range(3)]
         engine.pool.reserve([(slot, 96) for slot in slots])
         generator = np.random.default_rng(0)

@@ -13,9 +13,9 @@ from llada2_bench.setting import Bench, dense_bytes, expert_values
 from orderlens.decode import head_torch
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
-from orderlens.models.llada2.session import LLaDA2Session
 from orderlens.models.protocol import StateBatch
 from orderlens.models.torch.device import triton_installed
+from orderlens.models.torch.session import PagedSession
 from orderlens.policies import parse_policies
 from orderlens.samples import EncodedSample
 
@@ -25,7 +25,7 @@ GOALS = {1: "≥ 100 tok/s", 32: "≥ 2000 tok/s", 128: "≥ 4000 tok/s"}
 PROMPT, NEW = 32, 128
 
 
-def prefilled(bench: Bench, batch: int, length: int) -> LLaDA2Session:
+def prefilled(bench: Bench, batch: int, length: int) -> PagedSession:
     """A session of ``batch`` random prefixes of ``length`` tokens."""
     generator = np.random.default_rng(1)
     session = bench.model.open_session()
@@ -49,7 +49,7 @@ def half_open(bench: Bench, batch: int, start: int, masked: bool = True) -> Stat
     return StateBatch(np.arange(batch), np.full(batch, start), tokens, state, offset)
 
 
-def touched_experts(bench: Bench, session: LLaDA2Session, states: StateBatch) -> float:
+def touched_experts(bench: Bench, session: PagedSession, states: StateBatch) -> float:
     """Mean number of routed experts that one layer of this forward reads."""
     if not triton_installed() or not bench.cuda:
         return float("nan")
@@ -89,7 +89,7 @@ def measure_steps(bench: Bench, batches: Iterable[int]) -> None:
         touched = touched_experts(bench, session, states)
         floor = step_floor(bench, touched, batch, 64)
 
-        def step(session: LLaDA2Session = session, states: StateBatch = states) -> None:
+        def step(session: PagedSession = session, states: StateBatch = states) -> None:
             head_torch.position_stats(session.evaluate(states), bench.model.eos_ids)
 
         for _ in range(4):
@@ -112,7 +112,7 @@ def measure_steps(bench: Bench, batches: Iterable[int]) -> None:
         )
 
 
-def _extension(bench: Bench, session: LLaDA2Session, batch: int) -> Callable[[], object]:
+def _extension(bench: Bench, session: PagedSession, batch: int) -> Callable[[], object]:
     blocks = np.random.default_rng(3).integers(0, bench.model.mask_id, (batch, bench.model.block_size))
     return lambda: session.extend(np.arange(batch), blocks)
 

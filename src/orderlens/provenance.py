@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlens._version import __version__
+from orderlens.machine import total_memory
 
 _PACKAGES = ("numpy", "pyarrow", "torch", "transformers", "tokenizers", "safetensors", "duckdb", "scipy")
 _GIT_TIMEOUT_S = 5.0
@@ -57,10 +58,8 @@ def _processor() -> str | None:
 
 
 def _memory_gib() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (AttributeError, OSError, ValueError):
-        return None
+    found = total_memory()
+    return None if found is None else round(found / 2**30, 1)
 
 
 def _accelerators() -> list[str]:

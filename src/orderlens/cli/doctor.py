@@ -15,6 +15,7 @@ from rich.table import Table
 
 from orderlens._version import __version__
 from orderlens.cli.console import JsonFlag, print_json, stdout
+from orderlens.machine import total_memory
 
 _PACKAGES = {
     "numpy": ("everything", "pip install orderlens"),
@@ -82,7 +83,7 @@ def examine(model: str | None = None) -> dict[str, Any]:
             "python": platform.python_version(),
             "system": f"{platform.system()} {platform.machine()}",
             "cores": os.cpu_count() or 1,
-            "memory_gib": _memory_bytes() / 2**30,
+            "memory_gib": (total_memory() or 0) / 2**30,
             "disk_free_gib": shutil.disk_usage(".").free / 2**30,
         },
         "packages": packages,
@@ -99,19 +100,12 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 0
-
-
 def _devices() -> list[dict[str, Any]]:
     try:
         import torch
     except ImportError:
         return []
-    found: list[dict[str, Any]] = [{"name": "cpu", "memory_gib": _memory_bytes() / 2**30}]
+    found: list[dict[str, Any]] = [{"name": "cpu", "memory_gib": (total_memory() or 0) / 2**30}]
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
@@ -119,7 +113,7 @@ def _devices() -> list[dict[str, Any]]:
                 {"name": f"cuda:{index} ({properties.name})", "memory_gib": properties.total_memory / 2**30}
             )
     if torch.backends.mps.is_available():
-        found.append({"name": "mps", "memory_gib": _memory_bytes() / 2**30})
+        found.append({"name": "mps", "memory_gib": (total_memory() or 0) / 2**30})
     return found
 
 

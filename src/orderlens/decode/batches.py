@@ -17,13 +17,12 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from orderlens.errors import DeviceMemoryError, one_line
+from orderlens.machine import is_out_of_memory
 from orderlens.models.abilities import ReleasesMemory, SuggestsBatch
 from orderlens.models.protocol import Model
 
 Item = TypeVar("Item")
 _log = logging.getLogger(__name__)
-_WORDS = ("out of memory", "can't allocate memory", "alloc_failed", "insufficient memory")
-"""What libraries say in a plain RuntimeError when a device or the host has no memory left."""
 
 
 @dataclass(slots=True)
@@ -89,13 +88,6 @@ def run_within(
             limit.sequences,
         )
         waiting.append(rest)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether ``error`` says that a device or the host ran out of memory."""
-    if isinstance(error, DeviceMemoryError | MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True  # the last is torch's, by name: decoding as such does not need torch
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
 
 
 def _attempt(work: Callable[[Sequence[Item]], None], batch: Sequence[Item]) -> str | None:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from orderlens.models.configfile import read_json
 from orderlens.models.llada2 import reference
-from orderlens.models.llada2.config import LLaDA2Config, parse_config, read_json
+from orderlens.models.llada2.config import LLaDA2Config, parse_config
 from orderlens.models.llada2.model import LLaDA2Model, load_llada2
-from orderlens.models.llada2.rotary import rotary_tables, rotate
 from orderlens.models.protocol import StateBatch
+from orderlens.models.torch.rotary import rotary_tables, rotate
 
 TOLERANCE = 1e-4
 VISIBLE = 0.02
@@ -227,7 +228,7 @@ def test_rotation_by_hand(parts: Any) -> None:
     """Two rotating pairs (0, 2) and (1, 3), at position 3, the rest untouched."""
     config = replace(parts[1], rotary_width=4, head_width=6, rope_theta=100.0, max_positions=8)
     x = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    cos, sin = (table[3] for table in rotary_tables(config, torch.device("cpu"), torch.float64))
+    cos, sin = (table[3] for table in rotary_tables(*config.rotary, torch.device("cpu"), torch.float64))
     turned = rotate(x.double()[None, None, None], cos, sin)[0, 0, 0].tolist()
     a, b = 3 * 1.0, 3 * 0.1
     expected = [

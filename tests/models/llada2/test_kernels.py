@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from orderlens.models.llada2 import kernels
-from orderlens.models.llada2.cache import PagePool
 from orderlens.models.llada2.config import MINI
 from orderlens.models.llada2.experts import loop_over_experts
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.routing import choose_experts, with_shared
 from orderlens.models.llada2.torch_ops import TorchOps
 from orderlens.models.llada2.weights import StackedExperts, random_weights
-from orderlens.models.llada2.window import Windows, pack
+from orderlens.models.torch.pages import PagePool
+from orderlens.models.torch.window import Windows, pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter warns of −inf − −inf
 
@@ -252,9 +252,9 @@ def test_no_draws_from_no_rows() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_a_replayed_graph_gives_the_same_bits() -> None:
-    from orderlens.models.llada2.engine import Engine
+    from orderlens.models.torch.engine import Engine
 
-    engine = Engine(random_weights(SMALL, "cuda", torch.bfloat16, seed=1, std=0.15), SMALL)
+    engine = Engine(Network(random_weights(SMALL, "cuda", torch.bfloat16, seed=1, std=0.15), SMALL), SMALL)
     slot = engine.pool.open()
     tokens = np.random.default_rng(0).integers(0, 64, (3, 16))
     packed = pack(np.full(3, slot.row), np.zeros(3, int), np.full(3, 16), tokens)

@@ -1,25 +1,20 @@
-"""Reading a published checkpoint: sharded safetensors, memory-mapped, straight to the device.
+"""From a published checkpoint to the network's tensors, straight to the device.
 
 Experts are stacked as they load: the stack is allocated once on the target device and each expert is copied
 into its place, so no second copy ever exists. On the CPU (and for ``experts="host"`` on a small GPU) expert
-matrices stay memory-mapped views of the file. Every tensor is accounted for before the first one is read:
-missing, unknown, misshaped or strangely typed tensors are refused by name.
+matrices stay memory-mapped views of the file.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from orderlens.errors import ModelLoadError, one_line
-from orderlens.models.llada2.config import LLaDA2Config, read_json
+from orderlens.errors import ModelLoadError
+from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.weights import (
     DenseWeights,
     Experts,
@@ -29,97 +24,19 @@ from orderlens.models.llada2.weights import (
     StackedExperts,
     Weights,
 )
+from orderlens.models.torch.checkpoint import Checkpoint
 
 ExpertPlace: TypeAlias = Literal["device", "host"]
-STORED_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-INDEX_NAME = "model.safetensors.index.json"
-_FULL_DIGEST_BYTES = 256 * 2**20
-_SAMPLE_STRIDE, _SAMPLE_BYTES = 64 * 2**20, 2**20
-
-
-class Checkpoint:
-    """The tensors of a checkpoint folder, by published name, read lazily."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._handles: dict[str, Any] = {}
-        self._stack = ExitStack()
-        self.shards, declared = find_shards(folder)
-        for path in self.shards:
-            self._open(path)
-        absent = sorted(set(declared) - set(self._handles))
-        if absent:
-            raise ModelLoadError(f"{folder}: the index names {_some(absent)}, which no shard holds")
-
-    def _open(self, path: Path) -> None:
-        try:
-            handle = self._stack.enter_context(safe_open(str(path), framework="pt", device="cpu"))
-            names = list(handle.keys())
-        except (SafetensorError, OSError) as error:
-            raise ModelLoadError(
-                f"{path} is truncated or not a safetensors file ({one_line(error)}); download it again"
-            ) from None
-        self._handles |= dict.fromkeys(names, handle)
-
-    def check(self, config: LLaDA2Config) -> None:
-        """Refuse missing, unknown, misshaped and strangely typed tensors."""
-        expected = expected_shapes(config)
-        optional = (
-            set() if config.expert_bias else {name for name in expected if name.endswith("expert_bias")}
-        )
-        missing = [name for name in expected if name not in self._handles and name not in optional]
-        if missing:
-            raise ModelLoadError(f"{self.folder} lacks {_some(missing)}")
-        unknown = sorted(set(self._handles) - set(expected))
-        if unknown:
-            raise ModelLoadError(f"{self.folder} holds {_some(unknown)}, which a LLaDA-2 model does not have")
-        for name in self._handles:
-            self._check_tensor(name, expected[name])
-
-    def _check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
-        header = self._handles[name].get_slice(name)
-        if header.get_dtype() not in STORED_DTYPES:
-            allowed = ", ".join(STORED_DTYPES)
-            raise ModelLoadError(f"tensor {name} is stored as {header.get_dtype()}; supported are {allowed}")
-        if tuple(header.get_shape()) != shape:
-            raise ModelLoadError(
-                f"tensor {name} has shape {header.get_shape()}; config.json wants {list(shape)}"
-            )
-
-    def tensor(self, name: str) -> Tensor:
-        """Return one tensor as a memory-mapped view."""
-        return torch.as_tensor(self._handles[name].get_tensor(name))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._handles
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype the weights are stored in (that of the embeddings)."""
-        return STORED_DTYPES[self._handles[EMBEDDING].get_slice(EMBEDDING).get_dtype()]
 
 
 EMBEDDING = "model.word_embeddings.weight"
 
 
-def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the weight files of ``folder`` and the tensor names its index declares (none without index)."""
-    if not folder.is_dir():
-        raise ModelLoadError(f"{folder} is not a folder")
-    index = folder / INDEX_NAME
-    if not index.exists():
-        found = sorted(folder.glob("*.safetensors"))
-        if not found:
-            raise ModelLoadError(f"{folder} holds no safetensors files; other weight formats are not read")
-        return found, []
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelLoadError(f"{index} has no weight_map")
-    names = sorted(set(weight_map.values()))
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise ModelLoadError(f"{folder}: {_some(missing, 'shard')} missing; download the checkpoint again")
-    return [folder / name for name in names], list(weight_map)
+def check_tensors(checkpoint: Checkpoint, config: LLaDA2Config) -> None:
+    """Refuse missing, unknown, misshaped and strangely typed tensors."""
+    expected = expected_shapes(config)
+    biases = set() if config.expert_bias else {name for name in expected if name.endswith("expert_bias")}
+    checkpoint.check(expected, "a LLaDA-2 model", biases)
 
 
 def expected_shapes(config: LLaDA2Config) -> dict[str, tuple[int, ...]]:
@@ -172,7 +89,7 @@ def load_weights(
     checkpoint: Checkpoint, config: LLaDA2Config, device: torch.device, dtype: torch.dtype, place: ExpertPlace
 ) -> Weights:
     """Return the tensors on ``device`` in ``dtype``, experts stacked there or left memory-mapped."""
-    checkpoint.check(config)
+    check_tensors(checkpoint, config)
     loader = _Loader(checkpoint, config, device, dtype, place)
     try:
         return loader.weights()
@@ -271,34 +188,3 @@ class _Loader:
             ups = torch.split(read(name + "up_proj.weight"), F)
             downs = torch.split(read(name + "down_proj.weight"), F, dim=1)
             yield from zip(gates, ups, downs, strict=True)
-
-
-def weights_digest(shards: Iterable[Path]) -> str:
-    """Return a digest of the weight files.
-
-    Small checkpoints are hashed whole. Of large ones the hub's own content hash is used where the file lies
-    in the hub cache; otherwise size, header and one mebibyte in every 64 are hashed.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    paths = list(shards)
-    whole = sum(path.stat().st_size for path in paths) <= _FULL_DIGEST_BYTES
-    for path in paths:
-        blob = path.resolve()
-        digest.update(f"{path.name}:{path.stat().st_size}:".encode())
-        if not whole and blob.parent.name == "blobs":
-            digest.update(blob.name.encode())
-        else:
-            _hash_file(digest, path, _SAMPLE_BYTES if whole else _SAMPLE_STRIDE)
-    return digest.hexdigest()
-
-
-def _hash_file(digest: hashlib.blake2b, path: Path, stride: int) -> None:
-    with path.open("rb") as file:
-        for start in range(0, path.stat().st_size, stride):
-            file.seek(start)
-            digest.update(file.read(_SAMPLE_BYTES))
-
-
-def _some(names: list[str], noun: str = "tensor") -> str:
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{noun} {names[0]}{more}"

@@ -8,18 +8,18 @@ configuration class, except that biases are absent. Knows nothing of tensors, de
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from orderlens.errors import ModelLoadError
+from orderlens.models.configfile import MAX_CONTEXT, MAX_LAYERS, Values
 
 MODEL_TYPE = "llada2_moe"
 PUBLISHED_MASK_ID = 156895
 PUBLISHED_EOS_ID = 156892
 PUBLISHED_BLOCK_SIZE = 32
+MAX_EXPERTS = 4096
 
 _REQUIRED = (
     "vocab_size",
@@ -84,6 +84,11 @@ class LLaDA2Config:
     expert_bias: bool = True
 
     @property
+    def rotary(self) -> tuple[int, float, int]:
+        """Turned dimensions of a head, base of the angles and number of positions."""
+        return self.rotary_width, self.rope_theta, self.max_positions
+
+    @property
     def qkv_width(self) -> int:
         """Rows of the fused query, key and value projection."""
         return (self.n_heads + 2 * self.n_kv_heads) * self.head_width
@@ -138,19 +143,6 @@ FLASH = replace(MINI, hidden_size=4096, n_layers=32, dense_width=9216, expert_wi
 """The published flash shape."""
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in ``path``."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelLoadError(f"{path} is missing; the folder is not a complete checkpoint") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ModelLoadError(f"{path} must hold a JSON object, not a {type(value).__name__}")
-    return value
-
-
 def parse_config(values: Mapping[str, Any]) -> LLaDA2Config:
     """Return the checked configuration behind a published ``config.json``."""
     if values.get("model_type") != MODEL_TYPE:
@@ -161,33 +153,33 @@ def parse_config(values: Mapping[str, Any]) -> LLaDA2Config:
     missing = [key for key in _REQUIRED if values.get(key) is None]
     if missing:
         raise ModelLoadError(f"config.json lacks {', '.join(missing)}")
-    rope = _rope_values(values)
-    n_dense = _integer(values, "first_k_dense_replace", 0, low=0)
-    width, n_heads = _integer(values, "hidden_size"), _integer(values, "num_attention_heads")
-    head_width = _integer(values, "head_dim", width // n_heads)
+    given, rope = Values(values), Values(_rope_values(values))
+    n_dense = given.integer("first_k_dense_replace", 0, low=0)
+    width, n_heads = given.integer("hidden_size"), given.integer("num_attention_heads")
+    head_width = given.integer("head_dim", width // n_heads)
     return _checked(
         LLaDA2Config(
-            vocab_size=_integer(values, "vocab_size"),
+            vocab_size=given.integer("vocab_size"),
             hidden_size=width,
-            n_layers=_integer(values, "num_hidden_layers"),
+            n_layers=given.integer("num_hidden_layers", high=MAX_LAYERS),
             n_dense_layers=n_dense,
-            dense_width=_integer(values, "intermediate_size", None if n_dense else 1),
-            expert_width=_integer(values, "moe_intermediate_size"),
-            n_experts=_integer(values, "num_experts"),
-            n_active=_integer(values, "num_experts_per_tok"),
-            n_shared=_integer(values, "num_shared_experts", 0, low=0),
-            n_groups=_integer(values, "n_group", 8),
-            n_kept_groups=_integer(values, "topk_group", 4),
-            routed_scale=_number(values, "routed_scaling_factor", 2.5),
+            dense_width=given.integer("intermediate_size", None if n_dense else 1),
+            expert_width=given.integer("moe_intermediate_size"),
+            n_experts=given.integer("num_experts", high=MAX_EXPERTS),
+            n_active=given.integer("num_experts_per_tok"),
+            n_shared=given.integer("num_shared_experts", 0, low=0),
+            n_groups=given.integer("n_group", 8),
+            n_kept_groups=given.integer("topk_group", 4),
+            routed_scale=given.number("routed_scaling_factor", 2.5),
             n_heads=n_heads,
-            n_kv_heads=_integer(values, "num_key_value_heads"),
+            n_kv_heads=given.integer("num_key_value_heads"),
             head_width=head_width,
-            rotary_width=int(head_width * _number(rope, "partial_rotary_factor", 0.5)),
-            rope_theta=_number(rope, "rope_theta", 10000.0),
-            norm_eps=_number(values, "rms_norm_eps", 1e-5),
-            max_positions=_integer(values, "max_position_embeddings", 16384),
-            use_qk_norm=_flag(values, "use_qk_norm", True),
-            expert_bias=_flag(values, "moe_router_enable_expert_bias", True),
+            rotary_width=int(head_width * rope.number("partial_rotary_factor", 0.5)),
+            rope_theta=rope.number("rope_theta", 10000.0),
+            norm_eps=given.number("rms_norm_eps", 1e-5),
+            max_positions=given.integer("max_position_embeddings", 16384, high=MAX_CONTEXT),
+            use_qk_norm=given.flag("use_qk_norm", True),
+            expert_bias=given.flag("moe_router_enable_expert_bias", True),
         )
     )
 
@@ -230,27 +222,3 @@ def _checked(config: LLaDA2Config) -> LLaDA2Config:
     if broken:
         raise ModelLoadError(f"config.json: {broken[0]}")
     return config
-
-
-def _integer(values: Mapping[str, Any], key: str, default: int | None = None, low: int = 1) -> int:
-    value = values.get(key)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ModelLoadError(f"config.json: {key}={value!r} must be an integer of at least {low}")
-    return value
-
-
-def _number(values: Mapping[str, Any], key: str, default: float) -> float:
-    value = values.get(key)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ModelLoadError(f"config.json: {key}={value!r} must be a positive number")
-    return float(value)
-
-
-def _flag(values: Mapping[str, Any], key: str, default: bool) -> bool:
-    value = values.get(key)
-    value = default if value is None else value
-    if not isinstance(value, bool):
-        raise ModelLoadError(f"config.json: {key}={value!r} must be true or false")
-    return value

@@ -6,16 +6,13 @@ where it happens, by halving.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from orderlens.models.llada2.config import MINI, LLaDA2Config
+from orderlens.models.torch.memory import WORKING_BYTES, free_bytes
 
-WORKING_BYTES = 3 * 2**30
-"""Activations, recorded graphs and library workspaces of the largest forward: not for the cache."""
 MAX_BATCH, UNKNOWN_MEMORY_BATCH = 512, 8
 """Suggested batches: past the first a GPU gains nothing; the second where free memory is unknown."""
 EXAMPLE_LENGTHS = (160, 2048, 16384)
@@ -30,29 +27,6 @@ def weight_bytes(config: LLaDA2Config, dtype: torch.dtype) -> int:
 def cache_bytes(config: LLaDA2Config, dtype: torch.dtype) -> int:
     """Return the bytes of keys and values per token."""
     return config.kv_values_per_token * dtype.itemsize
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Return what is free on ``device``, cached blocks of torch's allocator included; None if unknown."""
-    if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0] + unused)
-    if device.type == "mps":
-        return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
-    return _free_host_bytes() if device.type == "cpu" else None
-
-
-def _free_host_bytes() -> int | None:
-    """Return the host's free memory; on Linux with what the page cache would give back (mapped weights)."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    if "SC_AVPHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
 
 
 def suggested_sequences(config: LLaDA2Config, dtype: torch.dtype, free: int | None, tokens_each: int) -> int:

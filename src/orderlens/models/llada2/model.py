@@ -17,29 +17,32 @@ import torch
 
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.chat import ChatTemplate, find_template
+from orderlens.models.configfile import read_json
 from orderlens.models.llada2 import reference
 from orderlens.models.llada2.checkpoint import (
-    Checkpoint,
+    EMBEDDING,
     ExpertPlace,
+    check_tensors,
     load_weights,
     not_enough_memory,
-    weights_digest,
 )
 from orderlens.models.llada2.config import (
     PUBLISHED_BLOCK_SIZE,
     LLaDA2Config,
     parse_config,
-    read_json,
 )
-from orderlens.models.llada2.engine import Engine
-from orderlens.models.llada2.memory import free_bytes, suggested_sequences
+from orderlens.models.llada2.memory import suggested_sequences
+from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.roles import IdsOnly, TokenRoles, find_roles
-from orderlens.models.llada2.session import LLaDA2Session
 from orderlens.models.llada2.weights import Weights, published_tensors
 from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import FloatArray, Tokenizer
 from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
+from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
+from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.memory import free_bytes
+from orderlens.models.torch.session import PagedSession
 
 
 class LLaDA2Model:
@@ -67,7 +70,7 @@ class LLaDA2Model:
         self.weights, self.config, self.roles = weights, config, roles
         self.name, self.tokenizer, self.chat = name, tokenizer or IdsOnly(), chat
         self.block_size, self._digest = block_size, digest
-        self.engine = engine or Engine(weights, config)
+        self.engine = engine or Engine(Network(weights, config), config)
 
     @property
     def device(self) -> torch.device:
@@ -115,6 +118,8 @@ class LLaDA2Model:
         """Return normalised log-probabilities [L, V] from the readable reference, in float32 arithmetic."""
         if len(tokens) > self.max_positions:
             raise UserInputError(f"{len(tokens)} tokens exceed the model's {self.max_positions} positions")
+        if not len(tokens):
+            return np.empty((0, self.vocab_size))
         ids_L = torch.tensor([int(token) for token in tokens], dtype=torch.long, device=self.weights.device)
         visible = reference.block_causal(len(tokens), self.block_size, grid_offset, self.weights.device)
         with torch.no_grad():
@@ -141,9 +146,9 @@ class LLaDA2Model:
             engine=self.engine,
         )
 
-    def open_session(self) -> LLaDA2Session:
+    def open_session(self) -> PagedSession:
         """Return a new session without slots."""
-        return LLaDA2Session(
+        return PagedSession(
             self.engine, self.block_size, self.weights.unembed_VC, (self.mask_id,), self.roles.valid_vocab
         )
 
@@ -200,9 +205,9 @@ def load_llada2(
     tokenizer = FastTokenizer.from_folder(folder) if has_tokenizer(folder) else None
     roles = find_roles(values, config, tokenizer, mask_id, eos_ids)
     checkpoint = Checkpoint(folder)
-    checkpoint.check(config)
+    check_tensors(checkpoint, config)
     place = with_index(pick_device(device, prefer=("cuda", "mps")))
-    kind = pick_dtype(dtype, checkpoint.dtype)
+    kind = pick_dtype(dtype, checkpoint.dtype_of(EMBEDDING))
     weights = load_weights(checkpoint, config, place, kind, _expert_place(experts, config, place, kind))
     return LLaDA2Model(
         weights,

@@ -7,16 +7,18 @@ Shape letters: T tokens of all windows, C model width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orderlens.models.llada2.cache import PagePool
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.torch_ops import Ops, TorchOps
 from orderlens.models.llada2.weights import SparseWeights, StackedExperts, Weights
-from orderlens.models.llada2.window import Windows
 from orderlens.models.torch.device import triton_installed
+from orderlens.models.torch.pages import PagePool
+from orderlens.models.torch.window import Windows
 
 
 class Network:
@@ -25,6 +27,18 @@ class Network:
     def __init__(self, weights: Weights, config: LLaDA2Config, ops: Ops | None = None) -> None:
         self.weights, self.config = weights, config
         self.ops = ops or choose_ops(weights, config)
+        self.splits: Callable[[int, int], int] = self.ops.splits
+        self.gathers = isinstance(self.ops, TorchOps)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.weights.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of its activations."""
+        return self.weights.dtype
 
     @torch.no_grad()
     def hidden(self, windows: Windows, pool: PagePool) -> Tensor:

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from orderlens.errors import ModelLoadError, one_line
+from orderlens.models.configfile import read_json
 from orderlens.models.hub import HubSpec, resolve_snapshot
-from orderlens.models.llada2.checkpoint import Checkpoint
-from orderlens.models.llada2.config import FLASH, MINI, MODEL_TYPE, LLaDA2Config, parse_config, read_json
+from orderlens.models.llada2.checkpoint import EMBEDDING, check_tensors
+from orderlens.models.llada2.config import FLASH, MINI, MODEL_TYPE, LLaDA2Config, parse_config
+from orderlens.models.torch.checkpoint import Checkpoint
 from orderlens.models.torch.device import DTYPES
 
 _PUBLISHED = {"mini": MINI, "flash": FLASH}
@@ -66,10 +68,10 @@ def _look_into(folder: Path, *, complete: bool) -> Outlook | None:
         return Outlook(config, _stated_dtype(values), "config.json")
     try:
         checkpoint = Checkpoint(folder)
-        checkpoint.check(config)
+        check_tensors(checkpoint, config)
     except ModelLoadError as error:
         return Outlook(config, _stated_dtype(values), "config.json", one_line(error))
-    return Outlook(config, checkpoint.dtype, f"{len(checkpoint.shards)} complete weight files")
+    return Outlook(config, checkpoint.dtype_of(EMBEDDING), f"{len(checkpoint.shards)} complete weight files")
 
 
 def _from_name(repo: str, error: ModelLoadError) -> Outlook:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orderlens.models.llada2.cache import PAGE, PagePool
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.experts import can_group, grouped_product, loop_over_experts, swiglu
-from orderlens.models.llada2.rotary import rotary_tables, rotate
 from orderlens.models.llada2.routing import choose_experts, router_logits, with_shared
 from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
-from orderlens.models.llada2.window import Windows
+from orderlens.models.torch.pages import PAGE, PagePool
+from orderlens.models.torch.rotary import rotary_tables, rotate
+from orderlens.models.torch.window import Windows
 
 
 class Ops(Protocol):
@@ -56,7 +56,7 @@ class TorchOps:
 
     def __init__(self, config: LLaDA2Config, device: torch.device, dtype: torch.dtype) -> None:
         self.config = config
-        self.cos, self.sin = rotary_tables(config, device, dtype)
+        self.cos, self.sin = rotary_tables(*config.rotary, device, dtype)
 
     def splits(self, n_windows: int, longest_start: int) -> int:
         """Return 1: the portable attention is one piece."""

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orderlens.models.llada2.cache import PagePool
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.kernels.attention import attend, split_count
 from orderlens.models.llada2.kernels.experts import choose_tiling, combine, down, gate_up
@@ -20,11 +19,12 @@ from orderlens.models.llada2.kernels.norm import add_rms_norm
 from orderlens.models.llada2.kernels.plan import plan_tiles
 from orderlens.models.llada2.kernels.queries_keys import prepare_heads
 from orderlens.models.llada2.kernels.route import choose_experts
-from orderlens.models.llada2.rotary import rotary_tables
 from orderlens.models.llada2.routing import router_logits
 from orderlens.models.llada2.torch_ops import dense
 from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
-from orderlens.models.llada2.window import Windows
+from orderlens.models.torch.pages import PagePool
+from orderlens.models.torch.rotary import rotary_tables
+from orderlens.models.torch.window import Windows
 
 
 class TritonOps:
@@ -32,7 +32,7 @@ class TritonOps:
 
     def __init__(self, config: LLaDA2Config, device: torch.device, dtype: torch.dtype) -> None:
         self.config = config
-        self.tables = rotary_tables(config, device, dtype)
+        self.tables = rotary_tables(*config.rotary, device, dtype)
 
     def splits(self, n_windows: int, longest_start: int) -> int:
         """Return how many parts the attention over the prefix is cut into."""

@@ -97,6 +97,8 @@ class TransformerModel:
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
         """Return normalised log-probabilities [L, V]: one plain forward of the whole sequence."""
+        if not len(tokens):
+            return np.empty((0, self.vocab_size))
         with torch.inference_mode():
             ids_BT = torch.tensor([list(tokens)], device=self.device)
             positions_BT = torch.arange(ids_BT.shape[1], device=self.device)[None]

@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.models.llada2.cache import PAGE, PagePool
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.weights import LayerWeights
-from orderlens.models.llada2.window import Windows
+from orderlens.models.torch.pages import PAGE, PagePool
+from orderlens.models.torch.window import Windows
 
 
 @triton.jit

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderlens.errors import DeviceMemoryError, UserInputError
-from orderlens.models.llada2.cache import EMPTY_PAGE, PAGE, PagePool
 from orderlens.models.llada2.config import MINI
+from orderlens.models.torch.pages import EMPTY_PAGE, PAGE, PagePool
 
 SMALL = replace(MINI, n_layers=2, n_kv_heads=1, head_width=4, max_positions=320)
 

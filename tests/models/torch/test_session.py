@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderlens.errors import UserInputError
-from orderlens.models.llada2 import engine as engine_module
 from orderlens.models.llada2.model import LLaDA2Model, load_llada2
 from orderlens.models.protocol import HiddenRows, StateBatch
+from orderlens.models.torch import engine as engine_module
 
 TOLERANCE = 1e-4
 MASK = 99

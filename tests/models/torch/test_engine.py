@@ -9,11 +9,11 @@ import torch
 
 from orderlens.errors import DeviceMemoryError
 from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.engine import Engine
-from orderlens.models.llada2.graphs import bucket, padded
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.weights import random_weights
-from orderlens.models.llada2.window import Windows, pack
+from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.graphs import bucket, padded
+from orderlens.models.torch.window import Windows, pack
 
 TINY = replace(
     MINI,
@@ -58,8 +58,8 @@ def run(engine: Engine, count: int) -> Any:
 
 def test_out_of_memory_halves_and_loses_nothing() -> None:
     roomy, cramped = Cramped(100), Cramped(3)
-    expected = run(Engine(roomy.weights, TINY, roomy), 20)
-    engine = Engine(cramped.weights, TINY, cramped)
+    expected = run(Engine(roomy, TINY), 20)
+    engine = Engine(cramped, TINY)
     found = run(engine, 20)
     assert torch.allclose(found, expected, atol=1e-5)
     assert cramped.calls[:4] == [20, 10, 5, 2]
@@ -72,7 +72,7 @@ def test_out_of_memory_halves_and_loses_nothing() -> None:
 def test_not_even_one_window_fits() -> None:
     network = Cramped(0)
     with pytest.raises(DeviceMemoryError, match="no memory left on cpu") as caught:
-        run(Engine(network.weights, TINY, network), 4)
+        run(Engine(network, TINY), 4)
     assert "\n" not in str(caught.value)
 
 

@@ -1,20 +1,14 @@
-"""Small random checkpoints in the published layout, written without any of the package's code."""
+"""Small random LLaDA-2 checkpoints in the published layout.
+
+Written without any of the package's model code, so that a test compares two independent readings of the
+layout. Needs torch, safetensors and tokenizers when called.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-if find_spec("torch") is None:
-    collect_ignore_glob = ["test_*.py"]  # this family needs torch throughout
-else:
-    import torch
-    from safetensors import torch as safetensors_torch
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LLaDA2MoeModelLM"],
@@ -61,7 +55,7 @@ TEMPLATE = (
 
 
 def published_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Tensor names and shapes as the published checkpoints have them."""
+    """Return tensor names and shapes as the published checkpoints have them."""
     width, head = config["hidden_size"], config["head_dim"]
     heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
     shapes: dict[str, tuple[int, ...]] = {
@@ -95,7 +89,9 @@ def published_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def random_tensors(config: dict[str, Any], seed: int, dtype: Any) -> dict[str, Any]:
-    """Weights large enough that leaving any part out changes the output visibly."""
+    """Return weights large enough that leaving any part out changes the output visibly."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, shape in published_shapes(config).items():
@@ -110,14 +106,14 @@ def random_tensors(config: dict[str, Any], seed: int, dtype: Any) -> dict[str, A
 
 
 def write_tokenizer(folder: Path, specials: int = FIRST_SPECIAL) -> None:
-    """A word-per-character tokenizer whose special tokens sit at the end, as in the published one."""
+    """Write a word-per-character tokenizer whose special tokens sit at the end, as in the published one."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     letters = [chr(code) for code in range(32, 32 + 95)] + ["\n", "\t"]
     vocab = {letter: index for index, letter in enumerate(letters)}
     assert len(vocab) == FIRST_SPECIAL
     vocab |= {f"<unused{index}>": index for index in range(len(vocab), specials)}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=" "))
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=" "))  # noqa: S106  a vocabulary entry
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     marks = [AddedToken(text, special=text != "<|role_end|>", normalized=False) for text in SPECIALS]
@@ -129,10 +125,10 @@ def write_tokenizer(folder: Path, specials: int = FIRST_SPECIAL) -> None:
         "pad_token": {"content": "<|endoftext|>", "__type": "AddedToken"},
         "chat_template": TEMPLATE,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
-def write_checkpoint(
+def write_llada2(
     folder: Path,
     *,
     seed: int = 0,
@@ -141,44 +137,31 @@ def write_checkpoint(
     tokenizer: bool = True,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Write config, shards, index and tokenizer; return the tensors."""
+    """Write a folder that ``load_model`` reads; return the tensors by published name.
+
+    Args:
+        folder: made if it does not exist.
+        seed: of the weights.
+        dtype: torch dtype of the stored weights, float32 by default.
+        shards: number of weight files.
+        tokenizer: whether to write a tokenizer and a chat template.
+        changes: further values for ``config.json``, over those of ``CONFIG``.
+    """
+    import torch
+    from safetensors import torch as safetensors_torch
+
     config = {**CONFIG, **changes}
     tensors = random_tensors(config, seed, dtype or torch.float32)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    names, weight_map = sorted(tensors), {}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    names, weight_map = sorted(tensors), dict[str, str]()
     for shard in range(shards):
         file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
         part = {name: tensors[name] for name in names[shard::shards]}
         safetensors_torch.save_file(part, folder / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(part, file)
     index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     if tokenizer:
         write_tokenizer(folder)
     return tensors
-
-
-@pytest.fixture(scope="session")
-def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, dict[str, Any]]]:
-    """Return a function that writes a checkpoint to a fresh folder: (folder, tensors)."""
-
-    def make(**changes: Any) -> tuple[Path, dict[str, Any]]:
-        folder = tmp_path_factory.mktemp("checkpoint")
-        return folder, write_checkpoint(folder, **changes)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def checkpoint(make_checkpoint: Callable[..., Any]) -> tuple[Path, dict[str, Any]]:
-    """The default small checkpoint; read-only."""
-    return make_checkpoint()  # type: ignore[no-any-return]
-
-
-@pytest.fixture(scope="session")
-def model(checkpoint: tuple[Path, dict[str, Any]]) -> Any:
-    """The default small model, float32 on the CPU."""
-    from orderlens.models.llada2.model import load_llada2
-
-    return load_llada2(checkpoint[0], device="cpu")

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from orderlens.errors import UserInputError
 from orderlens.grid import block_edges
-from orderlens.models.llada2.cache import Slot
-from orderlens.models.llada2.engine import Engine
-from orderlens.models.llada2.window import pack, to_device
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
+from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.pages import Slot
+from orderlens.models.torch.window import pack, to_device
 
 
-class LLaDA2Session:
+class PagedSession:
     """Model-side memory of a batch of sequences."""
 
     def __init__(
@@ -118,7 +118,7 @@ class LLaDA2Session:
                 f"state {bad} starts at {states.starts_N[bad]} but its slot has {lengths_N[bad]} cached"
             )
         end = int((states.starts_N + states.tokens_NW.shape[1]).max(initial=0))
-        limit = self._engine.config.max_positions
+        limit = self._engine.shape.max_positions
         if end > limit:
             raise UserInputError(f"a sequence of {end} tokens exceeds the model's {limit} positions")
         return np.array([slot.row for slot in self._slots], dtype=np.int64)[states.slots_N]

@@ -11,17 +11,17 @@ Shape letters: N windows, X = 3 + W packed integers, T tokens, C model width.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orderlens.models.llada2.cache import PagePool
-from orderlens.models.llada2.network import Network
-from orderlens.models.llada2.window import HEADER, Windows, to_device
+from orderlens.models.torch.pages import PagePool
+from orderlens.models.torch.window import HEADER, Windows, to_device
 
 Key: TypeAlias = tuple[int, int, int, bool]
 MAX_GRAPH_TOKENS = 8192
@@ -31,7 +31,39 @@ may never come again."""
 _BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
-def run_plainly(network: Network, windows: Windows, pool: PagePool, store: bool) -> Tensor | None:
+class PagedNetwork(Protocol):
+    """A network that reads windows of tokens and a page pool: what a block-causal family must write."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of its activations."""
+        ...
+
+    @property
+    def gathers(self) -> bool:
+        """Whether its attention copies keys out of the pool (portable) or reads the pages in place."""
+        ...
+
+    @property
+    def splits(self) -> Callable[[int, int], int]:
+        """(windows, longest start) → parts that the attention over prefixes is cut into (a graph's shape)."""
+        ...
+
+    def hidden(self, windows: Windows, pool: PagePool) -> Tensor:
+        """Return hidden states [T, C], normalised for the output matrix."""
+        ...
+
+    def store(self, windows: Windows, pool: PagePool) -> None:
+        """Cache the windows' keys and values in pages that the caller has reserved."""
+        ...
+
+
+def run_plainly(network: PagedNetwork, windows: Windows, pool: PagePool, store: bool) -> Tensor | None:
     """Run one forward; return hidden states [T, C], or None when it only fills the cache."""
     if store:
         network.store(windows, pool)
@@ -63,7 +95,7 @@ class _Recorded:
 class GraphedNetwork:
     """A network on CUDA whose repeated shapes are replayed."""
 
-    def __init__(self, network: Network, pool: PagePool) -> None:
+    def __init__(self, network: PagedNetwork, pool: PagePool) -> None:
         self.network, self.pool = network, pool
         self._recorded: dict[Key, _Recorded | None] = {}
         self._seen: Counter[Key] = Counter()
@@ -94,7 +126,7 @@ class GraphedNetwork:
         """Return the graph of this shape, recording it once the shape has come up often enough."""
         if self._version != self.pool.version:
             self.forget()
-        splits = self.network.ops.splits(windows.count, windows.longest_start)
+        splits = self.network.splits(windows.count, windows.longest_start)
         key = (windows.count, windows.width, splits, store)
         self._seen[key] += 1
         if key not in self._recorded and self._seen[key] > PLAIN_RUNS:

@@ -16,13 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.errors import DeviceMemoryError
-from orderlens.models.llada2.cache import PagePool
-from orderlens.models.llada2.config import LLaDA2Config
-from orderlens.models.llada2.graphs import GraphedNetwork, run_plainly
-from orderlens.models.llada2.network import Network
-from orderlens.models.llada2.torch_ops import TorchOps
-from orderlens.models.llada2.weights import Weights
-from orderlens.models.llada2.window import HEADER, Windows, to_device
+from orderlens.machine import is_out_of_memory
+from orderlens.models.torch.graphs import GraphedNetwork, PagedNetwork, run_plainly
+from orderlens.models.torch.pages import CacheShape, PagePool
+from orderlens.models.torch.window import HEADER, Windows, to_device
 
 Packed = NDArray[np.int32]
 MAX_TOKENS = 16384
@@ -35,15 +32,13 @@ _CUDA_PAGES, _CUDA_ROWS = 1024, 1024
 class Engine:
     """Network, cache and graphs of one loaded model."""
 
-    def __init__(self, weights: Weights, config: LLaDA2Config, network: Network | None = None) -> None:
-        self.config = config
-        self.network = network or Network(weights, config)
-        device, dtype = weights.device, weights.dtype
+    def __init__(self, network: PagedNetwork, shape: CacheShape) -> None:
+        self.network, self.shape = network, shape
+        device = network.device
         sizes = (_CUDA_PAGES, _CUDA_ROWS) if device.type == "cuda" else ()
-        self.pool = PagePool(config, device, dtype, *sizes)
+        self.pool = PagePool(shape, device, network.dtype, *sizes)
         self._max_tokens = MAX_TOKENS
-        self._gathers = isinstance(self.network.ops, TorchOps)
-        recordable = device.type == "cuda" and not self._gathers
+        recordable = device.type == "cuda" and not network.gathers
         self._graphs = GraphedNetwork(self.network, self.pool) if recordable else None
 
     @property
@@ -81,7 +76,9 @@ class Engine:
             part = packed_NX[low : low + self._fitting(packed_NX[low:])]
             try:
                 result = self._run(part, store)
-            except torch.OutOfMemoryError:
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
                 self._shrink(len(part), width)
                 continue
             yield low, result
@@ -101,8 +98,8 @@ class Engine:
         """Return how many of the first windows to run together."""
         width = packed_NX.shape[1] - HEADER
         count = max(1, self._max_tokens // width)
-        if self._gathers:
-            per_token = 2 * self.config.n_kv_heads * self.config.head_width
+        if self.network.gathers:
+            per_token = 2 * self.shape.n_kv_heads * self.shape.head_width
             longest = int(packed_NX[:count, 1].max()) + width
             count = min(count, max(1, MAX_GATHERED // (longest * per_token)))
         return int(min(count, len(packed_NX)))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from orderlens.models.llada2.cache import PAGE, PagePool
-from orderlens.models.llada2.graphs import MAX_GRAPH_TOKENS, PLAIN_RUNS, GraphedNetwork, _Recorded
 from orderlens.models.llada2.model import LLaDA2Model
-from orderlens.models.llada2.window import Windows, pack
+from orderlens.models.torch.graphs import MAX_GRAPH_TOKENS, PLAIN_RUNS, GraphedNetwork, _Recorded
+from orderlens.models.torch.pages import PAGE, PagePool
+from orderlens.models.torch.window import Windows, pack
 
 
 class Replay:
@@ -82,7 +82,7 @@ def test_growing_the_pool_forgets_graphs(graphed: GraphedNetwork) -> None:
 def test_large_forwards_run_plainly_and_unpadded(
     graphed: GraphedNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orderlens.models.llada2.graphs.MAX_GRAPH_TOKENS", 40)
+    monkeypatch.setattr("orderlens.models.torch.graphs.MAX_GRAPH_TOKENS", 40)
     assert MAX_GRAPH_TOKENS > 40
     packed = windows_of(graphed, 9)
     for _ in range(PLAIN_RUNS + 2):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from orderlens.models.llada2.config import LLaDA2Config
 
+def rotary_tables(
+    width: int, theta: float, n_positions: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return cos and sin [positions, width / 2] for the first ``width`` dimensions of a head.
 
-def rotary_tables(config: LLaDA2Config, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return cos and sin [max positions, rotary width / 2].
-
-    Angles are computed in float32 and the tables rounded to the model's dtype, as the published code does.
+    Angles are computed in float32 and the tables rounded to the model's dtype, as published code does.
     """
-    exponent = torch.arange(0, config.rotary_width, 2, device=device).float() / config.rotary_width
-    frequency = 1.0 / config.rope_theta**exponent
-    angle = torch.arange(config.max_positions, device=device).float()[:, None] * frequency
+    exponent = torch.arange(0, width, 2, device=device).float() / width
+    frequency = 1.0 / theta**exponent
+    angle = torch.arange(n_positions, device=device).float()[:, None] * frequency
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,13 +20,37 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.errors import DeviceMemoryError, UserInputError
-from orderlens.models.llada2.config import LLaDA2Config
-from orderlens.models.llada2.memory import WORKING_BYTES, free_bytes
+from orderlens.machine import is_out_of_memory
+from orderlens.models.torch.memory import WORKING_BYTES, free_bytes
 
 PAGE = 32
 """Positions per page."""
 EMPTY_PAGE = 0
 """Never handed out: unused table entries point here, so that masked reads stay inside the pool."""
+
+
+class CacheShape(Protocol):
+    """What the cache must know of a network; a family's configuration has these."""
+
+    @property
+    def n_layers(self) -> int:
+        """Layers, each with keys and values of its own."""
+        ...
+
+    @property
+    def n_kv_heads(self) -> int:
+        """Key/value heads."""
+        ...
+
+    @property
+    def head_width(self) -> int:
+        """Numbers per head."""
+        ...
+
+    @property
+    def max_positions(self) -> int:
+        """Longest sequence."""
+        ...
 
 
 @dataclass(slots=True)
@@ -42,25 +67,25 @@ class PagePool:
 
     def __init__(
         self,
-        config: LLaDA2Config,
+        shape: CacheShape,
         device: torch.device,
         dtype: torch.dtype,
         n_pages: int = 64,
         n_rows: int = 64,
     ) -> None:
         self.device, self.dtype = device, dtype
-        self.max_positions = config.max_positions
+        self.max_positions = shape.max_positions
         self.version = 0
-        self._page_shape = (config.n_kv_heads, PAGE, config.head_width)
+        self._page_shape = (shape.n_kv_heads, PAGE, shape.head_width)
         self._first_pages = n_pages
         self._empty = torch.empty((0, *self._page_shape), device=device, dtype=dtype)
-        self.keys: list[Tensor] = [self._empty] * config.n_layers
-        self.values: list[Tensor] = [self._empty] * config.n_layers
+        self.keys: list[Tensor] = [self._empty] * shape.n_layers
+        self.values: list[Tensor] = [self._empty] * shape.n_layers
         self._users_P: NDArray[np.int32] = np.zeros(0, np.int32)
         self._free_pages: list[int] = []
         self._free_rows: list[int] = []
         self._dirty: set[int] = set()
-        self._host_table_RX: NDArray[np.int32] = np.zeros((0, -(-config.max_positions // PAGE)), np.int32)
+        self._host_table_RX: NDArray[np.int32] = np.zeros((0, -(-shape.max_positions // PAGE)), np.int32)
         self.table_RX = torch.empty(self._host_table_RX.shape, dtype=torch.int32, device=device)
         self._grow_pages(n_pages)
         self._grow_rows(n_rows)
@@ -187,7 +212,9 @@ class PagePool:
             for tensors in (self.keys, self.values):
                 for layer in range(len(tensors)):
                     tensors[layer] = self._enlarged(tensors[layer], count)
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             if least is not None and least < count:
                 return self._grow_pages(least)
             raise DeviceMemoryError(

@@ -1,0 +1,169 @@
+"""A model that says what it is told: rows of logits given by the caller. numpy only, float64.
+
+Every conditional is known in advance, so a test can state what an order must choose and what its trace must
+hold. It is a real Model: sessions, blocks and caches behave as those of any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from orderlens.grid import block_edges
+from orderlens.models.protocol import (
+    Anchor,
+    Attention,
+    FloatArray,
+    IntArray,
+    LogProbRows,
+    StateBatch,
+    Tokenizer,
+)
+
+Rule: TypeAlias = Callable[[IntArray, int], ArrayLike]
+"""(tokens that the position may see, mask id where hidden; the position) → logits [V]."""
+
+
+class NumberTokenizer:
+    """Token ids written as numbers: ``"3 1 4"``."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the numbers in ``text``."""
+        return [int(word) for word in text.split()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the ids with a space between them."""
+        return " ".join(str(int(index)) for index in ids)
+
+
+class StubModel:
+    """The Model protocol over given logits; the mask is the last id and never revealed."""
+
+    precision: Literal["float64"] = "float64"
+    max_positions = 4096
+
+    def __init__(
+        self,
+        logits: ArrayLike | Rule,
+        *,
+        vocab_size: int | None = None,
+        block_size: int = 8,
+        attention: Attention = "block-causal",
+        eos_ids: Collection[int] = (),
+        special_ids: Collection[int] = (),
+        anchor: Anchor = "zero",
+        tokenizer: Tokenizer | None = None,
+        name: str = "stub",
+        digest: str | None = None,
+    ) -> None:
+        """Make a model.
+
+        Args:
+            logits: one row [V − 1] for every position, rows [P, V − 1] of which position i takes row i mod P,
+                or a function of the visible tokens and the position that returns a row [V − 1].
+            vocab_size: V, the mask included; needed with a function only.
+            block_size: tokens per block.
+            attention: what a position sees: blocks up to its own, or the whole canvas.
+            eos_ids: ids that end a text.
+            special_ids: ids that are neither content nor EOS.
+            anchor: where the block grid starts.
+            tokenizer: numbers between spaces by default.
+            name: the model's name; ``load_model`` cannot load it again.
+            digest: of the numbers; give one with a function, which cannot be digested.
+        """
+        self._rule, table_PV = _rule(logits)
+        size = vocab_size if table_PV is None else table_PV.shape[1] + 1
+        if size is None:
+            raise ValueError("StubModel needs vocab_size when logits are a function")
+        self.vocab_size = size
+        self.mask_id = self.vocab_size - 1
+        self.block_size, self.attention, self.anchor = block_size, attention, anchor
+        self.eos_ids, self.special_ids = frozenset(eos_ids), frozenset(special_ids)
+        self.tokenizer: Tokenizer = tokenizer or NumberTokenizer()
+        self.name = name
+        given = b"" if table_PV is None else table_PV.tobytes()
+        self.digest = digest or hashlib.blake2b(given, digest_size=16).hexdigest()
+
+    def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
+        """Return normalised log-probabilities [L, V] of every position."""
+        ids_L = np.asarray(tokens, np.int64)
+        blocks = block_edges(len(ids_L), self.block_size, grid_offset)
+        edges = [(0, len(ids_L))] if self.attention == "full" else blocks
+        rows = [self.row(ids_L[:stop], place) for start, stop in edges for place in range(start, stop)]
+        return np.stack(rows) if rows else np.empty((0, self.vocab_size))
+
+    def row(self, visible: IntArray, position: int) -> FloatArray:
+        """Return the log-probabilities [V] at one position that sees ``visible``."""
+        logits = np.append(np.asarray(self._rule(visible, position), np.float64), -np.inf)
+        if logits.shape != (self.vocab_size,):
+            raise ValueError(f"position {position} has {len(logits) - 1} logits, not {self.mask_id}")
+        shifted = logits - logits.max()
+        log_p: FloatArray = shifted - np.log(np.exp(shifted).sum())
+        return log_p
+
+    def with_block_size(self, block_size: int) -> StubModel:
+        """Return the same rows on another block grid."""
+        return StubModel(
+            self._rule,
+            vocab_size=self.vocab_size,
+            block_size=block_size,
+            attention=self.attention,
+            eos_ids=self.eos_ids,
+            special_ids=self.special_ids,
+            anchor=self.anchor,
+            tokenizer=self.tokenizer,
+            name=self.name,
+            digest=self.digest,
+        )
+
+    def open_session(self) -> StubSession:
+        """Return a session without slots."""
+        return StubSession(self)
+
+
+class StubSession:
+    """The Session protocol over the clean tokens of each slot."""
+
+    def __init__(self, model: StubModel) -> None:
+        self._model = model
+        self._slots: list[IntArray] = []
+
+    def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
+        """Remember the prefixes."""
+        del grid_offsets
+        self._slots = [np.asarray(prefix, np.int64) for prefix in prefixes]
+
+    def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
+        """Append one finished block to each slot."""
+        for index, tokens in zip(slots.tolist(), tokens_NW, strict=True):
+            self._slots[index] = np.concatenate([self._slots[index], tokens])
+
+    def keep(self, slots: IntArray) -> None:
+        """Keep (or repeat) the given slots, renumbered in this order."""
+        self._slots = [self._slots[index] for index in slots.tolist()] if self._slots else []
+
+    def evaluate(self, states: StateBatch) -> LogProbRows:
+        """Return the rows of the wanted positions."""
+        seen = [
+            np.concatenate([self._slots[slot][:start] if start else tokens[:0], tokens])
+            for slot, start, tokens in zip(
+                states.slots_N.tolist(), states.starts_N.tolist(), states.tokens_NW, strict=True
+            )
+        ]
+        rows = [
+            self._model.row(seen[state], int(states.starts_N[state]) + offset)
+            for state, offset in zip(states.row_state_R.tolist(), states.row_offset_R.tolist(), strict=True)
+        ]
+        return LogProbRows(np.stack(rows) if rows else np.empty((0, self._model.vocab_size)))
+
+
+def _rule(logits: ArrayLike | Rule) -> tuple[Rule, FloatArray | None]:
+    """Return the rule behind ``logits`` and, for given rows, their table."""
+    if callable(logits):
+        return logits, None
+    table_PV = np.atleast_2d(np.asarray(logits, np.float64))
+    return lambda _, position: table_PV[position % len(table_PV)], table_PV
