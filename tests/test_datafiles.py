@@ -113,6 +113,15 @@ def test_csv_rows_with_empty_cells(tmp_path):
     assert (loaded[2].id, len(loaded[2].prompt), len(loaded[2].target)) == ("x", 2, 3)
 
 
+def test_suffixes_and_templates_are_passed_on(tmp_path):
+    rows = [{"prompt": "a", "target": "b", "suffix": "c"}, {"template": "Once [[2]] end", "suffix": None}]
+    first, second = load_data(write(tmp_path, "a.jsonl", jsonl(rows)), None, SplitRule())
+    assert (first.prompt, first.target, first.suffix, first.template) == ("a", "b", "c", None)
+    assert (second.prompt, second.suffix, second.template) == ("", None, "Once [[2]] end")
+    run = ol.generate("hmm", [second], "forced-ar", block_size=4)
+    assert run.reveals().to_pandas().position.tolist() == [5, 6]
+
+
 def test_token_ids_from_parquet(tmp_path):
     path = tmp_path / "ids.parquet"
     pq.write_table(pa.table({"prompt": [[1, 2]], "target": [[3]]}), path)
@@ -129,6 +138,9 @@ def test_token_ids_from_parquet(tmp_path):
         ('{"text": 5}', "row 1: needs 'text'"),
         ('{"prompt": "x", "target": 3}', "'target' must be text or a list of token ids, not 3"),
         ('{"prompt": "x", "suffix": {}}', "'suffix' must be text"),
+        ('{"text": "abcdefgh", "target": "x"}', "'target' goes with 'prompt', which the row lacks"),
+        ('{"template": 3}', "'template' must be text with holes"),
+        ('{"template": "a [[2]] b", "prompt": "c"}', "and no 'prompt'"),
         ('{"prompt": [1, 2.5]}', r"'prompt' holds 2\.5; token ids are whole numbers"),
         ('{"prompt": [1, NaN]}', "'prompt' holds nan"),
         ('{"prompt": [true]}', "'prompt' holds True"),

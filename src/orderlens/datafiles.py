@@ -1,4 +1,4 @@
-"""Data files to samples: rows with ``text``, or with ``prompt``, ``target``, ``suffix``, or a built-in name.
+"""Data files to samples: rows with ``text``, with ``prompt``, ``target``, ``suffix``, or a built-in name.
 
 A ``text`` is tokenised once and then split into prefix and target. Nothing is dropped silently: rows that are
 left out are counted with the reason, and ``LoadedData.summary`` says so in words. How files are read is in
@@ -232,7 +232,7 @@ def load_data(
             break
         n_seen += 1
         if _holds_prompt(row):
-            samples.append(Sample(row["id"], row["prompt"], row.get("target")))
+            samples.append(_given_sample(row))
             continue
         ids = encode(row["text"]) if row["text"].strip() else []
         longest = max(longest, len(ids))
@@ -257,6 +257,12 @@ def _encoder(source: str, tokenizer: Tokenizer | None) -> Callable[[str], list[i
     return refuse
 
 
+def _given_sample(row: Row) -> Sample:
+    if "template" in row:
+        return Sample(row["id"], "", template=row["template"])
+    return Sample(row["id"], row["prompt"], row.get("target"), row.get("suffix"))
+
+
 def _split_text(row_id: str, ids: list[int], rule: SplitRule) -> Sample:
     cut = rule.prefix_tokens
     if not rule.target_tokens:
@@ -279,6 +285,8 @@ def _how_read(source: str, split: TextSplit) -> dict[str, Any]:
 
 def _holds_prompt(row: Row) -> bool:
     """A row with both has its text split only when the prompt is an empty cell and nothing follows it."""
+    if "template" in row:
+        return True
     return "prompt" in row and not (row["prompt"] == "" and "target" not in row and "text" in row)
 
 
@@ -304,7 +312,7 @@ def _checked(rows: Iterator[Numbered], source: str) -> Iterator[Row]:
     for index, (number, row) in enumerate(rows):
         where = f"{source}, row {number}"
         kept = {name: value for name, value in row.items() if value is not None}
-        for name in ("id", "target", "suffix"):
+        for name in ("id", "target", "suffix", "template"):
             if kept.get(name) == "":
                 del kept[name]
         _check_content(kept, where)
@@ -316,9 +324,14 @@ def _checked(rows: Iterator[Numbered], source: str) -> Iterator[Row]:
 
 
 def _check_content(row: Row, where: str) -> None:
-    if not isinstance(row.get("text"), str) and "prompt" not in row:
+    if not isinstance(row.get("text"), str) and "prompt" not in row and "template" not in row:
         found = ", ".join(map(str, list(row)[:8])) or "nothing"
         raise DataFileError(f"{where}: needs 'text', or 'prompt' (and 'target'); it has {found}")
+    if not isinstance(row.get("template", ""), str) or ("template" in row and row.get("prompt")):
+        raise DataFileError(f"{where}: 'template' must be text with holes such as [[8]], and no 'prompt'")
+    for name in ("target", "suffix"):
+        if name in row and "prompt" not in row:
+            raise DataFileError(f"{where}: '{name}' goes with 'prompt', which the row lacks")
     for name in ("prompt", "target", "suffix"):
         if name in row:
             row[name] = _text_or_ids(row[name], f"{where}: '{name}'")
