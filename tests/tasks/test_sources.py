@@ -137,7 +137,9 @@ def test_hub_files_come_from_the_cache_offline(hub_cache: Path) -> None:
 
 
 def test_offline_without_a_copy_is_one_clear_line(hub_cache: Path) -> None:
-    with pytest.raises(DataFileError, match=r"cannot get google/IFEval@966cd89.*give a local file") as caught:
+    with pytest.raises(
+        DataFileError, match=r"data set google/IFEval@966cd89.* is not in the local cache.*give a local file"
+    ) as caught:
         tasks.get_task("ifeval").load()
     assert "\n" not in str(caught.value)
 

@@ -12,7 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orderlens.errors import DataFileError, MissingPackageError, one_line
+from orderlens.errors import DataFileError
+from orderlens.hub import Repository, snapshot
 from orderlens.rowfiles import kind_of, read_rows
 
 Doc = dict[str, Any]
@@ -66,29 +67,12 @@ def fetch(hub: HubFile, option: str = "--source") -> Path:
         hub: the file.
         option: the command-line option that takes a local file instead, for the message.
     """
-    instead = f"give a local file with {option} instead"
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise MissingPackageError(
-            f"reading {hub} needs huggingface-hub: pip install 'orderlens[torch]', or {instead}"
-        ) from error
-    try:
-        folder = snapshot_download(
-            hub.repo, repo_type="dataset", revision=hub.revision, allow_patterns=[hub.pattern]
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise DataFileError(f"cannot get {hub} from the hub ({_why(error)}); {instead}") from error
-    found = sorted(Path(folder).glob(hub.pattern))
+    instead = f"give a local file with {option}"
+    wanted = Repository("dataset", hub.repo, hub.revision, f"data set {hub}", instead)
+    found = sorted(snapshot(wanted, [hub.pattern], DataFileError).glob(hub.pattern))
     if not found:
-        raise DataFileError(f"{hub} has no file {hub.pattern}; {instead}")
+        raise DataFileError(f"{wanted.label} has no file {hub.pattern}; {instead} instead")
     return found[0]
-
-
-def _why(error: Exception) -> str:
-    """Return the short reason of a failed download; the hub's own messages run over many lines."""
-    offline = type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectionError")
-    return "no connection, and no copy in the cache" if offline else one_line(error)[:120]
 
 
 def _checked(row: Doc, required: Sequence[str], lists: Sequence[str], where: str) -> Doc:

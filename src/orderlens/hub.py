@@ -1,0 +1,86 @@
+"""The one door to the hub: a repository's files in a local folder, through the hub's own client and cache.
+
+Every failure is one line that names what was wanted and what to do instead. Knows nothing of models or data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from orderlens.errors import MissingPackageError, UserInputError, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository on the hub, and how messages speak of it.
+
+    Attributes:
+        kind: model or data set.
+        repo: ``ORG/NAME``.
+        revision: branch, tag or commit; the default branch if None.
+        label: what it is called in messages, e.g. ``model 'hf:org/name'``.
+        instead: what to do where it cannot be had, e.g. ``give a local file with --data``.
+    """
+
+    kind: Literal["model", "dataset"]
+    repo: str
+    revision: str | None
+    label: str
+    instead: str
+
+
+def snapshot(
+    wanted: Repository,
+    patterns: Sequence[str],
+    error: type[UserInputError],
+    *,
+    cache_dir: Path | None = None,
+    endpoint: str | None = None,
+    offline: bool = False,
+) -> Path:
+    """Return the local folder with the files that match ``patterns``, downloading what the cache lacks.
+
+    Args:
+        wanted: the repository.
+        patterns: globs of the files that must be there.
+        error: the class to raise when they cannot be had.
+        cache_dir: where the hub cache lies, the client's default if None.
+        endpoint: address of the hub, the client's default if None.
+        offline: never connect; the client's own setting (``HF_HUB_OFFLINE``) holds as well.
+    """
+    label = wanted.label
+    try:
+        from huggingface_hub import errors, snapshot_download
+    except ImportError:
+        raise MissingPackageError(
+            f"{label} needs huggingface-hub: pip install 'orderlens[torch]', or {wanted.instead}"
+        ) from None
+    try:
+        folder = snapshot_download(
+            wanted.repo,
+            repo_type=wanted.kind,
+            revision=wanted.revision,
+            cache_dir=cache_dir,
+            endpoint=endpoint,
+            allow_patterns=list(patterns),
+            local_files_only=offline,
+        )
+    except errors.GatedRepoError:
+        raise error(f"{label} is gated: accept its licence on the hub, then run 'hf auth login'") from None
+    except errors.RevisionNotFoundError:
+        raise error(f"{label}: the hub has no revision '{wanted.revision}'") from None
+    except errors.RepositoryNotFoundError:
+        raise error(f"{label} does not exist on the hub, or needs 'hf auth login'") from None
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError):
+        raise error(
+            f"{label} is not in the local cache and the hub cannot be reached; "
+            f"connect once, or {wanted.instead}"
+        ) from None
+    except (errors.HfHubHTTPError, OSError, ValueError, RuntimeError) as problem:
+        raise error(
+            f"{label} could not be downloaded: {one_line(problem)[:200]}; {wanted.instead} instead"
+        ) from None
+    return Path(str(folder))
