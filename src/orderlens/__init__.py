@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from orderlens.datafiles import load_samples
     from orderlens.models.loading import load_model
     from orderlens.orders import parse_order
+    from orderlens.policies import parse_policy
     from orderlens.samples import Sample
     from orderlens.store.reader import Run, open_run
 
@@ -27,6 +28,7 @@ _ATTRIBUTES = {
     "load_samples": "orderlens.datafiles",
     "open_run": "orderlens.store.reader",
     "parse_order": "orderlens.orders",
+    "parse_policy": "orderlens.policies",
     "replicate": "orderlens.api",
     "score": "orderlens.api",
 }
@@ -45,6 +47,7 @@ __all__ = [
     "metrics",
     "open_run",
     "parse_order",
+    "parse_policy",
     "replicate",
     "score",
     "tasks",

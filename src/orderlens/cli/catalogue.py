@@ -33,9 +33,10 @@ def register(app: typer.Typer) -> None:
 
 
 def orders(json: JsonFlag = False) -> None:
-    """List the reveal orders."""
+    """List the reveal orders, and the commit and revise rules that make policies of them."""
     from orderlens.orders.catalogue import ORDERS
     from orderlens.orders.protocol import OracleOrder, StaticOrder
+    from orderlens.policies.catalogue import COMMITS, REVISIONS
 
     rows: list[dict[str, object]] = []
     for name, kind in ORDERS.entries():
@@ -50,8 +51,19 @@ def orders(json: JsonFlag = False) -> None:
             else "confidence"
         )
         rows.append({"id": name, "kind": word, "needs_target": word == "oracle", "summary": kind.summary})
+    rows += _rules(COMMITS, "commit") + _rules(REVISIONS, "revise")
     _warn(ORDERS)
     _show(rows, ("id", "kind", "summary"), json)
+
+
+def _rules(registry: Registry[Any], word: str) -> list[dict[str, object]]:
+    _warn(registry)
+    return [
+        {"id": f"+{name}", "kind": "broken", "needs_target": None, "summary": one_line(rule)}
+        if isinstance(rule, PluginError)
+        else {"id": f"+{name}", "kind": word, "needs_target": False, "summary": rule.summary}
+        for name, rule in registry.entries()
+    ]
 
 
 def models(context: typer.Context, json: JsonFlag = False) -> None:

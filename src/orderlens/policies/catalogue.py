@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.orders.catalogue import ORDERS, parse_order
@@ -12,6 +12,18 @@ from orderlens.policies.protocol import Commit, Revise
 from orderlens.policies.schedules import Top
 from orderlens.registry import Registry, suggest
 
+
+def _must_be(kind: type) -> Callable[[object], str | None]:
+    def check(value: object) -> str | None:
+        return (
+            None
+            if isinstance(value, type) and issubclass(value, kind)
+            else f"it is no subclass of {kind.__name__}"
+        )
+
+    return check
+
+
 COMMITS: Registry[type[Commit]] = Registry(
     "commit rule",
     {
@@ -19,9 +31,13 @@ COMMITS: Registry[type[Commit]] = Registry(
         "threshold": "orderlens.policies.thresholds:Threshold",
     },
     entry_point_group="orderlens.commits",
+    check=_must_be(Commit),
 )
 REVISIONS: Registry[type[Revise]] = Registry(
-    "revise rule", {"edit": "orderlens.policies.edits:Edit"}, entry_point_group="orderlens.revisions"
+    "revise rule",
+    {"edit": "orderlens.policies.edits:Edit"},
+    entry_point_group="orderlens.revisions",
+    check=_must_be(Revise),
 )
 
 PolicyLike = str | Order | Policy

@@ -1,0 +1,57 @@
+"""The page on policies: its commands run, and its order works as an installed plug-in, alone and with a rule."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import orderlens as ol
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+(CODE,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+COMMANDS = [line.removeprefix("$ ") for line in PAGE.splitlines() if line.startswith("$ orderlens ")]
+
+
+def orderlens(*arguments, cwd, path=""):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(path), *sys.path])}
+    command = [sys.executable, "-m", "orderlens", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(command, tmp_path):
+    import shlex
+
+    done = orderlens(*shlex.split(command)[1:], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_order_works_as_a_plug_in(tmp_path):
+    info = tmp_path / "my_package-0.1.dist-info"
+    info.mkdir()
+    (tmp_path / "my_package.py").write_text(CODE, encoding="utf-8")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: my_package\nVersion: 0.1\n", encoding="utf-8"
+    )
+    (info / "entry_points.txt").write_text(
+        "[orderlens.orders]\nsteady = my_package:Steady\n", encoding="utf-8"
+    )
+    orders = "forced-ar,steady,steady+top=4"
+    done = orderlens(
+        "score", "--model", "hmm", "--orders", orders, "--limit", "3", "--out", "run", "--json",
+        cwd=tmp_path, path=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+    frame = ol.open_run(tmp_path / "run").samples().to_pandas()
+    total = {
+        order: rows["log_prob"].to_numpy() for order, rows in frame.sort_values("sample_id").groupby("order")
+    }
+    assert total["steady"] == pytest.approx(total["forced-ar"], abs=1e-7), "one by one every order is exact"
+    assert (total["steady+top=4"] < total["steady"]).any()
