@@ -1,4 +1,4 @@
-"""The page on policies: its commands run, and its order works as an installed plug-in, alone and with a rule."""
+"""The page on policies: its commands run, and its order works as an installed plug-in."""
 
 from __future__ import annotations
 
@@ -54,4 +54,4 @@ def test_the_order_works_as_a_plug_in(tmp_path):
         order: rows["log_prob"].to_numpy() for order, rows in frame.sort_values("sample_id").groupby("order")
     }
     assert total["steady"] == pytest.approx(total["forced-ar"], abs=1e-7), "one by one every order is exact"
-    assert (total["steady+top=4"] < total["steady"]).any()
+    assert (abs(total["steady+top=4"] - total["steady"]) > 1e-3).all(), "sets are another sampler"
