@@ -71,7 +71,7 @@ def test_entry_points_of_an_installed_package_are_used(tmp_path):
     assert "middle-out" in [row["id"] for row in json.loads(listed.stdout)]
     orders, data = (
         ["--orders", "middle-out,forced-ar"],
-        ["--data", tmp_path / "text.txt", "--prefix-tokens", "8"],
+        ["--data", tmp_path / "text.txt", "--prefix-tokens", "8", "--target-tokens", "40"],
     )
     done = orderlens(
         tmp_path, "score", "--model", "chain:2", *orders, *data, "--out", tmp_path / "run", "--json"
