@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orderlens.errors import CorruptRunError, MissingPackageError, OrderLensError, UserInputError, one_line
 from orderlens.store.codec import filled_columns, full_schema
 from orderlens.store.frame import Frame, import_duckdb
 from orderlens.store.rules import RESTORED
+from orderlens.store.samples import KEYS, likelihood, order_label
 from orderlens.store.schema import SCHEMAS
 from orderlens.store.sources import FolderSource, MemorySource, Source
 
@@ -30,27 +32,33 @@ _TYPES = {
     pa.list_(pa.float64()): "DOUBLE[]",
 }
 
+_LISTED = ", ".join(f'"{name}"' for name in KEYS)
 _COUNTED = "NOT coalesce(is_overflow, false)"
 _CONTENT = f"{_COUNTED} AND NOT coalesce(is_eos, false) AND NOT coalesce(is_special, false)"
 
 SAMPLES_VIEW = f"""
 WITH marked AS (
-    SELECT run, sample_id, task, "order", seed, temperature, sample_seed, is_eos,
+    SELECT run, {_LISTED}, is_eos, forward,
         CASE WHEN {_COUNTED} THEN logq::DOUBLE END AS counted,
         CASE WHEN {_CONTENT} THEN logq::DOUBLE END AS content
     FROM reveals
-)
-SELECT run, sample_id, task, "order", seed, temperature, sample_seed,
+),
+grouped AS (
+SELECT run, {_LISTED},
     count(counted) AS n,
     coalesce(avg(counted), 'nan'::DOUBLE) AS mean,
-    coalesce(var_pop(counted), 'nan'::DOUBLE) AS var,
+    CASE WHEN bool_and(isfinite(counted)) THEN var_pop(counted) ELSE 'nan'::DOUBLE END AS var,
     count(content) AS n_content,
     coalesce(avg(content), 'nan'::DOUBLE) AS content_mean,
-    coalesce(var_pop(content), 'nan'::DOUBLE) AS content_var,
+    CASE WHEN bool_and(isfinite(content)) THEN var_pop(content) ELSE 'nan'::DOUBLE END AS content_var,
     coalesce(sum(counted), 'nan'::DOUBLE) AS log_prob,
     count(CASE WHEN is_eos THEN counted END) AS n_eos,
-    count(*) - count(counted) AS n_overflow
+    count(*) - count(counted) AS n_overflow,
+    coalesce(max(CASE WHEN counted IS NOT NULL THEN forward END) + 1, 0)::BIGINT AS n_forwards
 FROM marked GROUP BY ALL
+)
+SELECT grouped.*, likelihood FROM grouped LEFT JOIN likelihoods
+    ON of_run = run AND label = "order" AND drawn = (coalesce(temperature, 0) > 0)
 """  # noqa: S608  constants only
 
 
@@ -83,6 +91,7 @@ def _create_views(connection: Any, sources: Mapping[str, Source]) -> None:
             piece for run, source in sources.items() for piece in _pieces(connection, name, run, source)
         ]
         connection.execute(f"CREATE VIEW {_quoted(name)} AS {' UNION ALL BY NAME '.join(pieces)}")
+    connection.register("likelihoods", _likelihoods(sources))
     connection.execute(f"CREATE VIEW samples AS {SAMPLES_VIEW}")
 
 
@@ -104,6 +113,29 @@ def named_tables(query: str, sources: Iterable[Source]) -> list[str]:
     text = query.lower()
     named = [name for name in stored if name in text or (name == "reveals" and "samples" in text)]
     return named or stored
+
+
+def _likelihoods(sources: Mapping[str, Source]) -> pa.Table:
+    """Return what the summed log q of each order in each run is, for scored (or greedy) and drawn texts."""
+    rows = []
+    for run, source in sources.items():
+        stated = source.spec.get("likelihood")
+        for label in _order_labels(source) if stated is None else stated:
+            for drawn in (False, True):
+                found = likelihood(stated, label, 1.0 if drawn else None)
+                rows.append({"of_run": run, "label": label, "drawn": drawn, "likelihood": found})
+    kinds = [("of_run", pa.string()), ("label", pa.string()), ("drawn", pa.bool_()), ("likelihood", pa.string())]
+    return pa.Table.from_pylist(rows, schema=pa.schema(kinds))
+
+
+def _order_labels(source: Source) -> list[str]:
+    """Return the labels in a run that does not state likelihoods; reads the column only if it must."""
+    if source.spec.get("orders"):
+        return sorted({order_label(str(spec)) for spec in source.spec["orders"]})
+    found: set[str] = set()
+    for chunk in source.scan("reveals", ["order"]):
+        found.update(pc.unique(chunk["order"].cast(pa.string())).to_pylist())
+    return sorted(found)
 
 
 def _pieces(connection: Any, name: str, run: str, source: Source) -> Iterable[str]:

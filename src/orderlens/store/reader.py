@@ -191,7 +191,7 @@ class Run:
 
     def _load_samples(self, schema: pa.Schema) -> pa.Table:
         tables = [
-            _fit(sample_table(source.traces(TRACE_COLUMNS, dictionaries=True)), schema, run)
+            _fit(sample_table(source.traces(TRACE_COLUMNS, dictionaries=True), source.spec), schema, run)
             for run, source in self._sources.items()
         ]
         return sort_rows(pa.concat_tables(tables), "samples")

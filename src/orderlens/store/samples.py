@@ -1,26 +1,32 @@
-"""Path statistics per trace, computed chunk by chunk with numpy (float64, ddof = 0).
+"""Statistics per trace, computed chunk by chunk; the definitions are those of ``metrics.traces``.
 
-The definitions are those of the metrics: mean and variance over all reveals within the requested length, the
-same over content (neither EOS nor special), NaN where there is nothing to average.
+``likelihood`` says what a trace's summed log q is for the sampler that its policy defines: the run's spec says
+so, and for runs that do not say it follows from the order, where its code is installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from orderlens.errors import OrderLensError
+from orderlens.metrics.segments import Segments
+from orderlens.metrics.traces import trace_stats
 from orderlens.store.codec import trace_starts
 from orderlens.store.schema import SCHEMAS, TRACE_KEY
 
-_KEYS = tuple(name for name in SCHEMAS["reveals"].names if name in TRACE_KEY)
-TRACE_COLUMNS = (*_KEYS, "logq", "is_eos", "is_special", "is_overflow")
+KEYS = tuple(name for name in SCHEMAS["reveals"].names if name in TRACE_KEY)
+"""The trace key in the order of columns."""
+TRACE_COLUMNS = (*KEYS, "logq", "forward", "is_eos", "is_special", "is_overflow")
 """Columns of ``reveals`` that ``sample_table`` reads."""
 
 SAMPLES_SCHEMA = pa.schema(
-    [pa.field(name, SCHEMAS["reveals"].field(name).type) for name in _KEYS]
+    [pa.field(name, SCHEMAS["reveals"].field(name).type) for name in KEYS]
     + [
         pa.field("n", pa.int64()),
         pa.field("mean", pa.float64()),
@@ -31,33 +37,41 @@ SAMPLES_SCHEMA = pa.schema(
         pa.field("log_prob", pa.float64()),
         pa.field("n_eos", pa.int64()),
         pa.field("n_overflow", pa.int64()),
+        pa.field("n_forwards", pa.int64()),
+        pa.field("likelihood", pa.string()),
     ]
 )
+DRAWN = "|drawn"
+"""Ending of a label in a spec's ``likelihood`` whose value holds at temperatures above 0 only."""
 
 
-def sample_table(chunks: Iterable[pa.Table]) -> pa.Table:
-    """Return one row per trace from chunks of whole, contiguous traces."""
-    tables = [_chunk(chunk) for chunk in chunks if chunk.num_rows]
+def sample_table(chunks: Iterable[pa.Table], spec: Mapping[str, Any] | None = None) -> pa.Table:
+    """Return one row per trace from chunks of whole, contiguous traces of the run with ``spec``."""
+    stated = (spec or {}).get("likelihood")
+    tables = [_chunk(chunk, stated) for chunk in chunks if chunk.num_rows]
     return pa.concat_tables(tables) if tables else SAMPLES_SCHEMA.empty_table()
 
 
-def _chunk(table: pa.Table) -> pa.Table:
+def _chunk(table: pa.Table, stated: Mapping[str, str] | None) -> pa.Table:
     starts = trace_starts(table)
-    logq = table["logq"].to_numpy().astype(np.float64)
-    counted = ~_flag(table, "is_overflow")
-    eos = _flag(table, "is_eos") & counted
-    content = counted & ~eos & ~_flag(table, "is_special")
-    n, mean, var, total = _moments(logq, counted, starts)
-    n_content, content_mean, content_var, _ = _moments(logq, content, starts)
-    n_eos = np.add.reduceat(eos, starts, dtype=np.int64)
-    n_overflow = np.add.reduceat(~counted, starts, dtype=np.int64)
-    numbers = [n, mean, var, n_content, content_mean, content_var, total, n_eos, n_overflow]
-    keys = table.select(list(_KEYS)).take(starts)
-    columns = [keys[name].cast(SAMPLES_SCHEMA.field(name).type) for name in _KEYS]
-    return pa.table([*columns, *(pa.array(item) for item in numbers)], schema=SAMPLES_SCHEMA)
+    keys = table.select(list(KEYS)).take(starts)
+    whole = Segments(np.append(starts, table.num_rows).astype(np.int64))
+    counted = ~flag(table, "is_overflow")
+    eos, special = flag(table, "is_eos"), flag(table, "is_special")
+    logq, forward = table["logq"].to_numpy(), table["forward"].to_numpy()
+    n_overflow = whole.total(~counted).astype(np.int64)
+    if not counted.all():
+        eos, special, logq, forward = (item[counted] for item in (eos, special, logq, forward))
+        whole = whole.kept(counted)
+    found = trace_stats(logq, eos, ~eos & ~special, forward, whole) | {"n_overflow": n_overflow}
+    columns = {name: keys[name].cast(SAMPLES_SCHEMA.field(name).type) for name in KEYS}
+    columns |= {name: pa.array(values) for name, values in found.items()}
+    pairs = zip(columns["order"].to_pylist(), columns["temperature"].to_pylist(), strict=True)
+    columns["likelihood"] = pa.array([likelihood(stated, *pair) for pair in pairs], pa.string())
+    return pa.table([columns[name] for name in SAMPLES_SCHEMA.names], schema=SAMPLES_SCHEMA)
 
 
-def _flag(table: pa.Table, name: str) -> NDArray[np.bool_]:
+def flag(table: pa.Table, name: str) -> NDArray[np.bool_]:
     """Return a flag column with null as False, shape [rows]."""
     column = table[name]
     if column.null_count == len(column):
@@ -65,16 +79,36 @@ def _flag(table: pa.Table, name: str) -> NDArray[np.bool_]:
     return np.asarray((column.fill_null(False) if column.null_count else column).to_numpy(), bool)
 
 
-def _moments(
-    values: NDArray[np.float64], mask: NDArray[np.bool_], starts: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return count, mean, variance (ddof = 0) and sum of the masked values of each trace, all [traces]."""
-    n = np.add.reduceat(mask, starts, dtype=np.int64)
-    total = np.add.reduceat(np.where(mask, values, 0.0), starts)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = total / n
-        apart = values - np.repeat(mean, np.diff(starts, append=len(values)))
-        apart *= apart
-        apart[~mask] = 0.0  # also where the mean is undefined
-        var = np.add.reduceat(apart, starts) / n
-    return n, mean, var, np.where(n > 0, total, np.nan)
+def likelihood(stated: Mapping[str, str] | None, label: str, temperature: float | None) -> str | None:
+    """Return ``exact``, ``estimate`` or ``none``; None where it is not known.
+
+    Args:
+        stated: the spec's own record by label, if it has one.
+        label: of the policy.
+        temperature: None or NaN when scoring.
+    """
+    drawn = temperature is not None and temperature > 0
+    if stated is None:
+        return _implied(label, drawn)
+    return stated.get(f"{label}{DRAWN}", stated.get(label)) if drawn else stated.get(label)
+
+
+@lru_cache(maxsize=1024)
+def _implied(label: str, drawn: bool) -> str | None:
+    """Return what follows from the policy; None where its code is not installed."""
+    from orderlens.policies import parse_policy
+
+    try:
+        return parse_policy(label).likelihood(1.0 if drawn else None)
+    except OrderLensError:
+        return None
+
+
+def order_label(spec: str) -> str:
+    """Return the label of an order's spec: without its seed; the spec itself where its code is not installed."""
+    from orderlens.policies import parse_policy
+
+    try:
+        return parse_policy(spec).label
+    except OrderLensError:
+        return spec
