@@ -155,7 +155,7 @@ def test_our_copy_of_the_paper_agrees_with_the_specification():
     quadrants = spec["table4_quadrants"]
     for task in spec["table2_downstream"]:
         assert [printed_values("quadrants")[task, c] for c in quadrants["columns"]] == quadrants[task]
-    names = {"mean_logq": "content_mean", "var": "content_var", "n_tok": "content_n"}
+    names = {"mean_logq": "content_mean", "var": "content_var", "n_tok": "n_content"}
     for name, column in names.items():
         for task, values in spec["tableS1_content"][name].items():
             assert [printed_values("content")[task, order, column] for order in orders] == values

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from orderlens import metrics
 from orderlens.analysis import sample_table as module
 from orderlens.analysis.sample_table import matched_distinct, sample_table
+from orderlens.store.reader import memory_run
 
 EOS = 0
 PATH_COLUMNS = [
@@ -48,9 +50,8 @@ def test_every_column_equals_the_one_trace_function(run):
             stats = metrics.path_stats(part["logq"], part["position"], part["block"])
             for name in PATH_COLUMNS:
                 expected = getattr(stats, name)
-                assert getattr(row, prefix + name) == pytest.approx(expected, abs=1e-10, nan_ok=True), (
-                    prefix + name
-                )
+                column = "n_content" if prefix + name == "content_n" else prefix + name
+                assert getattr(row, column) == pytest.approx(expected, abs=1e-10, nan_ok=True), prefix + name
             for sigma, loss in stats.jensen_loss.items():
                 assert table.at[row.Index, f"{prefix}jensen_{sigma:g}"] == pytest.approx(loss, abs=1e-9)
         block0 = content[content["block"] == 0]
@@ -92,12 +93,68 @@ def test_chunk_size_and_threads_do_not_matter(run, monkeypatch):
     pd.testing.assert_frame_equal(sample_table(run, workers=3), whole)
 
 
-def test_basic_columns_equal_the_stores_own(run):
-    theirs = run.samples().to_pandas().set_index(["sample_id", "order"]).sort_index()
-    mine = sample_table(run, ()).set_index(["sample_id", "order"]).sort_index()
-    for name in ("n", "mean", "var", "n_content", "content_mean", "content_var", "log_prob"):
-        column = "content_n" if name == "n_content" else name
-        np.testing.assert_allclose(mine[column], theirs[name].astype(float), atol=1e-12, err_msg=name)
+NAMES = [
+    *("n", "mean", "var", "n_content", "content_mean", "content_var"),
+    *("log_prob", "n_eos", "n_overflow", "n_forwards", "likelihood"),
+]
+
+
+def awkward(builders):
+    made = [
+        builders.trace("impossible", "forced-ar", [-0.1, -np.inf, -0.3]),
+        builders.trace("only", "forced-ar", [-np.inf]),
+        builders.trace("nan", "max-prob", [-0.1, np.nan]),
+        builders.trace("eos", "max-prob", [-0.1, -0.2], tokens=[EOS, EOS]),
+        builders.trace("past", "random", [-0.1, -0.2, -9.0], requested=2, seed=3),
+        builders.trace("drawn", "max-prob", [-0.5, -0.25], temperature=0.7),
+        builders.trace("oracle", "oracle-min-q", [-0.5]),
+        builders.trace("elsewhere", "unheard-of", [-0.5]),
+    ]
+    pairs = builders.trace("pairs", "max-prob+top=2", [-0.5, -0.25, -0.125, -1.0])
+    two = pa.array([2] * 4, pa.int32())
+    pairs = pairs.append_column("forward", pa.array([0, 0, 1, 1], pa.int32()))
+    pairs = pairs.set_column(pairs.column_names.index("n_committed"), "n_committed", two)
+    made = [one.append_column("forward", one["step"]).select(pairs.column_names) for one in made]
+    return builders.make_run([*made, pairs])
+
+
+def test_arrow_sql_and_the_analysis_give_the_same_statistics(run, builders):
+    for one in (run, awkward(builders)):
+        keys = ["sample_id", "order"]
+        frames = (
+            one.samples().to_pandas(),
+            one.sql("SELECT * FROM samples").to_pandas(),
+            sample_table(one, ()),
+        )
+        arrow, sql, ours = (
+            frame.fillna({"likelihood": "?"}).set_index(keys).sort_index()[NAMES] for frame in frames
+        )
+        pd.testing.assert_frame_equal(sql, arrow, check_dtype=False, rtol=1e-12)
+        pd.testing.assert_frame_equal(ours, arrow, check_dtype=False, rtol=1e-12)
+
+
+def test_impossible_tokens_passes_and_what_the_sum_means(builders):
+    table = awkward(builders).samples().to_pandas().set_index("sample_id")
+    for name in ("impossible", "only"):
+        assert (table.loc[name, "mean"], table.loc[name, "log_prob"]) == (-np.inf, -np.inf)
+        assert np.isnan(table.loc[name, "var"])
+    assert table.loc["pairs", "n_forwards"] == 2
+    assert table.loc["past", "n_forwards"] == 2
+    assert table["likelihood"].fillna("not known").to_dict() == {
+        **dict.fromkeys(("impossible", "only", "nan", "eos", "pairs"), "exact"),
+        "past": "estimate",
+        "drawn": "none",  # the position was chosen among draws
+        "oracle": "none",
+        "elsewhere": "not known",
+    }
+
+
+def test_a_spec_that_states_likelihoods_is_believed(builders):
+    reveals = builders.trace("a", "mine", [-0.5], temperature=0.7)
+    run = memory_run({"reveals": reveals}, {"likelihood": {"mine": "exact", "mine|drawn": "none"}})
+    assert run.samples().to_arrow()["likelihood"].to_pylist() == ["none"]
+    assert run.sql("SELECT likelihood FROM samples").to_arrow()["likelihood"].to_pylist() == ["none"]
+    assert sample_table(run, ())["likelihood"].tolist() == ["none"]
 
 
 def test_overflow_rows_are_counted_and_left_out(builders):
@@ -117,7 +174,7 @@ def test_awkward_traces_leave_undefined_values_not_zeros(builders):
     )
     table = sample_table(run).set_index("sample_id")
     empty = table.loc["all-eos"]
-    assert empty.content_n == 0
+    assert empty.n_content == 0
     assert np.isnan(
         [empty.content_mean, empty.content_var, empty.spearman_l2r_block0, empty.distinct_3]
     ).all()

@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.frames import cells
-from orderlens.analysis.sample_table import KEYS, Traces, read_chunks, read_traces
+from orderlens.analysis.sample_table import Traces, read_chunks, read_traces
 from orderlens.metrics.concentration import lorenz_gini, segment_lorenz
 from orderlens.metrics.path import sub_blocks
 from orderlens.metrics.segments import FloatArray
 from orderlens.store.reader import Run
+from orderlens.store.samples import KEYS
 
 
 def lorenz_curves(run: Run, block: int | None = 0) -> pd.DataFrame:

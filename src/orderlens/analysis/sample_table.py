@@ -31,18 +31,30 @@ from orderlens.metrics.order_shape import (
 from orderlens.metrics.path import SIGMAS, first_and_mean, segment_path_stats, sub_blocks
 from orderlens.metrics.segments import AnyArray, BoolArray, FloatArray, IntArray, Segments, divide
 from orderlens.metrics.text import segment_distinct_n, segment_token_entropy
+from orderlens.metrics.traces import trace_stats
 from orderlens.store.codec import trace_starts
 from orderlens.store.reader import Run
+from orderlens.store.samples import KEYS, flag, likelihood
 
-KEYS = ("sample_id", "task", "order", "seed", "temperature", "sample_seed")
 PARTS = ("path", "shape", "text", "jensen")
 """Groups of statistics; ``path`` is always computed, the others cost extra."""
 
 CHUNK_ROWS = 1 << 18
 T = TypeVar("T")
-Columns = dict[str, FloatArray]
+Columns = dict[str, AnyArray]
 
-_ALWAYS = (*KEYS, "step", "logq", "is_eos", "is_special", "is_overflow", "is_argmax", "n_tied", "entropy")
+_ALWAYS = (
+    *KEYS,
+    "step",
+    "forward",
+    "logq",
+    "is_eos",
+    "is_special",
+    "is_overflow",
+    "is_argmax",
+    "n_tied",
+    "entropy",
+)
 _COLUMNS = {
     "path": (*_ALWAYS, "max_logprob", "second_logprob", "block", "position"),
     "shape": ("block", "position"),
@@ -77,7 +89,16 @@ def sample_table(run: Run, parts: Collection[str] = PARTS, workers: int | None =
     wanted = list(dict.fromkeys(name for part in ("path", *parts) for name in _COLUMNS[part]))
     frames = list(_in_threads(lambda chunk: _rows(chunk, parts), read_chunks(run, wanted), workers))
     empty = run.table("reveals").schema.empty_table().select(wanted)
-    return pd.concat(frames, ignore_index=True) if frames else _rows(empty, parts)
+    frame = pd.concat(frames, ignore_index=True) if frames else _rows(empty, parts)
+    return frame.assign(likelihood=pd.Series(_likelihoods(run, frame), index=frame.index, dtype=object))
+
+
+def _likelihoods(run: Run, frame: pd.DataFrame) -> list[str | None]:
+    """Return what each trace's summed log q is; see ``store.samples``."""
+    stated = {name: spec.get("likelihood") for name, spec in run.specs.items()}
+    names = frame["run"] if "run" in frame.columns else [run.names[0]] * len(frame)
+    rows = zip(names, frame["order"], frame["temperature"], strict=True)
+    return [likelihood(stated[name], order, temperature) for name, order, temperature in rows]
 
 
 def matched_distinct(run: Run, samples: pd.DataFrame, limits: ArrayLike, n: int = 3) -> FloatArray:
@@ -114,8 +135,8 @@ def read_traces(table: pa.Table) -> Traces:
 def _traces(table: pa.Table, whole: Segments) -> Traces:
     keys = table.select([name for name in (*KEYS, "run") if name in table.column_names])
     arrays = {name: _array(table, name) for name in table.column_names if name not in _NOT_ARRAYS}
-    inside = ~_flag(table, "is_overflow")
-    eos, special = _flag(table, "is_eos"), _flag(table, "is_special")
+    inside = ~flag(table, "is_overflow")
+    eos, special = flag(table, "is_eos"), flag(table, "is_special")
     n_overflow = whole.total(~inside)
     frame = keys.take(pa.array(whole.starts)).to_pandas()
     if not inside.all():
@@ -147,18 +168,19 @@ def _path_columns(traces: Traces) -> Columns:
     out |= {
         "n_nonfinite": segments.total(~np.isfinite(logq)),
         "n_overflow": traces.n_overflow,
-        "n_eos": segments.total(traces.eos),
         "argmax_accuracy": _mean_of_known(at["is_argmax"], segments),
         "mean_entropy": _mean_of_known(at["entropy"], segments),
         "mean_margin": _mean_of_known(np.exp(at["max_logprob"]) - np.exp(at["second_logprob"]), segments),
         "tied_rate": _mean_of_known(np.where(np.isnan(at["n_tied"]), np.nan, at["n_tied"] > 1), segments),
     }
-    return out | {f"content_{name}": column for name, column in _content_columns(traces, out).items()}
+    out |= {f"content_{name}": column for name, column in _content_columns(traces, out).items()}
+    del out["content_n"]
+    return out | trace_stats(logq, traces.eos, traces.content, at["forward"], segments)
 
 
 def _content_columns(traces: Traces, everything: Columns) -> Columns:
     at, keep = traces.columns, traces.content
-    shared = ("n_nonfinite", "n_overflow", "n_eos", "argmax_accuracy", "tied_rate")
+    shared = ("n_nonfinite", "n_overflow", "argmax_accuracy", "tied_rate")
     if keep.all():
         return {name: column.copy() for name, column in everything.items() if name not in shared}
     segments = traces.segments.kept(keep)
@@ -262,10 +284,6 @@ def _starts(table: pa.Table) -> IntArray:
     if keys.take(pa.array(starts)).equals(keys.take(pa.array(ends))):
         return starts
     return trace_starts(table)  # a trace that does not begin at step 0
-
-
-def _flag(table: pa.Table, name: str) -> BoolArray:
-    return np.asarray(table[name].fill_null(False).to_numpy(), np.bool_)
 
 
 def _array(table: pa.Table, name: str) -> AnyArray:

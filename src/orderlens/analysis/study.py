@@ -22,7 +22,7 @@ from orderlens.analysis import prompts, replication
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
 from orderlens.analysis.frames import cells, joined_keys
 from orderlens.analysis.orders import in_paper_order, label
-from orderlens.analysis.sample_table import KEYS, PARTS, matched_distinct, sample_table
+from orderlens.analysis.sample_table import PARTS, matched_distinct, sample_table
 from orderlens.analysis.setups import Setup, differences, labels
 from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
 from orderlens.analysis.table import Table, by_model
@@ -30,6 +30,7 @@ from orderlens.analysis.tables import Recipe, table_recipe, table_recipes
 from orderlens.errors import UserInputError
 from orderlens.metrics.external import CausalEvaluator, ExternalScores, load_evaluator, score_texts
 from orderlens.store.reader import Place, Run, open_run
+from orderlens.store.samples import KEYS
 
 NOT_GRADED = "not graded: the run holds no verdicts"
 NO_TARGET = "no target: these traces were generated"
@@ -311,7 +312,8 @@ class Study:
         joined = self.decoded.drop(columns=["mean", "var", "n", "min", "bottleneck_rate"]).merge(
             verdicts, on=on, how="inner"
         )
-        names = {name: f"content_{name}" for name in ("mean", "var", "n", "min", "bottleneck_rate")}
+        names = {name: f"content_{name}" for name in ("mean", "var", "min", "bottleneck_rate")}
+        names |= {"n": "n_content"}
         out = pd.DataFrame({"task": joined["task"].astype(object).where(joined["task"].notna(), "(none)")})
         out["order"] = joined["label"]
         out["base_order"] = joined["order"]
@@ -407,10 +409,10 @@ def with_reason(cell: Estimate, frame: pd.DataFrame, column: str) -> Estimate:
     if broken:
         reasons.append(f"{broken} with NaN or −inf in the trace")
     rest = missing[missing["n_nonfinite"] == 0]
-    empty = int((rest["content_n"] == 0).sum())
+    empty = int((rest["n_content"] == 0).sum())
     if empty:
         reasons.append(f"{empty} without content tokens")
-    short = int(((rest["content_n"] > 0) & (rest["content_n"] < 3)).sum())
+    short = int(((rest["n_content"] > 0) & (rest["n_content"] < 3)).sum())
     if short:
         reasons.append(f"{short} too short")
     if other := len(rest) - empty - short:
@@ -424,9 +426,9 @@ def _var_about(frame: pd.DataFrame, prefix: str) -> pd.Series:
     The reference is held out: a prompt's own traces never enter it.
     """
     mean, var = frame[f"{prefix}mean"], frame[f"{prefix}var"]
-    known = mean.notna()
-    count = frame[f"{prefix}n"].where(known, 0.0)
-    total = (mean * count).fillna(0.0)
+    known = np.isfinite(mean)
+    count = frame["n_content" if prefix else "n"].where(known, 0.0)
+    total = mean.where(known, 0.0) * count
     cell = joined_keys(frame, ("model", "task", "order", "temperature"))
     own = joined_keys(frame, ("model", "task", "order", "temperature", "prompt"))
     sums = [

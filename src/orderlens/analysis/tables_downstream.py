@@ -57,7 +57,7 @@ def _accuracy_cells(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
     graded, lost = graded_rows(part)
     found = wilson(int(graded["correct"].sum()), len(graded), study.options.resampling.level)
     accuracy = Estimate(100 * found.value, 100 * found.low, 100 * found.high, found.n, lost, found.why)
-    joined = part.assign(prompt=part["item_id"], n_nonfinite=0.0, content_n=part["n"])
+    joined = part.assign(prompt=part["item_id"], n_nonfinite=0.0, n_content=part["n"])
     return {"accuracy": accuracy, "var": study.estimates(joined, ["var"])[0], "n": len(part)}
 
 
@@ -200,7 +200,7 @@ def selector_tables(study: Study) -> list[Table]:
 _CONTENT = (
     Column("content_mean", "content mean log q"),
     Column("content_var", "content Var"),
-    Column("content_n", "content tokens", 1),
+    Column("n_content", "content tokens", 1),
     Column("content_min", "content min"),
     Column("content_bottleneck_rate", "q < 1/2"),
     Column("content_gini_mean", "Gini"),

@@ -25,7 +25,7 @@ _METRICS = (
     ("distinct_2", "distinct_2", "Distinct-2"),
     ("distinct_1", "distinct_1", "Distinct-1"),
     ("token_entropy", "token_entropy", "token entropy (nats)"),
-    ("n_content", "content_n", "content tokens"),
+    ("n_content", "n_content", "content tokens"),
     ("mean_entropy", "mean_entropy", "mean entropy (nats)"),
     ("mean_margin", "mean_margin", "mean margin"),
     ("tied_rate", "tied_rate", "steps with ties"),

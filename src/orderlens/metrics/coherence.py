@@ -16,7 +16,6 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
 
 from orderlens.errors import UserInputError
 from orderlens.metrics.segments import FloatArray, divide
@@ -73,6 +72,8 @@ def ensemble_gap(log_prob_SK: ArrayLike, n_S: ArrayLike) -> FloatArray:
     ``log_prob_SK`` are whole-sequence sums L_π in nats, ``n_S`` the numbers of tokens. Fewer than two orders
     give NaN.
     """
+    from scipy.special import logsumexp  # the store needs numpy only
+
     sums = np.asarray(log_prob_SK, np.float64)
     known = np.isfinite(sums)
     count = known.sum(axis=1)

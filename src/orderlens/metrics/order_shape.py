@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import rankdata
 
 from orderlens.errors import UserInputError
 from orderlens.metrics.segments import BoolArray, FloatArray, IntArray, Segments, divide, earlier_and_smaller
@@ -32,6 +31,8 @@ def spearman_l2r(positions_in_reveal_order: ArrayLike) -> float:
 
 def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:
     """Return the Pearson correlation of average ranks; NaN when undefined (too short, or one is constant)."""
+    from scipy.stats import rankdata  # the store needs numpy only
+
     a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(a) < 2 or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return math.nan

@@ -12,9 +12,6 @@ import numpy as np
 
 from orderlens.metrics.segments import AnyArray, BoolArray, FloatArray, IntArray, Segments, divide
 
-TRACE_STATS = ("n", "mean", "var", "n_content", "content_mean", "content_var", "log_prob", "n_eos")
-"""Names of what ``trace_stats`` returns, in the order of tables; ``n_forwards`` comes after ``n_overflow``."""
-
 
 def trace_stats(
     log_q_N: AnyArray, eos_N: BoolArray, content_N: BoolArray, forward_N: IntArray, traces: Segments

@@ -117,15 +117,15 @@ def named_tables(query: str, sources: Iterable[Source]) -> list[str]:
 
 def _likelihoods(sources: Mapping[str, Source]) -> pa.Table:
     """Return what the summed log q of each order in each run is, for scored (or greedy) and drawn texts."""
-    rows = []
+    rows: list[tuple[str, str, bool, str | None]] = []
     for run, source in sources.items():
         stated = source.spec.get("likelihood")
         for label in _order_labels(source) if stated is None else stated:
-            for drawn in (False, True):
-                found = likelihood(stated, label, 1.0 if drawn else None)
-                rows.append({"of_run": run, "label": label, "drawn": drawn, "likelihood": found})
-    kinds = [("of_run", pa.string()), ("label", pa.string()), ("drawn", pa.bool_()), ("likelihood", pa.string())]
-    return pa.Table.from_pylist(rows, schema=pa.schema(kinds))
+            rows.append((run, label, False, likelihood(stated, label, None)))
+            rows.append((run, label, True, likelihood(stated, label, 1.0)))
+    kinds = (pa.string(), pa.string(), pa.bool_(), pa.string())
+    columns = [pa.array([row[place] for row in rows], kind) for place, kind in enumerate(kinds)]
+    return pa.table(columns, names=["of_run", "label", "drawn", "likelihood"])
 
 
 def _order_labels(source: Source) -> list[str]:

@@ -1,7 +1,7 @@
 """Statistics per trace, computed chunk by chunk; the definitions are those of ``metrics.traces``.
 
-``likelihood`` says what a trace's summed log q is for the sampler that its policy defines: the run's spec says
-so, and for runs that do not say it follows from the order, where its code is installed.
+``likelihood`` says what a trace's summed log q is for the sampler that its policy defines. The run's spec
+says so; where it does not, it follows from the policy, if its code is installed.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _implied(label: str, drawn: bool) -> str | None:
 
 
 def order_label(spec: str) -> str:
-    """Return the label of an order's spec: without its seed; the spec itself where its code is not installed."""
+    """Return the label of an order's spec (its seed left out); the spec where its code is not installed."""
     from orderlens.policies import parse_policy
 
     try:
