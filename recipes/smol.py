@@ -263,7 +263,7 @@ def distil(
     chat_seconds: Annotated[float, typer.Option(help="Wall time for answers to instructions.")] = 75,
     text_seconds: Annotated[float, typer.Option(help="Wall time for continuations.")] = 60,
     batch: Annotated[int, typer.Option(help="Rows per batch.")] = 2048,
-    new: Annotated[int, typer.Option(help="Most new tokens per row.")] = 240,
+    new: Annotated[int, typer.Option(help="Most new tokens per row.")] = 256,
     wait_for: Annotated[str, typer.Option(help="Wait for this source's beginnings.")] = "wikipedia-en",
     device: Device = "cuda",
 ) -> None:
@@ -318,8 +318,8 @@ def train(
     minutes: Annotated[float, typer.Option(help="Wall time, compiling included.")] = 0.0,
     steps: Annotated[int, typer.Option(help="Steps instead of minutes.")] = 0,
     batch: Annotated[int, typer.Option(help="Windows per step.")] = 64,
-    rank: Annotated[int, typer.Option()] = 64,
-    scale: Annotated[float, typer.Option()] = 2.0,
+    rank: Annotated[int, typer.Option()] = AdapterSettings().rank,
+    scale: Annotated[float, typer.Option()] = AdapterSettings().scale,
     lr: Annotated[float, typer.Option(help="Peak rate of the factors.")] = LowRankRates().factors,
     norm_lr: Annotated[float, typer.Option()] = LowRankRates().norms,
     cut_share: Annotated[float, typer.Option(help="Share of blocks cut in two.")] = 0.3,
@@ -338,7 +338,7 @@ def train(
     trainer = AdapterTrainer(
         network,
         adapter,
-        LowRankRates(factors=lr, norms=norm_lr, mask=lr),
+        LowRankRates(factors=lr, norms=norm_lr),
         AdaptSettings(window=WINDOW, seed=SEED, device=device, cut_share=cut_share, log_every=log_every,
                       validate_every=10 * log_every, refresh_every=50),
         Schedule(max_minutes=minutes or None, steps=steps or None, hold=hold,
@@ -351,7 +351,6 @@ def train(
     last = trainer.run(lambda line: say(json.dumps(line)))
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else math.nan
     say(f"trained: way {trainer.way}, step {trainer.step}, {trainer.elapsed_s:.0f} s, peak {peak:.1f} GiB")
-    (work / "out" / "metrics.jsonl").write_text((work / "run" / "metrics.jsonl").read_text())
     (work / "run" / "done.json").write_text(json.dumps(last))
 
 

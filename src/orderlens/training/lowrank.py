@@ -29,7 +29,7 @@ from orderlens.training.objective import AnyOrderLoss, token_loss
 class LowRankRates:
     """Peak learning rates of the factors, the norm weights and the mask's vector, and the rest of AdamW."""
 
-    factors: float = 1e-3
+    factors: float = 1.5e-3
     norms: float = 2e-4
     mask: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.95)

@@ -95,7 +95,7 @@ def test_merging_adds_the_scaled_product_to_the_right_rows(small_base, small_ada
     adapters.merge(merged, found.state, found.settings)
     change = merged.layers[1].attention.qkv.weight - plain.layers[1].attention.qkv.weight
     wanted = found.state["layers.1.attention.k.up"] @ found.state["layers.1.attention.k.down"]
-    assert torch.allclose(change[64:96], 2.0 * wanted, atol=1e-6)
+    assert torch.allclose(change[64:96], found.settings.scale * wanted, atol=1e-6)
     assert torch.equal(merged.embedding.weight[16], found.state["mask"])
     assert torch.equal(merged.embedding.weight[17:], plain.embedding.weight[17:])
     assert torch.equal(merged.final_norm.weight, found.state["final_norm.weight"])

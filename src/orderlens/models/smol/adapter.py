@@ -32,7 +32,7 @@ class AdapterSettings:
     """What the adapter's tensors mean: their rank and scale, the block it was trained on, the mask's id."""
 
     rank: int = 64
-    scale: float = 2.0
+    scale: float = 1.0
     block_size: int = 32
     mask_id: int = 16
 
