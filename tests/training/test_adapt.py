@@ -157,7 +157,6 @@ def test_a_way_that_fails_is_replaced_before_the_first_step(tmp_path, base, monk
     run = trainer(base, tmp_path, 10)
     run._ways = [("dense", True), ("dense", False)]
     monkeypatch.setattr(MaskedStreams, "compile_parts", lambda self: setattr(self, "_end", broken))
-    run._build()
     lines = []
     run.run(lines.append)
     assert lines[0]["way"].startswith("dense, plain")

@@ -110,7 +110,7 @@ class AdapterTrainer:
         folder.mkdir(parents=True, exist_ok=True)
         self.troubles: list[str] = []
         self._ways = list(WAYS if self.device.type == "cuda" else WAYS[-1:])
-        self._build()
+        self._built = False
 
     @property
     def way(self) -> str:
@@ -128,12 +128,15 @@ class AdapterTrainer:
         self._lowrank = LowRank(self._base, self._loss, self.adapter, self._rates, self.settings.seed)
         self._lowrank.push()
         self._ratios = RatioLosses(self.adapter.block_size, self.device)
+        self._built = True
 
     def prepare(self) -> None:
         """Run one batch forward and back, and fall back to a way that works before training begins."""
         windows = self.mixture.batch(0)
         while True:
             try:
+                if not self._built:
+                    self._build()
                 self._gradients(windows, (-2, 0))
                 self._lowrank.drop_gradients()
                 self._ratios.take()
@@ -142,14 +145,14 @@ class AdapterTrainer:
                 if self._pieces >= len(windows):
                     raise
                 self._pieces *= 2
+                self._lowrank.drop_gradients()
             except Exception as error:  # the compiler raises many kinds; the plain way needs none of it
                 if len(self._ways) == 1:
                     raise
                 self.troubles.append(f"{self.way}: {one_line(error)[:300]}")
                 del self._ways[0]
                 torch._dynamo.reset()
-                self._build()
-            self._lowrank.drop_gradients()
+                self._built = False
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
 

@@ -58,7 +58,8 @@ class MaskedStreams(AnyOrderLoss):
 
     def compile_parts(self) -> None:
         """Compile the layers one by one: they share one graph, so this costs a fraction of the whole."""
-        torch._dynamo.config.fail_on_recompile_limit_hit = True  # rather than going on slowly
+        if hasattr(torch._dynamo.config, "fail_on_recompile_limit_hit"):
+            torch._dynamo.config.fail_on_recompile_limit_hit = True  # rather than going on slowly
         *body, _ = self.model.layers
         for layer in self.model.layers:
             cast(Layer, layer).attention.index = 0  # a number of its own would give each layer its own graph
