@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from orderlens import api
 from orderlens.analysis import Study, as_json
 from orderlens.analysis.judge import OPEN, WORDS, judge
 from orderlens.errors import RunError
@@ -115,9 +114,8 @@ def test_a_second_call_computes_nothing(replication, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("a committed stage was computed again")
 
-    monkeypatch.setattr(api, "score_batch", refuse)
-    monkeypatch.setattr(api, "generate_batch", refuse)
-    monkeypatch.setattr("orderlens.replicate.stages.score_batch", refuse)
+    monkeypatch.setattr("orderlens.work.execute.score_batch", refuse)
+    monkeypatch.setattr("orderlens.work.execute.generate_batch", refuse)
     again = decode_all(replication.plan, replication.results.folder)
     assert again.plan == replication.plan
     assert again.notes == replication.notes
