@@ -35,6 +35,7 @@ def score(
     device: str | None = None,
     dtype: str | None = None,
     out: PathLike | None = None,
+    extend: bool = False,
     data_record: Mapping[str, Any] | None = None,
     progress: ProgressSink | None = None,
 ) -> Run:
@@ -53,6 +54,8 @@ def score(
         device: where to put a model given as a spec.
         dtype: its precision.
         out: run folder; without it the run lives in memory.
+        extend: add to the complete run in ``out`` the orders and samples that it lacks; all its samples must
+            be given again, its orders need not. Nothing that is there is computed again.
         data_record: where the samples came from, for the run's spec; known for what ``load_samples`` gives.
         progress: is told the number of tokens to score and each advance.
 
@@ -64,7 +67,7 @@ def score(
     )
     given = as_samples(samples)
     job = score_job(model, given, orders, options, circulation=circulation, noise_floor=noise_floor)
-    return run_job(job, out, progress)
+    return run_job(job, out, progress, extend=extend)
 
 
 def generate(
@@ -82,6 +85,7 @@ def generate(
     device: str | None = None,
     dtype: str | None = None,
     out: PathLike | None = None,
+    extend: bool = False,
     data_record: Mapping[str, Any] | None = None,
     progress: ProgressSink | None = None,
 ) -> Run:
@@ -102,6 +106,8 @@ def generate(
         device: where to put a model given as a spec.
         dtype: its precision.
         out: run folder; without it the run lives in memory.
+        extend: add to the complete run in ``out`` the orders and samples that it lacks; all its samples must
+            be given again, its orders need not. Nothing that is there is computed again.
         data_record: where the prompts came from, for the run's spec.
         progress: is told the number of tokens to decode and each advance.
 
@@ -121,7 +127,7 @@ def generate(
         seed=seed,
         stop_at_eos=stop_at_eos,
     )
-    return run_job(job, out, progress)
+    return run_job(job, out, progress, extend=extend)
 
 
 def evaluate(

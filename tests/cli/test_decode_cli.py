@@ -90,6 +90,18 @@ def test_generate_shows_how_texts_begin_and_export_gives_token_texts(capsys, dat
     assert (code, "--tokens goes with --table reveals" in error) == (2, True)
 
 
+def test_orders_are_added_to_a_run(capsys, data, tmp_path):
+    wanted = ["score", "--model", "hmm", "--data", data, "--target-tokens", "8", "-o", tmp_path / "run"]
+    assert run(capsys, *wanted, "--orders", "forced-ar")[0] == 0
+    code, _, error = run(capsys, *wanted, "--orders", "random:2")
+    assert (code, "--extend" in error) == (2, True)
+    code, text, _ = run(capsys, *wanted, "--orders", "random:2", "--extend")
+    assert code == 0
+    assert "forced-ar" in text
+    assert "random:2" in text
+    assert len(ol.open_run(tmp_path / "run").reveals()) == 2 * 3 * 8
+
+
 def test_measurements_are_stored(capsys, data, tmp_path):
     out = tmp_path / "m"
     measured = ["--target-tokens", "16", "--circulation", "3", "--noise-floor"]

@@ -49,6 +49,7 @@ class DecodeRequest:
     batch_size: int | None
     device: str | None
     dtype: str | None
+    extend: bool
     templates: Sequence[str] = ()
 
 
@@ -74,6 +75,7 @@ def generate(
     batch_size: opt.BatchOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
+    extend: opt.ExtendOption = False,
     json: JsonFlag = False,
 ) -> None:
     """Decode prompts under several reveal orders or policies."""
@@ -95,6 +97,7 @@ def generate(
         batch_size,
         device,
         dtype,
+        extend,
         tuple(template or ()),
     )
     _decode(request, as_json=json)
@@ -120,6 +123,7 @@ def sweep(
     batch_size: opt.BatchOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
+    extend: opt.ExtendOption = False,
     json: JsonFlag = False,
 ) -> None:
     """Decode prompts over several temperatures into one run."""
@@ -143,6 +147,7 @@ def sweep(
         batch_size,
         device,
         dtype,
+        extend,
     )
     _decode(request, as_json=json)
 
@@ -182,6 +187,7 @@ def _decode(request: DecodeRequest, *, as_json: bool) -> None:
             anchor=where,
             batch_size=request.batch_size,
             out=request.out,
+            extend=request.extend,
             data_record=inputs.data.record(),
             progress=bar,
         )

@@ -27,6 +27,9 @@ DataOption = Annotated[
 OutOption = Annotated[
     Path, typer.Option("--out", "-o", help="Run folder; an unfinished run there is resumed.")
 ]
+ExtendOption = Annotated[
+    bool, typer.Option("--extend", help="Add new orders and samples to the complete run in --out.")
+]
 OrdersOption = Annotated[
     str, typer.Option("--orders", help="Comma-separated order ids; see 'orderlens orders'.")
 ]

@@ -37,6 +37,7 @@ def score(
     ] = False,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
+    extend: opt.ExtendOption = False,
     json: JsonFlag = False,
 ) -> None:
     """Score fixed targets under several reveal orders and store every reveal."""
@@ -65,6 +66,7 @@ def score(
             circulation=circulation,
             noise_floor=noise_floor,
             out=out,
+            extend=extend,
             data_record=inputs.data.record(),
             progress=bar,
         )

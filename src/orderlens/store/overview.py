@@ -7,12 +7,12 @@ from typing import Any
 
 from orderlens.errors import OrderLensError, one_line
 from orderlens.store.claims import live_claims
+from orderlens.store.extensions import current_spec, expected_units
 from orderlens.store.folder import Folder
 from orderlens.store.records import (
     Snapshot,
     completion_damaged,
     load_snapshot,
-    read_completion,
     read_environment,
 )
 from orderlens.store.specfile import SpecFile, read_spec
@@ -47,8 +47,8 @@ def _facts(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> dict[str, Any]
 def _state(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> str:
     if spec.edited or not spec.whole or snapshot.damaged or completion_damaged(folder):
         return "damaged"
-    expected = read_completion(folder)
-    if expected is not None and set(expected) <= snapshot.unit_keys():
+    expected = expected_units(folder)
+    if expected is not None and expected <= snapshot.unit_keys():
         return "complete"
     return "running" if live_claims(folder) else "incomplete"
 
@@ -60,7 +60,7 @@ def details(folder: Folder) -> dict[str, Any]:
         "run": folder.label,
         **_facts(folder, spec, snapshot),
         "spec_digest": spec.digest,
-        "spec": spec.spec,
+        "spec": current_spec(folder, spec.spec),
         "provenance": spec.provenance,
         "environments": _environments(folder, snapshot),
     }

@@ -20,6 +20,7 @@ from orderlens.store.codec import (
     stored_schema,
     trace_starts,
 )
+from orderlens.store.extensions import current_spec, expected_units
 from orderlens.store.folder import Folder
 from orderlens.store.parts import compare, opened
 from orderlens.store.records import (
@@ -27,7 +28,6 @@ from orderlens.store.records import (
     Part,
     completion_damaged,
     load_snapshot,
-    read_completion,
     trusted,
 )
 from orderlens.store.schema import SCHEMAS, conform
@@ -75,18 +75,18 @@ class FolderSource:
     def __init__(self, folder: Folder, spec: SpecFile) -> None:
         self.folder = folder
         self.label = folder.label
-        self.spec = spec.spec
+        self.spec = current_spec(folder, spec.spec)
         self.snapshot = trusted(folder, load_snapshot(folder))
         self._schemas: dict[str, pa.Schema] = {}
 
     def is_complete(self) -> bool:
         """Say whether the completion record is there and kept."""
-        expected = read_completion(self.folder)
+        expected = expected_units(self.folder)
         if expected is None and completion_damaged(self.folder):
             raise CorruptRunError(
                 f"{self.label}/{COMPLETE} is damaged; run: orderlens runs verify {self.label} --repair"
             )
-        return expected is not None and set(expected) <= self.snapshot.unit_keys()
+        return expected is not None and expected <= self.snapshot.unit_keys()
 
     def tables(self) -> list[str]:
         """Return the names of the tables that have parts."""

@@ -18,6 +18,7 @@ from orderlens.errors import CorruptRunError, RunError, one_line
 from orderlens.store.checks import CHECKED_COLUMNS, table_problems
 from orderlens.store.claims import claimed_stem, live_claims, maintenance
 from orderlens.store.codec import open_part, part_note, read_groups, stored_schema, trace_starts
+from orderlens.store.extensions import EXTENSIONS, read_extensions
 from orderlens.store.folder import TEMPORARY, Folder
 from orderlens.store.parts import opened
 from orderlens.store.records import (
@@ -47,7 +48,7 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        kind: missing, damaged, values, duplicate, record, completion, environment, spec or foreign.
+        kind: missing, damaged, values, duplicate, record, completion, environment, spec, extension or foreign.
         path: the file concerned.
         message: what is wrong with it.
         units: the units to compute again.
@@ -101,8 +102,10 @@ def verify_run(folder: Folder, *, quick: bool = False) -> Report:
     snapshot = load_snapshot(folder)
     completion = read_completion(folder)
     counts = len(snapshot.unit_keys()), len(snapshot.parts()), snapshot.rows()
-    report = Report(folder.label, completion is not None, *counts)
+    added, damage = _extensions(folder)
+    report = Report(folder.label, completion is not None and added <= snapshot.unit_keys(), *counts)
     report.findings += _spec_findings(spec)
+    report.findings += damage
     report.findings += _environment_findings(folder, names)
     report.findings += _record_findings(folder, snapshot, names)
     report.findings += _completion_findings(folder, snapshot, completion)
@@ -121,6 +124,14 @@ def _spec_findings(spec: SpecFile) -> Iterator[Finding]:
         yield Finding("spec", SPEC, text)
     elif not spec.whole:
         yield Finding("spec", SPEC, "the file is damaged outside the spec: its digest does not match")
+
+
+def _extensions(folder: Folder) -> tuple[set[str], list[Finding]]:
+    """Return the units that extensions bring, and what is wrong with their records."""
+    try:
+        return {key for extension in read_extensions(folder) for key in extension.units}, []
+    except CorruptRunError as error:
+        return set(), [Finding("extension", EXTENSIONS, one_line(error))]
 
 
 def _environment_findings(folder: Folder, names: Iterable[str]) -> Iterator[Finding]:
@@ -222,10 +233,11 @@ def _unlisted(names: Iterable[str], snapshot: Snapshot, useless: list[str]) -> l
 
 
 def _is_ours(name: str) -> bool:
-    """Recognise what is not listed but may be there: claims, environments, quarantine, writes in progress."""
+    """Recognise what is not listed but may be there: claims, environments, extensions, quarantine, writes."""
     folder, _, base = name.rpartition("/")
     known = claimed_stem(name) is not None or base.startswith(TEMPORARY)
-    return known or name.startswith(f"{QUARANTINE}/") or (folder == "environments" and base.endswith(".json"))
+    kept = folder in ("environments", EXTENSIONS) and base.endswith(".json")
+    return known or kept or name.startswith(f"{QUARANTINE}/")
 
 
 def _is_uncommitted(folder: Folder, name: str, run: str) -> bool:
@@ -257,6 +269,7 @@ def repair_run(folder: Folder, *, force: bool = False) -> Report:
         CorruptRunError: the spec itself was edited or damaged (only a copy of it can undo that).
     """
     spec = refuse_edited(folder, read_spec(folder))
+    read_extensions(folder)  # like the spec: only a copy can undo its damage
     active = live_claims(folder)
     if active and not force:
         raise RunError(

@@ -52,13 +52,14 @@ def _sample(item: object, place: int, what: str) -> Sample:
         hint = "; token ids go into Sample(id, prompt=[…])" if isinstance(item, int | Sequence) else ""
         raise UserInputError(f"{what}: item {place} is {type(item).__name__}, not {_EXPECTED}{hint}")
     unknown = [str(name) for name in item if name not in _FIELDS]
-    if unknown or item.get("prompt") is None:
+    if unknown or (item.get("prompt") is None and item.get("template") is None):
         found = f"it has '{unknown[0]}'" if unknown else "it has no 'prompt'"
         hint = "; split texts with orderlens.load_samples" if "text" in unknown else ""
         raise UserInputError(
             f"{what}: the fields of row {place} must be out of {', '.join(_FIELDS)}; {found}{hint}"
         )
-    return Sample(**{"id": str(place), **item, **({"id": str(item["id"])} if "id" in item else {})})
+    given = {name: value for name, value in item.items() if value is not None}
+    return Sample(**{"prompt": "", **given, "id": str(given.get("id", place))})
 
 
 def as_temperatures(given: float | Iterable[float]) -> list[float]:
