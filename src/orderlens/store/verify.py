@@ -48,7 +48,7 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        kind: missing, damaged, values, duplicate, record, completion, environment, spec, extension or foreign.
+        kind: missing, damaged, values, duplicate, record, completion, environment, spec, extension, foreign.
         path: the file concerned.
         message: what is wrong with it.
         units: the units to compute again.
