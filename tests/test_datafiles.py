@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,6 +51,13 @@ def test_what_was_left_out_is_said(tmp_path):
     whole = load_data(source, CHARACTERS, SplitRule(0, 0, allow_short=True), limit=2)
     assert describe(whole.record() | {"n_samples": 2}) == [f"data: {source}, 2 of 2 rows used"]
     assert describe({"digest": "of samples from Python"}) == []
+
+
+def test_the_docs_show_the_lines_as_they_are_printed():
+    page = Path(__file__).parents[1].joinpath("docs", "your-data.md").read_text(encoding="utf-8")
+    record = {"source": "my.csv", "n_samples": 5, "n_rows": 20, "left_out": {"too short": 15}}
+    record |= {"prefix_tokens": 32, "target_tokens": 128, "split": "none", "lines": 12, "paragraphs": 4}
+    assert "\n".join(describe(record)) in page
 
 
 def test_a_text_file_is_one_text_and_says_so(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -162,3 +163,6 @@ def test_places_that_are_no_files(tmp_path):
         list(read_rows(tmp_path / ("x" * 3000 + ".jsonl")))
     with pytest.raises(DataFileError, match="cannot be opened"):
         list(read_rows(tmp_path / "a\0.jsonl"))
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(DataFileError, match="is a pipe or device"):
+        list(read_rows(tmp_path / "pipe.jsonl"))

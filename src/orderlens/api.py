@@ -204,6 +204,7 @@ def replicate(
     limit: int | None = None,
     temperatures: Sequence[float] | None = None,
     evaluator: str = "auto",
+    split: str = "none",
     seed: int = 0,
     block_size: int | None = None,
     batch_size: int | None = None,
@@ -221,6 +222,7 @@ def replicate(
         limit: number of texts instead of the preset's.
         temperatures: of the sweep instead of the preset's.
         evaluator: autoregressive evaluator of external perplexity.
+        split: what is one text in a ``.txt`` file: ``none`` (the file), ``lines`` or ``paragraphs``.
         seed: seed of the token draws at temperature > 0.
         block_size: tokens per block; 32 by default, as in the paper.
         batch_size: texts per work unit; chosen for the model by default.
@@ -245,6 +247,7 @@ def replicate(
         n_sequences=limit,
         temperatures=None if temperatures is None else tuple(temperatures),
         evaluator=choose_evaluator(evaluator, name),
+        split=split,
         seed=seed,
         block_size=block_size,
         batch_size=batch_size,

@@ -107,18 +107,19 @@ class LoadedData(Sequence[Sample]):
         }
 
 
-def describe(record: Mapping[str, Any]) -> list[str]:
+def describe(record: Mapping[str, Any], *, remedies: bool = True) -> list[str]:
     """Say in words what a run's spec records about its data: rows used, rows left out, how a file was read.
 
     Args:
         record: ``spec["data"]`` of a scored or generated run; a record without rows gives no line.
+        remedies: also name the options that keep short texts.
     """
     if "n_rows" not in record:
         return []
     used, rows = record.get("n_samples", 0), record["n_rows"]
     left_out: Mapping[str, int] = record.get("left_out") or {TOO_SHORT: record.get("n_too_short", 0)}
     lines = [f"data: {record['source']}, {used} of {rows} rows used"]
-    if reasons := [_reason(why, n, record) for why, n in left_out.items() if n]:
+    if reasons := [_reason(why, n, record, remedies) for why, n in left_out.items() if n]:
         lines[0] += f"; left out: {', '.join(reasons)}"
     if (split := record.get("split")) is not None:
         lines.append(_text_line(split, record))
@@ -136,15 +137,16 @@ def describe_documents(record: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _reason(why: str, n: int, record: Mapping[str, Any]) -> str:
+def _reason(why: str, n: int, record: Mapping[str, Any], remedies: bool) -> str:
     if why != TOO_SHORT:
         return f"{n} {why}"
     rule = SplitRule(
         record.get("prefix_tokens", 0), record.get("target_tokens", 0), record.get("allow_short", False)
     )
-    remedy = "--prefix-tokens" + (", --target-tokens" if rule.target_tokens else "")
-    remedy += "" if rule.allow_short else ", --allow-short"
-    return f"{n} too short (fewer than {rule.words()}: {remedy})"
+    options = ["--prefix-tokens"] + ["--target-tokens"] * bool(rule.target_tokens)
+    options += [] if rule.allow_short else ["--allow-short"]
+    remedy = f": {', '.join(options)}" if remedies else ""
+    return f"{n} too short (fewer than {rule.words()}{remedy})"
 
 
 def _text_line(split: str, record: Mapping[str, Any]) -> str:

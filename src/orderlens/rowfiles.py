@@ -81,6 +81,8 @@ def _check_there(path: Path) -> None:
         raise DataFileError(f"{str(path)[:200]!r} cannot be opened ({reason})") from None
     if stat.S_ISDIR(mode):
         raise DataFileError(f"data file '{path}' is a folder; give a file: {FORMATS}")
+    if not stat.S_ISREG(mode):  # it is read more than once, which a pipe does not survive
+        raise DataFileError(f"data file '{path}' is a pipe or device; save it as a file first")
 
 
 def check_split(split: str) -> TextSplit:

@@ -52,7 +52,16 @@ def test_orders_count_every_revealed_token():
     assert [plan.orders_of(stage) for stage in ("score", "measure", "generate", "sweep")] == [15, 0, 4, 35]
 
 
-@pytest.mark.parametrize("change", [{"target_tokens": 0}, {"batch_size": -1}, {"temperatures": (0.0, 1.0)}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target_tokens": 0},
+        {"batch_size": -1},
+        {"temperatures": (0.0, 1.0)},
+        {"temperatures": (1e-9,)},
+        {"split": "words"},
+    ],
+)
 def test_impossible_plans_are_refused(change):
     with pytest.raises(UserInputError):
         make_plan("quick", "tiny", "c4", **change)

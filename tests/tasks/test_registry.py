@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from orderlens import tasks
+from orderlens.errors import UserInputError
 
 
 def test_names_in_order() -> None:
@@ -44,3 +46,13 @@ def test_grading_needs_neither_torch_nor_nltk() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_incomplete_task_of_a_plug_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tasks.get_task("arith")
+    part = SimpleNamespace(
+        **{name: getattr(whole, name) for name in ("name", "summary", "stop", "cue", "graders")}
+    )
+    monkeypatch.setitem(tasks.TASKS._objects, "mine", part)
+    with pytest.raises(UserInputError, match="task 'mine' has no 'max_new_tokens'"):
+        tasks.get_task("mine")

@@ -68,6 +68,7 @@ def replicate(
         str | None, typer.Option("--temperatures", help="Temperatures of the sweep, comma-separated.")
     ] = None,
     evaluator: EvaluatorOption = "auto",
+    split: opt.SplitOption = "none",
     seed: opt.SeedOption = 0,
     batch_size: opt.BatchOption = None,
     stages: StagesOption = None,
@@ -90,6 +91,7 @@ def replicate(
         n_sequences=limit,
         temperatures=warm,
         evaluator=choose_evaluator(evaluator, model),
+        split=split,
         seed=seed,
         batch_size=batch_size,
     )

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.analysis.replication import PLAN_FILE
+from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import RunError, StorageError, UnknownNameError, UserInputError
 from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR
 from orderlens.registry import suggest
+from orderlens.rowfiles import TextSplit, check_split
 
 GENERATED = ("forced-ar", "max-prob", "top-margin", "random")
 SWEPT = (*GENERATED, "max-prob:select=argmax")
@@ -57,6 +59,7 @@ class Plan:
         circulation_pairs: adjacent swaps per measured text and order.
         evaluator: autoregressive evaluator of external perplexity.
         seed: of the token draws at T > 0.
+        split: what is one text in a ``.txt`` file.
         batch_size: texts per work unit; 0 leaves the choice to the model, or to ``device_batch``.
     """
 
@@ -80,6 +83,7 @@ class Plan:
     evaluator: str = OFFLINE_EVALUATOR
     seed: int = 0
     batch_size: int = 0
+    split: TextSplit = "none"
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -92,9 +96,11 @@ class Plan:
         ):
             if getattr(self, name) < least:
                 raise UserInputError(f"{name}={getattr(self, name)} must be at least {least}")
-        wrong = [value for value in self.temperatures if not 0 < value < math.inf]
-        if wrong:
-            raise UserInputError(f"temperature {wrong[0]:g} of the sweep must be a finite number above 0")
+        check_split(self.split)
+        for value in self.temperatures:
+            if not 0 < value < math.inf:
+                raise UserInputError(f"temperature {value:g} of the sweep must be a finite number above 0")
+            GenerationSettings(self.target_tokens, value)  # refused now, not after hours of scoring
 
     def orders_of(self, stage: str) -> int:
         """Return how often a stage reveals every token of a text: its orders times its temperatures."""

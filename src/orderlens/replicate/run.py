@@ -196,7 +196,7 @@ def _open_bench(stored: Stored | None, plan: Plan, model: Model, folder: Path, s
     chosen = stored.plan if stored else plan
     if not chosen.batch_size and not isinstance(loaded, SuggestsBatch):
         chosen = replace(chosen, batch_size=device_batch(device_type(loaded)))
-    rule = SplitRule(chosen.prefix_tokens, chosen.target_tokens)
+    rule = SplitRule(chosen.prefix_tokens, chosen.target_tokens, split=chosen.split)
     data = load_data(plan.data, loaded.tokenizer, rule, limit=chosen.n_sequences, choose_by_hash=True)
     return Bench(chosen, loaded, data, folder / "runs", show)
 
@@ -227,8 +227,10 @@ def _notes(stored: Stored, why_no_evaluator: str | None) -> list[str]:
     notes = []
     if data["n_samples"] < plan.n_sequences:
         notes.append(f"{data['n_samples']} of {plan.n_sequences} wanted texts: the data hold no more.")
+    said = describe(data, remedies=False)
     if any((data.get("left_out") or {}).values()):
-        notes.append(f"{describe(data)[0]}.")
+        notes.append(f"{said[0]}.")
+    notes += [f"{line}." for line in said[1:]]
     taken = {stage: n for stage, n in stored.sizes.items() if stage != "tokens"}
     if min(taken.values(), default=data["n_samples"]) < data["n_samples"] or "tokens" in stored.sizes:
         listed = ", ".join(f"{stage} {n}" for stage, n in taken.items())

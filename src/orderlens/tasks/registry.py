@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orderlens.errors import UserInputError
 from orderlens.registry import Registry
 from orderlens.tasks.protocol import Task
 
@@ -28,4 +29,8 @@ def task_names() -> list[str]:
 def get_task(name: str) -> Task:
     """Return the task called ``name`` (``mmlu_pro`` and ``MMLU-Pro`` are understood as ``mmlu-pro``)."""
     plain = name.strip().lower().replace("_", "-")
-    return TASKS.get(plain if plain in TASKS.names() else name)
+    task = TASKS.get(plain if plain in TASKS.names() else name)
+    missing = [member for member in vars(Task) if member[0] != "_" and not hasattr(task, member)]
+    if missing:
+        raise UserInputError(f"task '{name}' has no '{missing[0]}'; see orderlens.tasks.protocol.Task")
+    return task
