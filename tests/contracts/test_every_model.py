@@ -13,7 +13,7 @@ import pytest
 from orderlens.decode.head import target_stats
 from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import score_batch
-from orderlens.errors import OrderLensError
+from orderlens.errors import OrderLensError, UserInputError
 from orderlens.models.abilities import CastsDtype, Chats, OnDevice, ReleasesMemory, SuggestsBatch
 from orderlens.models.families import FAMILIES
 from orderlens.models.loading import MODELS, load_model
@@ -251,6 +251,10 @@ def test_other_block_sizes_are_offered(model, ids):
     tokens = half_masked(model, ids)
     same = np.allclose(other.log_probs(tokens.tolist()), model.log_probs(tokens.tolist()), atol=1e-6)
     assert same == (model.attention == "full")
+    if not isinstance(model, StubModel):
+        for size in (0, -1):
+            with pytest.raises(UserInputError, match=r"block|positions"):
+                model.with_block_size(size)
 
 
 def test_abilities_are_what_they_say(model):

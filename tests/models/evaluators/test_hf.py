@@ -105,6 +105,11 @@ def test_bad_names_are_one_line(tmp_path):
     with pytest.raises(ModelLoadError, match="cannot load evaluator") as error:
         load_hf_evaluator(str(tmp_path))
     assert "\n" not in str(error.value)
+    with pytest.raises(
+        ModelLoadError, match="evaluator 'hf:org/nothing@v1' is not in the local cache"
+    ) as error:
+        load_hf_evaluator("org/nothing@v1")
+    assert "tiny-ar" in str(error.value)
 
 
 def test_pickled_weights_are_refused(folder, tmp_path):

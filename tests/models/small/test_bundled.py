@@ -16,7 +16,7 @@ pytest.importorskip("safetensors")
 
 import orderlens as ol  # noqa: E402
 from orderlens.datafiles import SplitRule, load_data, sample_rows  # noqa: E402
-from orderlens.models.evaluators.small import CausalEvaluator, load_tiny_evaluator  # noqa: E402
+from orderlens.models.evaluators.small import SmallEvaluator, load_tiny_evaluator  # noqa: E402
 from orderlens.models.loading import load_model  # noqa: E402
 from orderlens.models.small.folder import bundled_folder, read_folder  # noqa: E402
 from orderlens.rng import keyed_generator  # noqa: E402
@@ -42,7 +42,7 @@ def scored(passages: list[Sample]) -> Run:
 
 
 @pytest.fixture(scope="module")
-def evaluator() -> CausalEvaluator:
+def evaluator() -> SmallEvaluator:
     return load_tiny_evaluator()
 
 
@@ -106,7 +106,7 @@ def test_the_letter_given_is_that_of_the_option_named() -> None:
     assert sum(fits) >= 7  # 99 % over 400 items; by chance a quarter
 
 
-def test_evaluator_prefers_passages_to_their_shuffled_words(evaluator: CausalEvaluator) -> None:
+def test_evaluator_prefers_passages_to_their_shuffled_words(evaluator: SmallEvaluator) -> None:
     texts = [str(row["text"]) for row in list(sample_rows("passages"))[:4]]
     for index, text in enumerate(texts):
         words = text.split()
@@ -115,7 +115,7 @@ def test_evaluator_prefers_passages_to_their_shuffled_words(evaluator: CausalEva
         assert real > shuffled + 1
 
 
-def test_evaluator_does_not_depend_on_the_batch(evaluator: CausalEvaluator) -> None:
+def test_evaluator_does_not_depend_on_the_batch(evaluator: SmallEvaluator) -> None:
     pairs = [
         ("The old bridge", " reopened on Saturday morning."),
         ("", "A"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from orderlens.errors import ModelLoadError, UnknownNameError, UserInputError  # noqa: E402
-from orderlens.models.evaluators.small import CausalEvaluator, causal_attend, load_tiny_evaluator  # noqa: E402
+from orderlens.models.evaluators.small import SmallEvaluator, causal_attend, load_tiny_evaluator  # noqa: E402
 from orderlens.models.small import folder as folder_module  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder  # noqa: E402
@@ -194,7 +194,7 @@ def test_too_long_texts_and_wrong_models_are_refused(folder: Path, tmp_path: Pat
         load_tiny_evaluator(str(folder)).id_logprobs([([5] * 40, [6] * 40)])
     save_folder(tmp_path / "b", small_network("block-causal"), TOKENIZER)
     with pytest.raises(ModelLoadError, match="must be causal"):
-        CausalEvaluator(read_folder(tmp_path / "b"), "b")
+        SmallEvaluator(read_folder(tmp_path / "b"), "b")
 
 
 def test_scores_of_no_pairs_are_no_scores(folder: Path) -> None:

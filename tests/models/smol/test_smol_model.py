@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 from orderlens.errors import ModelLoadError  # noqa: E402
-from orderlens.models.evaluators.small import CausalEvaluator, causal_attend  # noqa: E402
+from orderlens.models.evaluators.small import SmallEvaluator, causal_attend  # noqa: E402
 from orderlens.models.options import LoadOptions  # noqa: E402
 from orderlens.models.smol import adapter as adapters  # noqa: E402
 from orderlens.models.smol import base  # noqa: E402
@@ -172,7 +172,7 @@ def test_cached_continuation_equals_plain_forwards(small_base, temperature):
 
 
 def test_the_original_is_an_evaluator(small_base):
-    evaluator = CausalEvaluator(read_original(small_base, 16, ""), "smol-ar")
+    evaluator = SmallEvaluator(read_original(small_base, 16, ""), "smol-ar")
     (values,) = evaluator.token_logprobs([("hello", " world")])
     assert len(values) == len(read_tokenizer(GgufFile(small_base).metadata).encode(" world"))
     assert (values < 0).all()
@@ -183,7 +183,7 @@ def test_the_real_base_predicts_english():
     if path is None:
         pytest.skip("the base of smol is not in the cache; 'orderlens models get smol' fetches it")
     base.check_base(path)
-    evaluator = CausalEvaluator(read_original(path, 16, ""), "smol-ar")
+    evaluator = SmallEvaluator(read_original(path, 16, ""), "smol-ar")
     (good, bad) = evaluator.token_logprobs(
         [("The capital of France is", " Paris."), ("The capital of France is", " garlic.")]
     )

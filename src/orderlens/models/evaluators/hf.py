@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError, one_line
+from orderlens.hub import Repository, snapshot
+from orderlens.models.hub import PATTERNS
 
 if TYPE_CHECKING:
     import torch
@@ -134,14 +136,13 @@ def load_hf_evaluator(argument: str, device: str | None = None) -> HFCausalEvalu
         raise MissingPackageError(
             "hf evaluators need transformers; pip install 'orderlens[torch,hf]'"
         ) from error
-    folder = Path(argument).expanduser()
-    name, _, revision = (argument, "", "") if folder.is_dir() else argument.partition("@")
-    options: dict[str, Any] = {"trust_remote_code": False, **({"revision": revision} if revision else {})}
-    place = pick_device(device)
+    folder, place = Path(argument).expanduser(), pick_device(device)
+    if not folder.is_dir():
+        folder = _from_hub(argument)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, **options)
+        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
-            name, use_safetensors=True, dtype=torch.float32, **options
+            folder, use_safetensors=True, dtype=torch.float32, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
         hint = "without the hub, tiny-ar is bundled"
@@ -149,6 +150,12 @@ def load_hf_evaluator(argument: str, device: str | None = None) -> HFCausalEvalu
             f"cannot load evaluator hf:{argument} ({hint}): {one_line(error)[:300]}"
         ) from error
     return HFCausalEvaluator(f"hf:{argument}", model.to(place).eval(), tokenizer)
+
+
+def _from_hub(argument: str) -> Path:
+    name, _, revision = argument.partition("@")
+    label, instead = f"evaluator 'hf:{argument}'", "use tiny-ar, which is bundled"
+    return snapshot(Repository("model", name, revision or None, label, instead), PATTERNS, ModelLoadError)
 
 
 def _scored(logits_WV: torch.Tensor, window: _Window) -> FloatArray:

@@ -39,7 +39,7 @@ def causal_log_probs(network: Transformer, inputs_BT: Tensor, targets_BT: Tensor
     return log_probs.gather(-1, targets_BT[..., None]).squeeze(-1)
 
 
-class CausalEvaluator:
+class SmallEvaluator:
     """Scores continuations with a causal model of our layout."""
 
     def __init__(
@@ -108,8 +108,8 @@ class CausalEvaluator:
         ]
 
 
-def load_tiny_evaluator(argument: str = "", device: str | None = None) -> CausalEvaluator:
+def load_tiny_evaluator(argument: str = "", device: str | None = None) -> SmallEvaluator:
     """Load the bundled evaluator, or (``tiny-ar:FOLDER``) a causal model that ``orderlens train`` wrote."""
     if argument:
-        return CausalEvaluator(read_folder(Path(argument)), f"tiny-ar:{argument}", device)
-    return CausalEvaluator(read_folder(bundled_folder("tiny-ar")), "tiny-ar", device)
+        return SmallEvaluator(read_folder(Path(argument)), f"tiny-ar:{argument}", device)
+    return SmallEvaluator(read_folder(bundled_folder("tiny-ar")), "tiny-ar", device)

@@ -61,7 +61,11 @@ class TransformerModel:
         self.network = network.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.name, self.digest, self.special_ids = name, digest, special_ids
-        self.block_size = block_size or network.config.block_size
+        self.block_size = network.config.block_size if block_size is None else block_size
+        if not 1 <= self.block_size <= network.config.max_positions:
+            raise UserInputError(
+                f"block_size={block_size} must lie between 1 and {network.config.max_positions}"
+            )
         self.attention: Literal["block-causal", "full"] = network.config.attention
         self.vocab_size = network.config.vocab_size
         self.mask_id = network.config.mask_id

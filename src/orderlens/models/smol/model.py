@@ -9,7 +9,7 @@ import torch
 
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.chat import ChatTemplate
-from orderlens.models.evaluators.small import CausalEvaluator
+from orderlens.models.evaluators.small import SmallEvaluator
 from orderlens.models.options import LoadOptions
 from orderlens.models.small.folder import DTYPES, LoadedModel
 from orderlens.models.small.model import TransformerModel
@@ -81,10 +81,10 @@ def read_original(base: Path, mask_id: int, digest: str) -> LoadedModel:
     return LoadedModel(read_network(file, config), config, read_tokenizer(file.metadata), digest)
 
 
-def load_evaluator(argument: str = "", device: str | None = None) -> CausalEvaluator:
+def load_evaluator(argument: str = "", device: str | None = None) -> SmallEvaluator:
     """Load the autoregressive original as an external evaluator."""
     if argument:
         raise UserInputError(f"evaluator 'smol-ar:{argument}': smol-ar takes no options")
     path = require_base()
     check_base(path)
-    return CausalEvaluator(read_original(path, 16, SHA256), "smol-ar", device)
+    return SmallEvaluator(read_original(path, 16, SHA256), "smol-ar", device)
