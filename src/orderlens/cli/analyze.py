@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text, stderr
 from orderlens.errors import UserInputError
 from orderlens.files import write_text
@@ -64,9 +65,7 @@ def analyze(
     bootstrap: Annotated[int, typer.Option(help="Resamples of prompts behind intervals; 0 for none.")] = 1000,
     level: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of resampling and simulation.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write to this file instead of the screen.")
-    ] = None,
+    out: Annotated[Path | None, opt.out_option("Write to this file, not to the screen.", "FILE")] = None,
     width: Annotated[
         int, typer.Option("--width", min=0, help="Most columns of a table as text; 0 for any number.")
     ] = 100,

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_text
-
-FolderOption = Annotated[
-    Path, typer.Option("--out", "-o", help="Folder; an unfinished demo there is resumed.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +15,7 @@ def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
 
 
-def demo(out: FolderOption = Path("demo-out"), json: JsonFlag = False) -> None:
+def demo(out: opt.FolderOption = Path("demo-out"), json: JsonFlag = False) -> None:
     """Show in minutes what the reveal order does: every experiment of the paper on the bundled model."""
     from orderlens.cli.replicate import run_plan
     from orderlens.replicate.plan import choose_evaluator, demo_model, make_plan

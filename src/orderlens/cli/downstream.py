@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
 
 
@@ -17,9 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def downstream(
     runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Graded runs of 'orderlens evaluate'.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write reading, tables and figures to this folder.")
-    ] = None,
+    out: Annotated[Path | None, opt.out_option("Write reading, tables and figures to this folder.")] = None,
     grader: Annotated[str | None, typer.Option(help="Use this grader's verdicts.")] = None,
     temperature: Annotated[
         float | None, typer.Option(help="Of the runs' temperatures (default: lowest).")

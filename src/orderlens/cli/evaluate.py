@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -109,7 +108,7 @@ def _pairs(values: Sequence[str] | None, option: str, form: str) -> dict[str, st
     return pairs
 
 
-def _show(run: Run, out: Path, *, as_json: bool) -> None:
+def _show(run: Run, out: str, *, as_json: bool) -> None:
     from orderlens.evaluation import accuracies, ungraded
 
     rows, without = accuracies(run), ungraded(run)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
 from orderlens.cli.interrupt import keeping
 
@@ -18,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def figures(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, folders of runs, or a replication.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the files go.")] = Path("figures"),
+    out: Annotated[Path, opt.out_option("Where the files go.")] = Path("figures"),
     figure: Annotated[
         str | None,
         typer.Option("--figure", help="Comma-separated names; default: all."),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,7 +17,7 @@ _SWEPT = f"{_ORDERS},max-prob:select=argmax"
 """Above T = 0 max-prob means two rules: compare drawn tokens, or choose the position first and then draw."""
 LengthOption = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate, at most 16384.")]
 StopOption = Annotated[
-    bool, typer.Option("--eos-stop/--no-eos-stop", help="End after the block that holds an EOS.")
+    bool, typer.Option("--stop-at-eos/--no-stop-at-eos", help="End after the block that holds an EOS.")
 ]
 
 
@@ -32,14 +31,14 @@ def register(app: typer.Typer) -> None:
 class DecodeRequest:
     """What ``generate`` and ``sweep`` ask for."""
 
-    out: Path
+    out: str
     model: str
     data: str
     orders: str
     temperatures: Sequence[float]
     max_new_tokens: int
     seed: int
-    eos_stop: bool
+    stop_at_eos: bool
     limit: int | None
     prefix_tokens: int
     allow_short: bool
@@ -65,7 +64,7 @@ def generate(
         typer.Option("--template", help="Text with holes to fill instead of --data: 'Once [[8]] and [[4]].'"),
     ] = None,
     seed: opt.SeedOption = 0,
-    eos_stop: StopOption = True,
+    stop_at_eos: StopOption = True,
     limit: opt.LimitOption = None,
     prefix_tokens: opt.PrefixOption = 32,
     allow_short: opt.ShortOption = False,
@@ -87,7 +86,7 @@ def generate(
         [temperature],
         max_new_tokens,
         seed,
-        eos_stop,
+        stop_at_eos,
         limit,
         prefix_tokens,
         allow_short,
@@ -113,7 +112,7 @@ def sweep(
     ] = "0,0.3,0.5,0.7,1,1.3,1.5,2",
     max_new_tokens: LengthOption = 128,
     seed: opt.SeedOption = 0,
-    eos_stop: StopOption = False,
+    stop_at_eos: StopOption = False,
     limit: opt.LimitOption = None,
     prefix_tokens: opt.PrefixOption = 32,
     allow_short: opt.ShortOption = False,
@@ -137,7 +136,7 @@ def sweep(
         parse_temperatures(temperatures),
         max_new_tokens,
         seed,
-        eos_stop,
+        stop_at_eos,
         limit,
         prefix_tokens,
         allow_short,
@@ -182,7 +181,7 @@ def _decode(request: DecodeRequest, *, as_json: bool) -> None:
             max_new_tokens=request.max_new_tokens,
             temperature=request.temperatures,
             seed=request.seed,
-            stop_at_eos=request.eos_stop,
+            stop_at_eos=request.stop_at_eos,
             block_size=request.block_size,
             anchor=where,
             batch_size=request.batch_size,

@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 def lm_eval(
     context: typer.Context,
     tasks: Annotated[str, typer.Option("--tasks", help="lm-eval task names, comma-separated.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for lm-eval's results and our traces.")],
+    out: Annotated[Path, opt.out_option("Folder for lm-eval's results and our traces.")],
     model: opt.ModelOption = "tiny",
     order: Annotated[
         str, typer.Option("--order", help="Reveal order; see 'orderlens orders'.")

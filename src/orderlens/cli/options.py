@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,12 +24,50 @@ ModelOption = Annotated[
 DataOption = Annotated[
     str, typer.Option("--data", "-d", help="JSON lines, CSV, Parquet or text file, or passages, or c4.")
 ]
+
+
+def run_place(value: str | Path) -> str:
+    """Return where a run is written: a local folder or the address of one on an object store."""
+    text = str(value)
+    return text if "://" in text else str(local_place(text))
+
+
+def local_place(value: str | Path) -> Path:
+    """Return where something is written on this machine; places that cannot be meant are refused."""
+    text = str(value)
+    if not text.strip():
+        raise typer.BadParameter("it is empty; name a file or folder")
+    if "://" in text:
+        raise typer.BadParameter(f"'{text}' is an address; only runs can be written there, name a local path")
+    if "\0" in text:
+        raise typer.BadParameter(f"{text!r}: no file can have this name")
+    path = Path(text)
+    try:
+        resolved = path.expanduser().resolve()
+    except (OSError, RuntimeError) as error:
+        raise typer.BadParameter(f"'{text}' cannot be reached ({error})") from None
+    if resolved == resolved.parent:
+        raise typer.BadParameter(f"'{text}' is the root of the file system; name a folder in it")
+    return path
+
+
 OutOption = Annotated[
-    Path, typer.Option("--out", "-o", help="Run folder; an unfinished run there is resumed.")
+    str,
+    typer.Option(
+        "--out", "-o", parser=run_place, metavar="RUN", help="Run folder; an unfinished run there is resumed."
+    ),
 ]
 ExtendOption = Annotated[
     bool, typer.Option("--extend", help="Add new orders and samples to the complete run in --out.")
 ]
+
+
+def out_option(help_text: str, metavar: str = "FOLDER") -> Any:
+    """Return the option ``--out`` of a verb that writes local files."""
+    return typer.Option("--out", "-o", parser=local_place, metavar=metavar, help=help_text)
+
+
+FolderOption = Annotated[Path, out_option("Folder; unfinished work there is resumed.")]
 OrdersOption = Annotated[
     str, typer.Option("--orders", help="Comma-separated order ids; see 'orderlens orders'.")
 ]

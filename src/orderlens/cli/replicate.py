@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
 
 
 def replicate(
-    out: opt.OutOption,
+    out: opt.FolderOption,
     model: opt.ModelOption = "tiny",
     data: Annotated[
         str | None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text, stdout
 from orderlens.cli.group import Verbs
 
@@ -141,7 +142,7 @@ def _print_report(report: Report, repaired: bool) -> None:
 
 def export(
     run: Annotated[list[str], typer.Argument(metavar="RUN…", help="One or several runs.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    out: Annotated[Path, opt.out_option("The file to write.", "FILE")],
     table: Annotated[str, typer.Option(help="reveals, samples, outputs, verdicts, …")] = "reveals",
     format: Annotated[  # noqa: A002  the flag is --format
         str | None, typer.Option(help="parquet, csv, jsonl or arrow; default: the file's suffix.")

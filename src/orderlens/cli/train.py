@@ -31,7 +31,7 @@ def train(
     data: Annotated[
         list[Path], typer.Option("--data", "-d", help="JSON lines, CSV, Parquet or text file; repeatable.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
+    out: Annotated[Path, opt.out_option("Model folder to write.")],
     steps: Annotated[int | None, typer.Option("--steps", help="Number of steps [default: 200].")] = None,
     max_minutes: Annotated[
         float | None, typer.Option("--max-minutes", help="Train for so long instead; ends fully decayed.")
