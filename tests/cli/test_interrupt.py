@@ -101,7 +101,7 @@ def test_an_analysis_writes_all_or_nothing(data, tmp_path):
         "hmm", [ol.Sample(str(i), [1, 2], [3, 4, 5, 6]) for i in range(30)], ["forced-ar", "random"], out=run
     )
     table.write_text("what was here before", encoding="utf-8")
-    command = ["analyze", run, "--bootstrap", 3_000_000, "--out", table]
+    command = ["analyze", run, "--bootstrap", 1_000_000, "--out", table]
     process = start(*command, folder=tmp_path)
     time.sleep(4.0)  # somewhere between reading and writing; the resampling takes minutes
     code, _, err = stop_when(process, lambda: True)

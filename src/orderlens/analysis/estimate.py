@@ -60,6 +60,10 @@ class Estimate:
         return not math.isnan(self.value)
 
 
+MOST_REPS = 1_000_000
+"""More resamples take days and change nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resampling:
     """How intervals are made: number of resamples (0 = none), seed, and coverage."""
@@ -69,8 +73,10 @@ class Resampling:
     level: float = 0.95
 
     def __post_init__(self) -> None:
-        if self.reps < 0:
-            raise UserInputError(f"the number of bootstrap resamples must be ≥ 0, got {self.reps}")
+        if not 0 <= self.reps <= MOST_REPS:
+            raise UserInputError(
+                f"the number of bootstrap resamples must be ≥ 0 and at most {MOST_REPS:,}, got {self.reps}"
+            )
         if not 0 < self.level < 1:
             raise UserInputError(f"the confidence level must lie between 0 and 1, got {self.level}")
 

@@ -104,8 +104,8 @@ def _curve_rows(sigmas: list[float], k: float, points: int) -> list[dict[str, An
 
     from orderlens import theory
 
-    if points < 2:
-        raise UserInputError(f"--points {points} must be at least 2")
+    if not 2 <= points <= 100_000:
+        raise UserInputError(f"--points {points} must be between 2 and 100,000")
     logit = np.linspace(-7.0, 7.0, points)
     y, rows = log_expit(logit), []
     for noise in sigmas:

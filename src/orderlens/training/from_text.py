@@ -33,6 +33,15 @@ from orderlens.training.vocabulary import EOS_ID, train_tokenizer
 
 HELDOUT_EVERY = 20
 PADDED_SHARE = 0.07
+_LARGEST = {
+    "layers": 256,
+    "width": 16_384,
+    "heads": 1024,
+    "block_size": 65_536,
+    "window": 65_536,
+    "batch_size": 65_536,
+}
+"""Sizes beyond which a model or a batch cannot be meant."""
 WINDOWS, HELDOUT, CORPUS = "windows", "heldout.npy", "corpus.json"
 
 
@@ -67,6 +76,10 @@ class TextTraining:
     int8: bool = True
 
     def __post_init__(self) -> None:
+        for name, most in _LARGEST.items():
+            if not 1 <= getattr(self, name) <= most:
+                word = name.replace("_", " ")
+                raise UserInputError(f"{word} {getattr(self, name)}; allowed are 1 to {most:,}")
         if self.width % (2 * self.heads):
             raise UserInputError(f"width {self.width} does not split into {self.heads} heads of even width")
         if self.window % self.block_size:
@@ -75,8 +88,6 @@ class TextTraining:
             )
         if not 300 <= self.vocab_size <= 65536:
             raise UserInputError(f"vocabulary of {self.vocab_size} ids; allowed are 300 to 65536")
-        if min(self.layers, self.batch_size) < 1:
-            raise UserInputError("layers and batch size must be at least 1")
 
     def config(self, vocab_size: int) -> TransformerConfig:
         """Return the network's shape."""
