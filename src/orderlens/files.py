@@ -24,6 +24,8 @@ def refusal(error: OSError) -> str:
     """Return why the file system refused, with a remedy where one is known."""
     if error.errno in _FULL:
         return "the disk is full; what was finished is kept: free some space and run the same command again"
+    if error.errno == errno.EFBIG:
+        return "the file would be larger than allowed here (ulimit -f)"
     if error.errno in _LOCKED:
         return "it is read-only or belongs to somebody else; make it writable or choose another place"
     if error.errno == errno.ENAMETOOLONG:

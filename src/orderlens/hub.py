@@ -5,12 +5,16 @@ Every failure is one line that names what was wanted and what to do instead. Kno
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from orderlens.errors import MissingPackageError, UserInputError, one_line
+
+PATIENCE_S = 5.0
+"""Seconds to wait for the hub's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,25 @@ class Repository:
     revision: str | None
     label: str
     instead: str
+
+
+def is_away(endpoint: str | None = None) -> bool:
+    """Say whether the hub gives no answer; its client's own offline setting counts as none.
+
+    Without a network the client asks five times with growing pauses and warnings for every file; asked once
+    before, it can be told to look into its cache only. Any answer counts, a refusal included. The client's
+    session is used, so proxies and mirrors are respected.
+    """
+    from huggingface_hub import constants, get_session
+
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries are not the user's business
+    if constants.HF_HUB_OFFLINE:
+        return True
+    try:
+        get_session().head(endpoint or constants.ENDPOINT, timeout=PATIENCE_S)
+    except Exception:  # noqa: BLE001  each version of the client has another family of errors
+        return True
+    return False
 
 
 def snapshot(
@@ -66,7 +89,7 @@ def snapshot(
             cache_dir=cache_dir,
             endpoint=endpoint,
             allow_patterns=list(patterns),
-            local_files_only=offline,
+            local_files_only=offline or is_away(endpoint),
         )
     except errors.GatedRepoError:
         raise error(f"{label} is gated: accept its licence on the hub, then run 'hf auth login'") from None

@@ -30,6 +30,7 @@ from rich.text import Text
 
 from orderlens.cli.forecast import Forecast
 from orderlens.cli.printable import ENCODING_ERRORS, install, printable, printable_json
+from orderlens.cli.progress_lines import Lines
 
 
 class SafeConsole(Console):
@@ -134,8 +135,10 @@ class Bar:
 @contextmanager
 def progress_bar(
     label: str, total: int | None, *, quiet: bool = False, shorter: str | None = None
-) -> Iterator[Bar]:
+) -> Iterator[Bar | Lines]:
     """Show a bar with elapsed and remaining time on standard error; yields the function that advances it.
+
+    Where standard error is no terminal, a line now and then takes the bar's place.
 
     Args:
         label: what is counted.
@@ -152,7 +155,13 @@ def progress_bar(
         TextColumn("eta"),
         TimeRemainingColumn(),
     )
+    forecast = Forecast(shorter, total) if shorter else None
+    if not quiet and not stderr.is_terminal:
+        lines = Lines(label, total, forecast, stderr.print)
+        yield lines
+        lines.finish()
+        return
     with Progress(*columns, console=stderr, disable=quiet, transient=False) as bar:
-        running = Bar(bar, bar.add_task(label, total=total), Forecast(shorter, total) if shorter else None)
+        running = Bar(bar, bar.add_task(label, total=total), forecast)
         yield running
         running.finish()

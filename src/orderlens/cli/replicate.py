@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orderlens.cli import options as opt
-from orderlens.cli.console import JsonFlag, print_json, print_text
+from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar
 from orderlens.cli.interrupt import keeping, kept_in
-from orderlens.cli.stage_lines import stage_progress
+from orderlens.cli.progress_lines import Lines
 
 if TYPE_CHECKING:
     from orderlens.replicate.plan import Plan
@@ -125,7 +126,9 @@ def run_plan(
     """Run stages of a plan with their progress and print what came out."""
     from orderlens.replicate.run import decode_all, make_results
 
-    show_stage = stage_progress(quiet=as_json)
+    def show_stage(label: str) -> AbstractContextManager[Bar | Lines]:
+        return progress_bar(f"{label:<30}", None, quiet=as_json)
+
     decoding = [name for name in stages if name != "results"]
     traces = None
     if decoding:

@@ -42,7 +42,20 @@ def load_model(spec: str | Model, *, device: str | None = None, dtype: str | Non
     if _looks_like_path(spec):
         return load_local_folder(Path(spec), spec, options)
     name, _, argument = spec.partition(":")
+    if name not in MODELS.names():
+        _refuse_evaluator(name)
     return MODELS.get(name)(argument, options)
+
+
+def _refuse_evaluator(name: str) -> None:
+    """Say so when an autoregressive evaluator is asked to decode under an order."""
+    from orderlens.metrics.external import EVALUATORS
+
+    if name in EVALUATORS.names() and name != "hf":
+        raise ModelLoadError(
+            f"'{name}' is autoregressive and rates texts: give it to --evaluator; --model takes "
+            f"{', '.join(MODELS.names())}, hf:ORG/NAME or a folder"
+        )
 
 
 def load_local_folder(folder: Path, name: str, options: LoadOptions) -> Model:

@@ -6,7 +6,8 @@ shift every position. Knows nothing of models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,33 @@ class FastTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of ``text`` without adding special tokens."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return list(self._encode(text).ids)
 
     def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
         """Return the ids of ``text`` and, for each, the index of the character after its last one."""
-        found = self._tokenizer.encode(text, add_special_tokens=False)
+        found = self._encode(text)
         return list(found.ids), [end for _, end in found.offsets]
+
+    def _encode(self, text: str) -> Any:
+        with self._spelling():
+            return self._tokenizer.encode(text, add_special_tokens=False)
+
+    @contextmanager
+    def _spelling(self) -> Iterator[None]:
+        """Name the tokenizer when it cannot spell a text; the library raises plain exceptions."""
+        try:
+            yield
+        except Exception as error:
+            where = "the tokenizer" if self.folder is None else f"the tokenizer in {self.folder}"
+            raise ModelLoadError(
+                f"{where} cannot spell this text ({one_line(error)}); use one with an unknown token or bytes"
+            ) from error
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
         """Return the ids of several texts, in parallel where the library allows."""
-        return [
-            list(item.ids) for item in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        ]
+        with self._spelling():
+            found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [list(item.ids) for item in found]
 
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
         """Return the text of ``ids``; special tokens by name unless skipped, broken UTF-8 as U+FFFD."""

@@ -52,6 +52,8 @@ class RandomOrder(StaticOrder):
             raise UserInputError(
                 f"order 'random:{argument}': the seed must be a non-negative integer, e.g. random:3"
             )
+        if len(argument) > 18:  # it is stored as a 64-bit number
+            raise UserInputError(f"order 'random:{argument}': the seed must have at most 18 digits")
         return cls(int(argument))
 
     @property

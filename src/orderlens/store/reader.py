@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -56,6 +56,9 @@ def find_runs(place: Place, filesystem: Any = None) -> list[Folder]:
     folder = open_folder(place, filesystem)
     if folder.exists(SPEC):
         return [folder]
+    if filesystem is None and "://" not in str(place) and not Path(place).is_dir():
+        why = "it is a file" if Path(place).exists() else "it does not exist"
+        raise RunError(f"no run at {place}: {why}")
     inner = sorted(name.removesuffix(f"/{SPEC}") for name in folder.sizes() if name.endswith(f"/{SPEC}"))
     if not inner:
         raise RunError(f"no run at {folder.label}: there is no {SPEC} in it or below it")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 
-from orderlens.cli.console import Bar, progress_bar, stderr
+from orderlens.cli.forecast import Forecast
 
 EVERY_S = 15.0
 """Seconds between two lines of one stage."""
@@ -15,8 +14,11 @@ EVERY_S = 15.0
 class Lines:
     """Writes how far a stage is, at most every ``EVERY_S`` seconds."""
 
-    def __init__(self, label: str) -> None:
-        self._label, self._done, self._total = label, 0, 0
+    def __init__(
+        self, label: str, total: int | None, forecast: Forecast | None, write: Callable[[str], None]
+    ) -> None:
+        self._label, self._write, self._forecast = label.strip(), write, forecast
+        self._done, self._total = 0, total or 0
         self._start = self._last = time.monotonic()
 
     def __call__(self, steps: int = 1) -> None:
@@ -26,20 +28,25 @@ class Lines:
         if now - self._last >= EVERY_S:
             self._last = now
             self.say(self._state(now - self._start))
+        warning = self._forecast.advance(steps) if self._forecast else None
+        if warning is not None:
+            self._write(warning)
 
     def set_total(self, total: int) -> None:
         """Say how many steps there are; 0 means that everything was there already."""
         self._total = total
+        if self._forecast:
+            self._forecast.set_total(total)
         self.say(f"{total:,} to do" if total else "nothing left to do")
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Write the last line."""
         if self._done:
             self.say(f"{self._done:,} done in {time.monotonic() - self._start:.0f} s")
 
     def say(self, text: str) -> None:
-        """Write one line to standard error."""
-        stderr.print(f"{self._label}: {text}")
+        """Write one line."""
+        self._write(f"{self._label}: {text}")
 
     def _state(self, seconds: float) -> str:
         if not self._total:
@@ -49,20 +56,3 @@ class Lines:
         return (
             f"{self._done:,} of {self._total:,} ({percent:.0f} %), {seconds:.0f} s, about {left:.0f} s left"
         )
-
-
-@contextmanager
-def lines(label: str) -> Iterator[Lines]:
-    """Open the line writer of a stage."""
-    writer = Lines(label)
-    try:
-        yield writer
-    finally:
-        writer.close()
-
-
-def stage_progress(*, quiet: bool) -> Callable[[str], AbstractContextManager[Bar | Lines]]:
-    """Return what shows a stage's progress: a bar on a terminal, lines in a file, nothing when quiet."""
-    if quiet or stderr.is_terminal:
-        return lambda label: progress_bar(f"{label:<30}", None, quiet=quiet)
-    return lines
