@@ -72,7 +72,7 @@ def test_generate_and_sweep(capsys, data, tmp_path):
 
 
 def test_generate_shows_how_texts_begin_and_export_gives_token_texts(capsys, data, tmp_path):
-    wanted = ["--model", "hmm", "--data", data, "--max-new-tokens", "8", "--no-eos-stop"]
+    wanted = ["--model", "hmm", "--data", data, "--max-new-tokens", "8", "--no-stop-at-eos"]
     wanted += ["--orders", ",".join(f"random:{seed}" for seed in range(5))]
     code, text, _ = run(capsys, "generate", *wanted, "-o", tmp_path / "g")
     made = ol.open_run(tmp_path / "g").outputs().to_pandas()
@@ -100,6 +100,12 @@ def test_orders_are_added_to_a_run(capsys, data, tmp_path):
     assert "forced-ar" in text
     assert "random:2" in text
     assert len(ol.open_run(tmp_path / "run").reveals()) == 2 * 3 * 8
+
+
+def test_an_earlier_spelling_is_still_understood(capsys, data, tmp_path):
+    wanted = ["generate", "--model", "hmm", "--data", data, "--max-new-tokens", "4", "--orders", "forced-ar"]
+    assert run(capsys, *wanted, "--no-eos-stop", "-o", tmp_path / "g")[0] == 0
+    assert ol.open_run(tmp_path / "g").spec["stop_at_eos"] is False
 
 
 def test_measurements_are_stored(capsys, data, tmp_path):

@@ -40,6 +40,9 @@ VERB_MODULES: tuple[str, ...] = (
 """Modules of this package with a ``register(app)`` function, in the order of ``--help``."""
 
 
+FORMER = {"--eos-stop": "--stop-at-eos", "--no-eos-stop": "--no-stop-at-eos"}
+"""Earlier spellings of options, still understood."""
+
 _USAGE_ERROR: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
@@ -83,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     prepare_streams()
     try:
         _refuse_deleted_folder()
-        plain = [item for item in arguments if item != "--debug"]
+        plain = [FORMER.get(item, item) for item in arguments if item != "--debug"]
         outcome = build_app()(args=plain, prog_name="orderlens", standalone_mode=False)
         return outcome if isinstance(outcome, int) else 0
     except typer.Exit as stop:
