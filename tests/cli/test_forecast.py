@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orderlens.cli.forecast import Forecast
+from orderlens.cli.progress_lines import Lines
 
 
 class Clock:
@@ -50,7 +51,18 @@ def test_the_minute_begins_when_the_total_is_known(clock):
     assert "2.8 hours more (60 of 10,000 in the first 60 s" in forecast.advance(50)
 
 
-def test_a_job_that_stands_still_is_reported_too(clock):
-    forecast = Forecast("--limit, --max-new-tokens", 1000, clock)
+def test_a_job_that_stands_still_is_judged_by_its_first_step(clock):
+    forecast = Forecast("--steps", 100, clock)
     clock.now += 61
-    assert "--limit, --max-new-tokens" in forecast.advance(0)
+    assert forecast.advance(0) is None
+    clock.now += 39
+    assert "2.8 hours more (1 of 100 in the first 100 s" in forecast.advance(1)
+
+
+def test_lines_of_a_log_file_say_it_too(clock):
+    said = []
+    stage = Lines("scoring", None, Forecast("--limit", None, clock), said.append)
+    stage.set_total(1_000_000)
+    clock.now += 61
+    stage(10)
+    assert said[-1].startswith("this will take about 71 days more")

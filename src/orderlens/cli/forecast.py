@@ -16,9 +16,9 @@ class Forecast:
     """Predicts from the first minute's speed; the minute begins when the total is known."""
 
     def __init__(
-        self, shorter: str, total: int | None = None, clock: Callable[[], float] = time.monotonic
+        self, shorter: str, total: int | None = None, clock: Callable[[], float] | None = None
     ) -> None:
-        self._shorter, self._clock = shorter, clock
+        self._shorter, self._clock = shorter, clock or time.monotonic
         self._settled = False
         self.set_total(total)
 
@@ -30,10 +30,10 @@ class Forecast:
         """Count ``steps``; return the warning, once, when it is due."""
         self._done += steps
         elapsed = self._clock() - self._start
-        if self._settled or not self._total or elapsed < LOOK_AFTER_S:
+        if self._settled or not self._total or not self._done or elapsed < LOOK_AFTER_S:
             return None
         self._settled = True
-        left = elapsed * (self._total - self._done) / max(self._done, 1)
+        left = elapsed * (self._total - self._done) / self._done
         if left <= TOO_LONG_S:
             return None
         return (

@@ -67,7 +67,11 @@ def train(
         heads=heads, block_size=block_size, window=window, batch_size=batch_size, vocab_size=vocab_size,
         tokenizer=tokenizer, split=check_split(split), seed=seed, device=str(pick_device(device)),
     )  # fmt: skip
-    with keeping(lambda: _kept(out)), progress_bar("training (%)", 100, quiet=json) as advance:
+    shorter = "--steps, --max-minutes" if max_minutes is None else None
+    with (
+        keeping(lambda: _kept(out)),
+        progress_bar("training (%)", 100, quiet=json, shorter=shorter) as advance,
+    ):
         summary = train_from_text(data, out, options, resume=resume, report=_Percent(advance))
     if json:
         print_json(summary)
