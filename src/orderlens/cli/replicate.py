@@ -127,7 +127,7 @@ def run_plan(
     from orderlens.replicate.run import decode_all, make_results
 
     def show_stage(label: str) -> AbstractContextManager[Bar | Lines]:
-        return progress_bar(f"{label:<30}", None, quiet=as_json)
+        return progress_bar(f"{label:<30}", None, quiet=as_json, shorter="--limit")
 
     decoding = [name for name in stages if name != "results"]
     traces = None
