@@ -143,7 +143,7 @@ def test_token_ids_from_parquet(tmp_path):
     ("row", "message"),
     [
         ('{"txt": "x"}', r"row 1: needs 'text', or 'prompt' \(and 'target'\); it has txt"),
-        ('{"text": 5}', "row 1: needs 'text'"),
+        ('{"text": 5}', "row 1: 'text' must be text, not 5"),
         ('{"prompt": "x", "target": 3}', "'target' must be text or a list of token ids, not 3"),
         ('{"prompt": "x", "suffix": {}}', "'suffix' must be text"),
         ('{"text": "abcdefgh", "target": "x"}', "'target' goes with 'prompt', which the row lacks"),
@@ -175,6 +175,12 @@ def test_huge_ids_are_names_like_others(tmp_path):
 def test_missing_file_suggests_a_built_in_name():
     with pytest.raises(DataFileError, match=r"'passage' does not exist; did you mean 'passages'\?"):
         list(sample_rows("passage"))
+
+
+@pytest.mark.parametrize("source", ["", "a" * 3000, "no\0thing", "~nobody-of-this-name/x"])
+def test_absurd_names_are_files_that_do_not_exist(source):
+    with pytest.raises(DataFileError, match=r"does not exist \(built-in: passages, c4"):
+        list(sample_rows(source))
 
 
 def test_c4_offline_says_what_to_do(monkeypatch, tmp_path):

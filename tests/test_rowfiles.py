@@ -112,6 +112,7 @@ def test_an_unknown_split_is_named(tmp_path):
         ("a.json", "[]", "holds no rows"),
         ("a.csv", "text,id,text\na,b,c\n", "two columns are called 'text'"),
         ("a.csv", ",\na,b\n", "names no column"),
+        ("a.csv", "id;text\n1;x\n", "the header is one column, 'id;text'; separate columns with commas"),
         ("a.csv", "id,text\n1,a,b\n", "line 2: 3 cells where the header has 2"),
         ("a.csv", 'id,text\n1,"open\n', "line 2: not valid CSV .a quote is never closed"),
         ("a.csv", 'id,text\n1,"a"b\n', "line 2: not valid CSV"),

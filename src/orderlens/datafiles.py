@@ -17,7 +17,18 @@ from typing import Any, overload
 from orderlens.errors import DataFileError, UserInputError
 from orderlens.models.protocol import Model, Tokenizer
 from orderlens.registry import suggest
-from orderlens.rowfiles import FORMATS, Numbered, Row, TextSplit, check_split, kind_of, read_rows, text_shape
+from orderlens.rowfiles import (
+    FORMATS,
+    Numbered,
+    Row,
+    TextSplit,
+    at_home,
+    check_split,
+    is_there,
+    kind_of,
+    read_rows,
+    text_shape,
+)
 from orderlens.samples import Sample, TextOrTokens
 
 BUILT_IN = ("passages", "c4")
@@ -282,7 +293,7 @@ def _how_read(source: str, split: TextSplit) -> dict[str, Any]:
     """Return how a ``.txt`` file was cut, with what else it could have been; nothing for other sources."""
     if source in BUILT_IN or kind_of(Path(source)) != "txt":
         return {}
-    return {"split": split, **text_shape(Path(source).expanduser())}
+    return {"split": split, **text_shape(at_home(Path(source)))}
 
 
 def _holds_prompt(row: Row) -> bool:
@@ -300,11 +311,12 @@ def sample_rows(source: str, split: TextSplit = "none") -> Iterator[Row]:
     if source == "c4":
         yield from _checked(read_rows(_c4()), "c4")
         return
-    path = Path(source).expanduser()
-    if "." not in path.name and not path.exists():
+    path = Path(source)
+    if not path.suffix and not is_there(path):
         hint = suggest(source, BUILT_IN)
         raise DataFileError(
-            f"data file '{source}' does not exist{hint} (built-in: {', '.join(BUILT_IN)}; files: {FORMATS})"
+            f"data file '{source[:80]}' does not exist{hint} "
+            f"(built-in: {', '.join(BUILT_IN)}; files: {FORMATS})"
         )
     yield from _checked(read_rows(path, split=split), source)
 
@@ -326,7 +338,9 @@ def _checked(rows: Iterator[Numbered], source: str) -> Iterator[Row]:
 
 
 def _check_content(row: Row, where: str) -> None:
-    if not isinstance(row.get("text"), str) and "prompt" not in row and "template" not in row:
+    if "text" in row and not isinstance(row["text"], str):
+        raise DataFileError(f"{where}: 'text' must be text, not {row['text']!r:.40}")
+    if not row.keys() & {"text", "prompt", "template"}:
         found = ", ".join(map(str, list(row)[:8])) or "nothing"
         raise DataFileError(f"{where}: needs 'text', or 'prompt' (and 'target'); it has {found}")
     if not isinstance(row.get("template", ""), str) or ("template" in row and row.get("prompt")):

@@ -59,7 +59,7 @@ def read_rows(path: Path, *, split: TextSplit = "none") -> Iterator[Numbered]:
     Raises:
         DataFileError: the file is missing, damaged, empty, or a row is no object.
     """
-    path = path.expanduser()
+    path = at_home(path)
     check_split(split)
     _check_there(path)
     kind = kind_of(path)
@@ -69,6 +69,22 @@ def read_rows(path: Path, *, split: TextSplit = "none") -> Iterator[Numbered]:
         yield numbered
     if not found:
         raise DataFileError(f"{path} holds no rows")
+
+
+def at_home(path: Path) -> Path:
+    """Return the path with ``~`` spelled out, as it is where nobody of that name exists."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
+def is_there(path: Path) -> bool:
+    """Whether something is at ``path``; names that no file system takes are not."""
+    try:
+        return str(path) != "." and at_home(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _check_there(path: Path) -> None:
@@ -223,6 +239,11 @@ def _header(cells: list[str], path: Path) -> list[str]:
         raise DataFileError(f"{path}: two columns are called '{twice[0]}'; column names must differ")
     if not any(names):
         raise DataFileError(f"{path}: the first line names no column")
+    if len(names) == 1 and any(sign in names[0] for sign in ";\t|"):
+        raise DataFileError(
+            f"{path}: the header is one column, {names[0][:60]!r}; "
+            "separate columns with commas, or with tabs in a .tsv file"
+        )
     return names
 
 

@@ -62,7 +62,10 @@ def parse_by(text: str | None) -> tuple[str, ...] | None:
     """Return the columns of ``--by``: None where it is not given, none of them for ``none``."""
     if text is None:
         return None
-    return () if text.strip() == "none" else tuple(part.strip() for part in text.split(",") if part.strip())
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise UserInputError("--by names no column; give some separated by commas, or none")
+    return () if names == ("none",) else names
 
 
 def read_traces(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.errors import DataFileError
-from orderlens.rowfiles import Row, TextSplit, kind_of, read_rows, text_shape
+from orderlens.rowfiles import Row, TextSplit, at_home, kind_of, read_rows, text_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def read_corpus(files: Iterable[Path], split: TextSplit = "none") -> Corpus:
                 n_empty += 1
         if kind_of(path) == "txt":
             shape = {"split": split} | {
-                name: n + shape.get(name, 0) for name, n in text_shape(path.expanduser()).items()
+                name: n + shape.get(name, 0) for name, n in text_shape(at_home(path)).items()
             }
     return Corpus(documents, {"n_documents": len(documents), "n_empty": n_empty, **shape})
 
