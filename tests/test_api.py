@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
 import orderlens as ol
-from orderlens.errors import RunError, UserInputError
+from orderlens import api
+from orderlens.errors import RunError, UnknownNameError, UserInputError
 
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps. "
 SAMPLES = [ol.Sample("a", TEXT[:20], TEXT[20:]), ol.Sample("b", "", TEXT[:33]), ol.Sample("c", TEXT, "ok")]
@@ -169,3 +172,20 @@ def test_front_door_is_light_and_complete():
     assert all(getattr(ol, name) is not None for name in ol.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ol.nothing  # noqa: B018
+
+
+def test_the_four_verbs_name_their_options_alike():
+    shared = {"device", "dtype", "block_size", "batch_size", "out"}
+    for verb in (ol.score, ol.generate, ol.evaluate, api.replicate):
+        assert shared <= set(inspect.signature(verb).parameters), verb
+    for verb in (ol.score, ol.generate, ol.evaluate):
+        assert {"anchor", "progress"} <= set(inspect.signature(verb).parameters), verb
+    for verb in (ol.generate, ol.evaluate, api.replicate):
+        assert "seed" in inspect.signature(verb).parameters
+
+
+def test_replicate_can_be_called_though_a_package_has_its_name():
+    import orderlens.replicate  # which puts the package in the function's place
+
+    with pytest.raises(UnknownNameError, match="unknown preset 'nope'"):
+        orderlens.replicate("hmm", preset="nope", out="nowhere")

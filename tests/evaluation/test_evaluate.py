@@ -160,7 +160,7 @@ def test_items_that_cannot_fit_are_named(scenes: Path) -> None:
         ({"graders": {"arith": "nope"}}, UnknownNameError, "unknown grader 'nope'"),
         ({"graders": {"cmath": "last-number"}}, UserInputError, "not among arith, choice"),
         ({"sources": {"arith": "missing.jsonl"}}, DataFileError, "does not exist"),
-        ({"limit": 0}, UserInputError, "limit 0"),
+        ({"limit": 0}, UserInputError, "limit=0"),
         ({"max_new_tokens": 20_000}, UserInputError, "max_new_tokens"),
     ],
 )

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import orderlens as ol
-from orderlens.errors import UserInputError
+from orderlens.errors import OrderLensError, UserInputError
 from orderlens.work.inputs import as_samples, as_temperatures
 
 
@@ -67,3 +67,43 @@ def test_temperatures() -> None:
     for wrong in ("0.5", ["0.5"], None, True):
         with pytest.raises(UserInputError, match="is not a number"):
             as_temperatures(wrong)  # type: ignore[arg-type]
+
+
+SAMPLE = ol.Sample("a", "hello", "world")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ol.score(None, SAMPLE, "forced-ar"), "None is neither a model nor the name or folder"),
+        (lambda: ol.load_model(Path("no/such")), "model folder 'no/such' does not exist"),
+        (lambda: ol.score("hmm", SAMPLE, None), "None is no order"),
+        (lambda: ol.score("hmm", SAMPLE, [1]), "1 is no order"),
+        (lambda: ol.score("hmm", SAMPLE, "forced-ar", block_size="8"), "block_size='8' must be a whole"),
+        (lambda: ol.score("hmm", SAMPLE, "forced-ar", batch_size=2.5), r"batch_size=2\.5 must be a whole"),
+        (lambda: ol.score("hmm", SAMPLE, "forced-ar", circulation=True), "circulation=True must be a whole"),
+        (lambda: ol.score("hmm", SAMPLE, "forced-ar", out=3), "out=3 must be a folder"),
+        (lambda: ol.generate("hmm", "a", "max-prob", max_new_tokens="5"), "max_new_tokens='5' must be"),
+        (lambda: ol.generate("hmm", "a", "max-prob", seed=1.5), r"seed=1\.5 must be a whole number"),
+        (lambda: ol.generate("hmm", "a", "max-prob", seed=2**70), "must fit into 64 bits"),
+        (lambda: ol.evaluate("hmm", None, "max-prob"), "tasks None must be names"),
+        (lambda: ol.evaluate("hmm", "arith", "max-prob", limit="1"), "limit='1' must be a whole number"),
+        (lambda: ol.score("hmm", ol.Sample("\ud800", "a", "b"), "forced-ar"), "which is no text"),
+        (lambda: ol.score("hmm", ol.Sample(None, "a", "b"), "forced-ar"), "id None, which is no text"),
+        (lambda: ol.open_run(3), "3 is no run folder"),
+        (lambda: ol.open_run([]), "no run given"),
+    ],
+)
+def test_wrong_arguments_get_one_clear_line(call: Any, message: str) -> None:
+    with pytest.raises(OrderLensError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_number_as_id_is_taken_by_its_digits() -> None:
+    rows: list[Any] = [ol.Sample(3, "a"), {"id": 4, "prompt": "b"}]  # type: ignore[arg-type]
+    assert as_samples(rows) == [ol.Sample("3", "a"), ol.Sample("4", "b")]
+
+
+def test_a_template_needs_no_prompt() -> None:
+    assert as_samples({"template": "a [[2]]"}) == [ol.Sample("0", "", template="a [[2]]")]

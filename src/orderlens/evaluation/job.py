@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orderlens.decode.generate import GenerationSettings
 from orderlens.evaluation.plan import plan_items, plan_tasks, response_length
+from orderlens.work.inputs import whole_number
 from orderlens.work.job import Job, Orders, base_spec, check_generation, deployable
 from orderlens.work.options import ModelLike, Options, PathLike
 from orderlens.work.units import cut_units
@@ -30,6 +31,7 @@ def evaluate_job(
     """Return the job of decoding and grading tasks; see ``orderlens.api.evaluate`` for the arguments."""
     chosen = deployable(orders)
     length = response_length(tasks) if max_new_tokens is None else max_new_tokens
+    whole_number("seed", seed)
     check_generation(length, [temperature])
     files = {name: file if isinstance(file, str) else Path(file) for name, file in (sources or {}).items()}
     planned = plan_tasks(tasks, limit=limit, sources=files, graders=graders)

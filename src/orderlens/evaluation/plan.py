@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from orderlens.models.protocol import Model
 from orderlens.samples import EncodedSample, Sample, encode_samples
 from orderlens.tasks import get_task
 from orderlens.tasks.protocol import Document, Task, choose_grader
+from orderlens.work.inputs import whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ def plan_tasks(
 ) -> list[TaskPlan]:
     """Resolve task names, check graders, then load documents, so that typing errors cost nothing."""
     tasks = named_tasks(names)
-    if limit is not None and limit < 1:
-        raise UserInputError(f"limit {limit} must be at least 1")
+    if limit is not None:
+        whole_number("limit", limit, least=1)
     where = _by_task(sources or {}, tasks, "source")
     rules = _by_task(graders or {}, tasks, "grader")
     chosen = [choose_grader(task, rules.get(task.name)) for task in tasks]
@@ -101,6 +102,8 @@ def plan_tasks(
 
 def named_tasks(names: str | Sequence[str]) -> list[Task]:
     """Return the tasks of a list, or of names separated by commas."""
+    if isinstance(names, bytes) or not isinstance(names, Iterable):
+        raise UserInputError(f"tasks {names!r} must be names of tasks, as a list or separated by commas")
     wanted = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
     tasks = [get_task(name) for name in wanted if name]
     if not tasks or len({task.name for task in tasks}) < len(tasks):

@@ -8,6 +8,7 @@ A plugin is a callable ``(argument: str, options: LoadOptions) -> Model``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -32,11 +33,17 @@ MODELS: Registry[ModelFactory] = Registry(
 )
 
 
-def load_model(spec: str | Model, *, device: str | None = None, dtype: str | None = None) -> Model:
-    """Return the model that ``spec`` names; a model object is returned as it is."""
-    if not isinstance(spec, str):
-        return spec
+def load_model(
+    spec: str | os.PathLike[str] | Model, *, device: str | None = None, dtype: str | None = None
+) -> Model:
+    """Return the model that ``spec`` names; a path is a folder, and a model is returned as it is."""
     options = LoadOptions(device, dtype)
+    if isinstance(spec, os.PathLike):
+        return load_local_folder(Path(spec).expanduser(), os.fspath(spec), options)
+    if not isinstance(spec, str):
+        if not callable(getattr(spec, "open_session", None)):
+            raise UserInputError(f"{spec!r:.60} is neither a model nor the name or folder of one")
+        return spec
     if spec.startswith("hf:"):
         return _load_from_hub(spec, options)
     if _looks_like_path(spec):

@@ -84,6 +84,8 @@ def parse_policies(specs: str | Order | Policy | Iterable[PolicyLike]) -> list[P
     """Return the policies of a comma-separated text or a sequence; empty and repeated ones are refused."""
     if isinstance(specs, Order | Policy):
         specs = [specs]
+    if not isinstance(specs, Iterable):
+        raise UserInputError(f"{specs!r} is no order; give a text such as 'max-prob', or a list of them")
     items = [part for part in specs.split(",") if part.strip()] if isinstance(specs, str) else list(specs)
     policies = [parse_policy(item) for item in items]
     if not policies:

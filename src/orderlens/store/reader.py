@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -42,7 +42,11 @@ def open_run(path: Place | Sequence[Place], filesystem: Any = None) -> Run:
         RunError: there is no run, its schema is newer, or its spec was edited.
         CorruptRunError: its records are damaged.
     """
+    if isinstance(path, bytes) or not isinstance(path, str | os.PathLike | Iterable):
+        raise UserInputError(f"{path!r} is no run folder; give a path, or several")
     places = [path] if isinstance(path, str | os.PathLike) else list(path)
+    if not places:
+        raise RunError("no run given; name at least one folder")
     folders = [folder for place in places for folder in find_runs(place, filesystem)]
     return Run([folder_source(folder) for folder in folders])
 

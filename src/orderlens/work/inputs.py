@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from numbers import Real
+from dataclasses import fields, replace
+from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 from orderlens.errors import UserInputError
@@ -45,7 +45,7 @@ _EXPECTED = "a Sample, a text, a dict with id, prompt and target, or a list of t
 
 def _sample(item: object, place: int, what: str) -> Sample:
     if isinstance(item, Sample):
-        return item
+        return _named(item, what)
     if isinstance(item, str):
         return Sample(str(place), item)
     if not isinstance(item, Mapping):
@@ -59,7 +59,30 @@ def _sample(item: object, place: int, what: str) -> Sample:
             f"{what}: the fields of row {place} must be out of {', '.join(_FIELDS)}; {found}{hint}"
         )
     given = {name: value for name, value in item.items() if value is not None}
-    return Sample(**{"prompt": "", **given, "id": str(given.get("id", place))})
+    return _named(Sample(**{"prompt": "", "id": str(place), **given}), what)
+
+
+def _named(sample: Sample, what: str) -> Sample:
+    """Return the sample with its id as text; numbers are taken by their digits."""
+    name = str(sample.id) if isinstance(sample.id, Integral) else sample.id
+    for part, value in (("id", name), ("task", sample.task)):
+        if value is None and part == "task":
+            continue
+        if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise UserInputError(f"{what}: a sample has the {part} {value!r}, which is no text")
+    return sample if name is sample.id else replace(sample, id=name)
+
+
+def whole_number(name: str, value: object, least: int | None = None) -> int:
+    """Return ``value`` if it is a whole number of 64 bits, and not below ``least``."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise UserInputError(f"{name}={value!r} must be a whole number")
+    number = int(value)
+    if least is not None and number < least:
+        raise UserInputError(f"{name}={number} must be at least {least}")
+    if not -(2**63) <= number < 2**63:
+        raise UserInputError(f"{name}={number} must fit into 64 bits")
+    return number
 
 
 def as_temperatures(given: float | Iterable[float]) -> list[float]:

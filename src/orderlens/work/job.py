@@ -14,6 +14,7 @@ from orderlens.policies import Policy, parse_policies
 from orderlens.policies.catalogue import PolicyLike
 from orderlens.samples import EncodedSample, Sample, encode_samples
 from orderlens.work.execute import canvases
+from orderlens.work.inputs import whole_number
 from orderlens.work.options import ModelLike, Options
 from orderlens.work.spec import RunSpec, describe_data, describe_model
 from orderlens.work.units import Unit, cut_units, unit_samples
@@ -58,8 +59,7 @@ def score_job(
     chosen = parse_policies(orders)
     for policy in chosen:
         policy.refuse_to_score()
-    if circulation < 0:
-        raise UserInputError(f"circulation={circulation} must be at least 0")
+    whole_number("circulation", circulation, least=0)
     loaded = options.load(model)
     encoded = encode_samples(loaded, samples, need_target=True)
     spec = base_spec(
@@ -87,6 +87,7 @@ def generate_job(
 ) -> Job:
     """Return the job of decoding prompts at one or several temperatures."""
     chosen = deployable(orders)
+    whole_number("seed", seed)
     check_generation(max_new_tokens, temperatures)
     loaded = options.load(model)
     encoded = encode_samples(loaded, prompts, need_target=False)
@@ -154,6 +155,7 @@ def likelihoods(policies: Sequence[Policy]) -> dict[str, str]:
 
 def check_generation(max_new_tokens: int, temperatures: Sequence[float]) -> None:
     """Refuse bad numbers before a model is loaded."""
+    whole_number("max_new_tokens", max_new_tokens)
     if not temperatures or len(set(temperatures)) < len(temperatures):
         raise UserInputError(f"temperatures {list(temperatures)} must be non-empty and distinct")
     for value in temperatures:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
+from orderlens.work.inputs import whole_number
 
 PathLike: TypeAlias = str | os.PathLike[str]
 ModelLike: TypeAlias = Model | str | os.PathLike[str]
@@ -54,16 +55,16 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("block_size", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserInputError(f"{name}={value} must be at least 1")
+            if (value := getattr(self, name)) is not None:
+                whole_number(name, value, least=1)
+        if self.out is not None and not isinstance(self.out, str | os.PathLike):
+            raise UserInputError(f"out={self.out!r} must be a folder, as text or Path")
         if self.anchor is not None:
             check_anchor(self.anchor)
 
     def load(self, model: ModelLike) -> Model:
         """Return the model, loaded if it is a spec or a folder, with the wanted block size."""
-        spec = os.fspath(model) if isinstance(model, os.PathLike) else model
-        return with_block_size(load_model(spec, device=self.device, dtype=self.dtype), self.block_size)
+        return with_block_size(load_model(model, device=self.device, dtype=self.dtype), self.block_size)
 
     def anchor_of(self, model: Model) -> Anchor:
         """Return where the grid starts: as asked, or as the model wants it."""

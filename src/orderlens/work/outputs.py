@@ -18,13 +18,12 @@ from orderlens.store.schema import table_schema
 
 def scored_outputs(model: Model, labels: TraceLabels) -> pa.Table:
     """Return the rows of a scored batch: the targets."""
-    rows = [
-        _key(model, sample, order, labels)
-        | {"token_ids": sample.target.tolist(), "text": model.tokenizer.decode(sample.target.tolist())}
-        | {"n_requested": len(sample.target), "finish_reason": None}
-        for sample in labels.samples
-        for order in labels.orders
-    ]
+    rows = []
+    for sample in labels.samples:
+        tokens = sample.target.tolist()
+        said = {"token_ids": tokens, "text": storable(model.tokenizer.decode(tokens))}
+        said |= {"n_requested": len(tokens), "finish_reason": None}
+        rows += [_key(model, sample, order, labels) | said for order in labels.orders]
     return pa.Table.from_pylist(rows, schema=table_schema("outputs"))
 
 
@@ -36,7 +35,7 @@ def generated_outputs(model: Model, labels: TraceLabels, chains: Sequence[Chain]
         tokens = chain.tokens[canvas.prompt_length : min(canvas.requested_end, chain.stop)].tolist()
         text_end = next((i for i, token in enumerate(tokens) if token in model.eos_ids), len(tokens))
         row = _key(model, sample, order, labels)
-        row |= {"token_ids": tokens, "text": model.tokenizer.decode(tokens[:text_end])}
+        row |= {"token_ids": tokens, "text": storable(model.tokenizer.decode(tokens[:text_end]))}
         rows.append(row | {"n_requested": canvas.n_requested, "finish_reason": chain.finish_reason})
     return pa.Table.from_pylist(rows, schema=table_schema("outputs"))
 
@@ -83,6 +82,6 @@ def _key(model: Model, sample: EncodedSample, order: Policy, labels: TraceLabels
         "temperature": labels.temperature,
         "sample_seed": labels.sample_seed,
         "prompt_ids": sample.prompt.tolist(),
-        "prompt_text": model.tokenizer.decode(sample.prompt.tolist()),
+        "prompt_text": storable(model.tokenizer.decode(sample.prompt.tolist())),
         "suffix_text": model.tokenizer.decode(sample.suffix.tolist()) if len(sample.suffix) else None,
     }
