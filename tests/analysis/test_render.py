@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from orderlens import paper
 from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.paper import beside_paper, paper_tables, printed_values
+from orderlens.analysis.paper import beside_paper
 from orderlens.analysis.render import FORMATS, as_json, cell_text, number, render
 from orderlens.analysis.table import Column, Table
 from orderlens.analysis.tables import TABLES
@@ -120,12 +121,12 @@ def test_paper_cells_name_real_tables_and_columns(builders):
         n_items=8, orders=("forced-ar", "max-prob", "top-margin", "random"), tasks=("cmath",)
     )
     options = Options(resampling=Resampling(2), null_reps=2)
-    for name in paper_tables():
+    for name in paper.tables():
         assert name in TABLES.names()
         first = next(t for t in Study(run, options).tables([name]) if t.name == name)
         known = {column.name for column in first.columns}
-        assert {key[-1] for key in printed_values(name)} <= known
-        assert all(len(key) == len(first.keys) + 1 for key in printed_values(name))
+        assert {key[-1] for key in paper.printed(name)} <= known
+        assert all(len(key) == len(first.keys) + 1 for key in paper.printed(name))
     within = beside_paper(Study(run, options).table("within-cell"))
     assert len(within.printed) == 4 * 7
     assert within.printed[0, "mw_p"].value == 0.0015
@@ -137,15 +138,15 @@ def test_paper_cells_name_real_tables_and_columns(builders):
 def test_our_copy_of_the_paper_agrees_with_the_specification():
     spec = json.loads(SPEC.read_text())
     orders = spec["order_of_lists"]
-    generation = printed_values("generation")
+    generation = paper.printed("generation")
     for name, values in spec["table1_generation"].items():
         if name != "orders":
             assert [generation[name, order] for order in orders] == values
-    within = printed_values("within-cell")
+    within = paper.printed("within-cell")
     for row in spec["table3_within_cell"]:
         for name in ("n_correct", "n_incorrect", "var_correct", "var_incorrect", "gap", "mw_p", "rho"):
             assert within[row["task"], row["order"], name] == row[name]
-    downstream, selectors = printed_values("downstream"), printed_values("selectors")
+    downstream, selectors = paper.printed("downstream"), paper.printed("selectors")
     for task, row in spec["table2_downstream"].items():
         assert [downstream[task, order, "accuracy"] for order in orders] == row["accuracy"]
         assert [downstream[task, order, "var"] for order in orders] == row["var"]
@@ -154,15 +155,15 @@ def test_our_copy_of_the_paper_agrees_with_the_specification():
         ]  # fmt: skip
     quadrants = spec["table4_quadrants"]
     for task in spec["table2_downstream"]:
-        assert [printed_values("quadrants")[task, c] for c in quadrants["columns"]] == quadrants[task]
+        assert [paper.printed("quadrants")[task, c] for c in quadrants["columns"]] == quadrants[task]
     names = {"mean_logq": "content_mean", "var": "content_var", "n_tok": "n_content"}
     for name, column in names.items():
         for task, values in spec["tableS1_content"][name].items():
-            assert [printed_values("content")[task, order, column] for order in orders] == values
+            assert [paper.printed("content")[task, order, column] for order in orders] == values
 
 
 def test_paper_audit_items_are_remarked():
-    remarks = " ".join(remark for table in paper_tables().values() for remark in table["remarks"])
+    remarks = " ".join(remark for table in paper.tables().values() for remark in table["remarks"])
     for fact in (
         "64.7 < 67.3",
         "79.1",

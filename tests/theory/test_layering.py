@@ -1,4 +1,4 @@
-"""The theory imports numpy and scipy and nothing else, neither ours nor other people's."""
+"""The theory imports numpy and scipy, of ours only the paper's printed values, and nothing else."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def test_source_imports_only_numpy_scipy_and_itself() -> None:
         for name in imported_roots(path):
             root = name.split(".")[0]
             ours = name == "orderlens.theory" or name.startswith("orderlens.theory.")
+            ours = ours or (name == "orderlens" and path.name == "reported.py")
             assert ours or root in {"numpy", "scipy", *sys.stdlib_module_names}, (path, name)
 
 

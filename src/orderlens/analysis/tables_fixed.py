@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from orderlens import paper
 from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums, mean, means, median
 from orderlens.analysis.orders import kind_of
 from orderlens.analysis.study import NO_TARGET, Study
@@ -63,6 +64,10 @@ def _n_seeds(part: pd.DataFrame) -> int:
     return int(part["seed"].nunique())
 
 
+def _theirs() -> str:
+    return f"{paper.number('spearman_var_mean'):.2f}".replace("-", "−")
+
+
 def _plane_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
     points = [(str(row["order"]), row["mean"], row["var"]) for row in rows]
     known = [
@@ -76,9 +81,8 @@ def _plane_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
     ]
     if len(known) > 2:
         rho = rank_correlation([p[1] for p in known], [p[2] for p in known])
-        notes.append(
-            f"Across the {len(known)} orders Spearman(Var, mean log q) = {rho:.2f} (paper: −0.77 over six)."
-        )
+        found = f"Spearman(Var, mean log q) = {rho:.2f} (paper: {_theirs()} over six)"
+        notes.append(f"Across the {len(known)} orders {found}.")
         pairs = [
             f"{a[0]}/{b[0]}" for a, b in itertools.combinations(known, 2) if (a[1] - b[1]) * (a[2] - b[2]) > 0
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orderlens.analysis.paper import PAPER_ORDERS
+from orderlens import paper
 from orderlens.analysis.tables_fixed import fixed_sequence
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
@@ -39,7 +39,7 @@ def data(study: Study) -> dict[str, Any]:
     return {
         "points": points,
         "random_seeds": seeds.to_dict("records") if len(seeds) > 1 else [],
-        "spearman_var_mean": {"all": _rho(points), "paper_six": _rho(points, PAPER_ORDERS)},
+        "spearman_var_mean": {"all": _rho(points), "paper_six": _rho(points, paper.orders("fixed-sequence"))},
         "n_sequences": int(study.scored["prompt"].nunique()),
     }
 

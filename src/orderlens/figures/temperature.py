@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from orderlens import paper
 from orderlens.analysis.orders import base_name, display_name, in_paper_order
 from orderlens.analysis.tables_generation import temperature as temperature_table
 from orderlens.errors import UndefinedFigureError
@@ -26,9 +27,9 @@ PANELS = (
     ("content_mean", "content mean log q (nats)", "linear"),
     ("eos_fraction", "EOS fraction", "linear"),
 )
-HIGH_TEMPERATURE = 1.3
+HIGH_TEMPERATURE = paper.number("high_temperature")
 """From here on the paper sees all orders collapse and leaves them out of comparisons."""
-COLLAPSED_PPL = 1000.0
+COLLAPSED_PPL = paper.number("collapsed_ppl")
 
 
 def data(study: Study) -> dict[str, Any]:

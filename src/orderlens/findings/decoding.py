@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from orderlens import paper
 from orderlens.analysis.compare import Paired, stack, wide_of
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.judge import Check, Finding, Number
@@ -16,10 +17,8 @@ CLOSE = 0.7
 """Rank correlation from which a path is called close to left-to-right."""
 CASCADE = 3
 """Steps from which a run of EOS reveals from right to left counts as a cascade."""
-CONFIDENCE_FIRST = ("max-prob", "top-margin")
-STRUCTURED = ("forced-ar", *CONFIDENCE_FIRST)
-_PAPER_RHO = {"max-prob": 0.891, "top-margin": 0.807}
-_PAPER_EOS = {"forced-ar": 0.024, "max-prob": 0.079, "top-margin": 0.119}
+CONFIDENCE_FIRST = paper.orders("confidence-first")
+STRUCTURED = paper.orders("structured")
 
 
 def decoding_findings(study: Study, ending: Study) -> list[Finding]:
@@ -41,7 +40,7 @@ def near_left_to_right(study: Study) -> Finding:
             f"content Spearman with left-to-right, {order}",
             rho.mean(order),
             above=CLOSE,
-            paper=_PAPER_RHO[order],
+            paper=paper.value("reveal-order", order, "spearman_l2r_block0"),
         )
         for order in CONFIDENCE_FIRST
     )
@@ -86,7 +85,10 @@ def eos_cascade(study: Study, continuations: Study | None = None) -> Finding:
         rule="both EOS fractions exceed forced-ar's, and both orders have texts with content after a "
         "cascade.",
         numbers=(
-            *(Number(f"EOS fraction, {order}", eos.mean(order), _PAPER_EOS[order]) for order in STRUCTURED),
+            *(
+                Number(f"EOS fraction, {o}", eos.mean(o), paper.value("generation", "eos_fraction", o))
+                for o in STRUCTURED
+            ),
             Number("longest cascade, mean over texts, max-prob", length.mean("max-prob"), digits=2),
         ),
         remarks=besides if more else (),
@@ -111,14 +113,22 @@ def random_tier(study: Study) -> Finding:
     var = _over_worst(_paired(study, frame, "content_var"), "mean")
     mean = _over_worst(_paired(study, _negated(frame, "content_mean"), "content_mean"), "mean")
     checks = [
-        Check("content Var, random − the highest of the structured orders", var, paper=0.639),
-        Check("content mean log q, the lowest structured − random", mean, paper=0.833),
+        Check(
+            "content Var, random − the highest of the structured orders",
+            var,
+            paper=paper.number("content_var_lead"),
+        ),
+        Check(
+            "content mean log q, the lowest structured − random",
+            mean,
+            paper=paper.number("content_mean_lead"),
+        ),
     ]
     if study.external is not None:
         nll = frame.assign(ppl=np.exp(study.external["nll"].reindex(frame.index)))
         ratio = _over_worst(_paired(study, nll, "ppl"), "median", ratio=True)
         label = "log of median external PPL, random ÷ the highest structured"
-        checks.append(Check(label, ratio, paper="0.43"))
+        checks.append(Check(label, ratio, paper=paper.number("log_ppl_lead")))
     return Finding(
         "random-tier",
         "The structured orders form one tier; random is the outlier with higher Var and worse text.",

@@ -9,15 +9,20 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from orderlens import paper
 from orderlens.analysis.compare import Paired, rank_rows, stack, wide_of
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.judge import Check, Finding, Number, negated, p_of_sign
 from orderlens.analysis.paired import adjust
-from orderlens.analysis.paper import PAPER_ORDERS
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Table
 from orderlens.metrics.segments import divide
 
+_SIX = paper.orders("fixed-sequence")
+_RANGE, _SPEARMAN = (
+    paper.value("coherence", "range_of_means", "all", "value"),
+    paper.number("spearman_var_mean"),
+)
 NOISE_FACTOR = 10.0
 COHERENT = 1e-9
 """A gap counts when it is ten times the noise floor, and never below what an exact joint shows (nats)."""
@@ -58,7 +63,7 @@ def chain_rule(tables: Mapping[str, Table]) -> Finding:
     check = Check(label, known, above=bar, digits=4)
     numbers = (
         *(() if known is decisive else (Number(label, decisive, digits=4),)),
-        Number("range_of_means, all orders (nats/token)", cells["range_of_means", "all"], 0.49, 4),
+        Number("range_of_means, all orders (nats/token)", cells["range_of_means", "all"], _RANGE, 4),
         Number("mean_of_ranges, deployable orders", cells["mean_of_ranges", "deployable"], digits=4),
         Number("mean_of_ranges, all orders", cells["mean_of_ranges", "all"], digits=4),
         Number("noise floor (nats/token)", _floor_cell(floor), "not given", 4),
@@ -100,14 +105,19 @@ def _planes(study: Study) -> tuple[Paired, list[str]]:
 def variance_axis(study: Study) -> Finding:
     """Is Var more than another way to write the mean?"""
     plane, orders = _planes(study)
-    every, six = _spearman(plane, orders), _spearman(plane, [o for o in PAPER_ORDERS if o in orders])
+    every, six = _spearman(plane, orders), _spearman(plane, [o for o in _SIX if o in orders])
     pairs = _pairs(plane, orders, study.options.resampling.level)
     along = [pair.name for pair in pairs if pair.sign > 0 and pair.p < 0.05]
     against = [pair.name for pair in pairs if pair.sign < 0 and pair.p < 0.05]
-    whole_six = len([order for order in PAPER_ORDERS if order in orders]) == len(PAPER_ORDERS)
+    whole_six = len([order for order in _SIX if order in orders]) == len(_SIX)
     numbers = [
         Number(f"Spearman(Var, mean log q) over {len(orders)} orders", every, digits=2),
-        Number("Spearman over the paper's six", six if whole_six else _lacking(), -0.77, 2),
+        Number(
+            "Spearman over the paper's six",
+            six if whole_six else _lacking(),
+            paper.number("spearman_var_mean"),
+            2,
+        ),
         Number("pairs with the higher mean and the higher Var", Estimate(float(len(along))), "some", 0),
         Number("pairs with the higher mean and the lower Var", Estimate(float(len(against))), "most", 0),
         *_named_pairs(plane, orders),

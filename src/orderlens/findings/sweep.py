@@ -6,17 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from orderlens import paper
 from orderlens.analysis.compare import Paired, stack, wide_of
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.judge import Check, Finding, Number
 from orderlens.analysis.study import Study
 from orderlens.metrics.segments import FloatArray, divide
 
-ORDERS = ("forced-ar", "max-prob", "top-margin", "random")
+ORDERS = paper.orders("decoding")
 VARIANT = "max-prob:select=argmax"
-COLLAPSED_PPL, HIGH = 1000.0, 1.3
-_PAPER_VAR = {"max-prob": 1.50, "forced-ar": 26.3, "top-margin": 31.4, "random": 27.5}
-_PAPER_PPL = {"forced-ar": 7.56, "max-prob": 7.54, "top-margin": 7.47, "random": 11.64}
+COLLAPSED_PPL, HIGH = paper.number("collapsed_ppl"), paper.number("high_temperature")
 NO_PPL = "external perplexity was not measured"
 
 
@@ -64,6 +63,11 @@ class Sweep:
         return self.var.pick(cell(order, temperature)).of_means(lambda m: m)[0]
 
 
+def _printed(order: str, temperature: float, column: str) -> float | str | None:
+    """Return what the paper prints of an order at a temperature, if anything."""
+    return paper.printed("temperature").get((order, f"{temperature:g}", column))
+
+
 def cell(order: str, temperature: float) -> str:
     """Return the column of an order at a temperature."""
     return f"{order}@{temperature:g}"
@@ -97,7 +101,12 @@ def greedy_lowest(sweep: Sweep) -> Finding:
         for order in ORDERS
     )
     numbers = [
-        Number(f"median external PPL at T = 0, {order}", sweep.median(order, 0.0), _PAPER_PPL[order], 2)
+        Number(
+            f"median external PPL at T = 0, {order}",
+            sweep.median(order, 0.0),
+            _printed(order, 0.0, "external_ppl"),
+            2,
+        )
         for order in ORDERS
     ]
     distinct = [_distinct(sweep, value) for value in (0.0, sweep.near_one())] if sweep.warm else []
@@ -144,8 +153,8 @@ def var_grows(sweep: Sweep) -> Finding:
         checks.append(Check(f"smallest rise of Var from T = 0, {order}", rise, paper="above 0"))
         values = [sweep.mean_var(order, value).value for value in sweep.temperatures]
         steps += int(np.sum(np.diff(values) <= 0))
-        paper = _PAPER_VAR[order] if top == 1 else None
-        numbers.append(Number(f"Var at T = {top:g}, {order}", sweep.mean_var(order, top), paper))
+        theirs = _printed(order, top, "var")
+        numbers.append(Number(f"Var at T = {top:g}, {order}", sweep.mean_var(order, top), theirs))
     return Finding(
         "var-grows",
         "Var(log q) grows with temperature for every order; greedy has the smallest.",
@@ -172,21 +181,20 @@ def max_prob_stable(sweep: Sweep) -> Finding:
         Check(
             f"rise of log median PPL to T = {top:g}: smallest other − max-prob",
             _lead(sweep, "max-prob", top, "ppl"),
-            paper=2.23 if at_one else None,
+            paper=paper.number("log_ppl_rise_lead") if at_one else None,
         ),
         Check(
             f"Var at T = {top:g}: smallest other − max-prob",
             _lead(sweep, "max-prob", top, "var"),
-            paper=24.8 if at_one else None,
+            paper=paper.number("var_lead_at_1") if at_one else None,
         ),
     )
-    paper = {"forced-ar": 96, "max-prob": 10.35, "top-margin": 224} if at_one else {}
     name = f"median external PPL at T = {top:g}"
     numbers = (
         Number("the first with the argmax rule", _lead(sweep, VARIANT, top, "ppl")),
         Number("the second with the argmax rule", _lead(sweep, VARIANT, top, "var")),
         *(
-            Number(f"{name}, {order}", sweep.median(order, top), paper.get(order), 1)
+            Number(f"{name}, {order}", sweep.median(order, top), _printed(order, top, "external_ppl"), 1)
             for order in (*ORDERS, VARIANT)
         ),
     )
@@ -224,18 +232,18 @@ def _lead(sweep: Sweep, order: str, top: float, kind: str) -> Estimate:
 def spread_grows(sweep: Sweep) -> Finding:
     """Does the difference between orders grow with temperature?"""
     top = sweep.near_one()
-    paper = {0.0: 4.2, 0.3: 5.1, 0.7: 20.9, 1.0: 495}
+    theirs = {t: paper.number(f"ppl_spread_{t:g}") for t in (0.0, 0.3, 0.7, 1.0)}
     shown = [value for value in sweep.temperatures if value <= 1.0]
     growth = _spread(sweep, [0.0, top])
     label = f"log of spread at T = {top:g} ÷ spread at T = 0"
     return Finding(
         "spread-grows",
         "The spread of external perplexity across orders grows from greedy to moderate sampling.",
-        (Check(label, growth, paper=4.77 if top == 1 else None, digits=2),),
+        (Check(label, growth, paper=paper.number("log_spread_growth") if top == 1 else None, digits=2),),
         "Appendix C, Q2",
         rule=f"the log of the spread at T = {top:g} over the spread at T = 0 lies above 0.",
         numbers=tuple(
-            Number(f"spread of median PPL at T = {t:g}", _spread(sweep, [t]), paper.get(t), 2) for t in shown
+            Number(f"spread of median PPL at T = {t:g}", _spread(sweep, [t]), theirs.get(t), 2) for t in shown
         ),
     )
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from orderlens import paper
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, function_of_sums, mean, means
 from orderlens.analysis.frames import finite_rows, graded_rows
@@ -23,7 +24,7 @@ MIN_ITEMS = 50
 MIN_EACH = 20
 """Correct and incorrect answers that a cell needs before anything is said about it, and that all orders need
 together before their accuracies are compared."""
-ALIKE_PP, CLOSE_PP, SMALL_PP = 1.6, 2.0, 1.0
+ALIKE_PP, CLOSE_PP, SMALL_PP = paper.number("structured_band_pp"), paper.number("min_v_band_pp"), 1.0
 """Percentage points: the paper's bands of structured orders and of min-V, and what is too small to count."""
 
 

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from orderlens import paper
 from orderlens.analysis.replication import PLAN_FILE
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import RunError, StorageError, UnknownNameError, UserInputError
@@ -23,7 +24,7 @@ from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR
 from orderlens.registry import suggest
 from orderlens.rowfiles import TextSplit, check_split
 
-GENERATED = ("forced-ar", "max-prob", "top-margin", "random")
+GENERATED = paper.orders("decoding")
 SWEPT = (*GENERATED, "max-prob:select=argmax")
 """At T > 0 max-prob has two readings: compare drawn tokens, or choose the position first and then draw."""
 ORACLES = ("oracle-max-q", "oracle-margin", "oracle-min-q")

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
+from orderlens import paper
 from orderlens.theory.claims.claim import Claim, holds_if
 
-TASKS = ("HellaSwag", "CMath", "MMLU-Pro", "IFEval")
-ITEMS = np.array([10_042, 1_098, 12_032, 541])
-ACCURACY = np.array(
-    [
-        [79.74, 78.80, 78.38, 75.76],
-        [91.71, 90.26, 90.89, 69.22],
-        [54.78, 53.12, 52.03, 19.62],
-        [74.12, 75.05, 71.90, 67.28],
-    ]
-)
-"""Percent, by task and by order: forced-ar, max-prob, top-margin, random."""
+_BENCHMARKS = paper.benchmarks()
+_ORDERS = paper.orders("decoding")
+TASKS = tuple(str(item["name"]) for item in _BENCHMARKS.values())
+ITEMS = np.array([int(item["items"]) for item in _BENCHMARKS.values()])
 
-RHO = np.array(
-    [
-        [-0.143, -0.168, -0.180, -0.177],
-        [-0.089, -0.129, -0.114, -0.394],
-        [-0.303, -0.337, -0.342, -0.177],
-        [-0.064, -0.081, -0.127, -0.067],
-    ]
-)
-"""Spearman correlation of Var and correctness, same layout."""
 
-PPL_TABLE, PPL_APPENDIX = np.array([7.56, 7.53, 7.48, 11.65]), np.array([7.56, 7.54, 7.47, 11.64])
+def _printed(table: str, column: str) -> np.ndarray:
+    """Return a column by task (rows) and by order: forced-ar, max-prob, top-margin, random."""
+    return np.array([[paper.value(table, task, order, column) for order in _ORDERS] for task in _BENCHMARKS])
+
+
+ACCURACY, RHO = _printed("downstream", "accuracy"), _printed("within-cell", "rho")
+"""Accuracy in percent, and the Spearman correlation of Var and correctness."""
+PPL_TABLE = np.array([paper.value("generation", "external_ppl", order) for order in _ORDERS])
+PPL_APPENDIX = np.array([paper.value("temperature", order, "0", "external_ppl") for order in _ORDERS])
 
 
 def _by_task(name: str, values: np.ndarray) -> dict[str, float]:
@@ -38,7 +31,7 @@ def _by_task(name: str, values: np.ndarray) -> dict[str, float]:
 def half_widths() -> Claim:
     """Largest 95 % half-widths of a proportion."""
     widths = 196.0 * np.sqrt(0.25 / ITEMS)
-    printed = np.array([1.0, 3.0, 0.9, 4.2])
+    printed = np.array([float(item["half_width"]) for item in _BENCHMARKS.values()])
     return Claim(
         "interval-half-widths",
         "B",
@@ -57,9 +50,9 @@ def generations() -> Claim:
         "graded-generations",
         "B",
         "four orders on all items of four benchmarks",
-        "94,852",
+        f"{paper.number('graded_generations'):,}",
         f"{total:,}",
-        holds_if(total == 94_852),
+        holds_if(total == paper.number("graded_generations")),
         values={"total": float(total)},
     )
 
@@ -75,7 +68,12 @@ def random_gap() -> Claim:
         "Random trails the rest by 6 to 35 points, ten times the half-width on every benchmark",
         "6-35 points, 10x",
         f"{gap.min():.1f} to {gap.max():.1f} points; smallest gap over half-width: {multiples}",
-        holds_if(bool(gap.min() >= 5.5 and times.min() >= 10)),
+        holds_if(
+            bool(
+                round(gap.min()) >= paper.number("random_gap_pp")
+                and times.min() >= paper.number("random_gap_half_widths")
+            )
+        ),
         values={"smallest": float(gap.min()), "largest": float(gap.max()), **_by_task("multiple", times)},
     )
 
@@ -89,7 +87,7 @@ def structured_gap() -> Claim:
         "structured orders lie within 1.6 points on HellaSwag and IFEval",
         "<= 1.6",
         f"{spread[0]:.2f} and {spread[3]:.2f} (CMath {spread[1]:.2f}, MMLU-Pro {spread[2]:.2f})",
-        holds_if(bool(spread[0] <= 1.6 and spread[3] <= 1.6)),
+        holds_if(bool(max(spread[0], spread[3]) <= paper.number("structured_band_pp"))),
         values=_by_task("spread", spread),
     )
 
@@ -162,15 +160,20 @@ def perplexities() -> Claim:
 
 def sampling_spreads() -> Claim:
     """The growth of the spread over orders with temperature."""
-    greedy, hot = float(np.ptp(PPL_APPENDIX)), 495.0
-    ratios = np.array([26.3, 31.4, 27.5]) / 1.50
+    greedy, hot = float(np.ptp(PPL_APPENDIX)), paper.number("ppl_spread_1")
+    var = {order: paper.value("temperature", order, "1", "var") for order in _ORDERS}
+    ratios = np.array([var[order] for order in _ORDERS if order != "max-prob"]) / var["max-prob"]
     return Claim(
         "sampling-spread",
         "C",
         "perplexity spread over orders at T = 0, its growth to T = 1, and max-prob's evenness there",
         "4.2, ~120x, ~20x",
         f"{greedy:.2f}, {hot / greedy:.0f}x, {ratios.min():.1f}x to {ratios.max():.1f}x",
-        holds_if(abs(greedy - 4.2) < 0.05 and abs(hot / greedy - 120) < 6 and 15 < ratios.mean() < 25),
+        holds_if(
+            abs(greedy - paper.number("ppl_spread_0")) < 0.05
+            and abs(hot / greedy - paper.number("ppl_spread_growth")) < 6
+            and 15 < ratios.mean() < 25
+        ),
         values={"greedy_spread": greedy, "growth": hot / greedy, "least_ratio": float(ratios.min())},
     )
 
