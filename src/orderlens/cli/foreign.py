@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from orderlens.errors import one_line
 from orderlens.files import refusal
+from orderlens.machine import is_out_of_memory
 
 _PACKAGES = {
     "torch": "orderlens[torch]",
@@ -37,7 +38,7 @@ def explain(error: Exception) -> tuple[str, int]:
         return f"no credentials for the object store ({text}); set them up as its client expects", 2
     if isinstance(error, RecursionError):
         return "the input is nested too deeply to be read", 2
-    if isinstance(error, MemoryError) or name == "OutOfMemoryError":
+    if is_out_of_memory(error):
         return "not enough memory; use fewer or shorter texts at once (--batch-size, --limit, lengths)", 1
     if isinstance(error, OverflowError):
         return f"a number is too large ({text})", 2

@@ -26,6 +26,7 @@ FAMILIES: Registry[FolderLoader] = Registry(
         "llada2_moe": "orderlens.models.llada2.model:load_folder",
     },
     entry_point_group="orderlens.families",
+    check=lambda found: None if callable(found) else "is no function (folder, name, options) -> Model",
 )
 """``model_type`` (or, where there is none, an entry of ``architectures``) → loader of such folders."""
 

@@ -30,6 +30,7 @@ MODELS: Registry[ModelFactory] = Registry(
         "hmm": "orderlens.models.loading:load_hmm",
     },
     entry_point_group="orderlens.models",
+    check=lambda found: None if callable(found) else "is no function (argument, options) -> Model",
 )
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from orderlens.models.small.network import Layer, Transformer, rotary_table, rotate
+from orderlens.models.small.network import Layer, Transformer
+from orderlens.models.torch.rotary import rotary_at, rotate
 from orderlens.training.attention import (
     NOISY_STREAMS,
     Execution,
@@ -36,7 +37,7 @@ class AnyOrderLoss(nn.Module):
         rule = block_causal_rule(length, config.block_size) if self.clean else full_rule(length)
         self.attend = stream_attend(rule, streams * length, device, execution)
         positions = torch.arange(length, device=device).repeat(streams)[None]
-        self.cos, self.sin = rotary_table(positions, config.head_width, config.rope_theta)
+        self.cos, self.sin = rotary_at(positions, config.head_width, config.rope_theta)
 
     def forward(self, tokens_BT: Tensor, first_BT: Tensor, weight_BT: Tensor) -> Tensor:
         """Return the weighted loss; ``first`` and ``weight`` are those of a ``MaskPair``."""

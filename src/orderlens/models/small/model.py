@@ -25,10 +25,9 @@ from orderlens.models.small.network import (
     Transformer,
     attention,
     block_causal_mask,
-    rotary_table,
-    rotate,
 )
 from orderlens.models.torch.device import pick_dtype
+from orderlens.models.torch.rotary import rotary_at, rotate
 
 STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
 """Windows per forward: enough to fill the device, small enough to stay in cache (CPU) or memory (GPU)."""
@@ -269,7 +268,7 @@ class TransformerSession:
         """Return hidden states [R, C] of the wanted rows; the last layer is computed for those alone."""
         prefix = _Prefix(self, slots, starts, tokens_NW.shape[1])
         network, config = self._network, self._network.config
-        cos, sin = rotary_table(prefix.positions_NW, config.head_width, config.rope_theta)
+        cos, sin = rotary_at(prefix.positions_NW, config.head_width, config.rope_theta)
         x_NWC = network.embedding(self._tensor(tokens_NW))
         for layer in list(network.layers)[:-1]:
             x_NWC = layer(x_NWC, cos, sin, prefix.attend)

@@ -19,24 +19,10 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from orderlens.models.small.config import TransformerConfig
+from orderlens.models.torch.rotary import rotary_at, rotate
 
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer index, q_BHTD, k_BKTD, v_BKTD) -> o_BHTD; see ``attention`` where H and K differ."""
-
-
-def rotary_table(positions_BT: Tensor, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return cos and sin, each [B, 1, T, head_width / 2], in float32."""
-    half = head_width // 2
-    frequency = theta ** (-torch.arange(half, device=positions_BT.device, dtype=torch.float32) / half)
-    angle = positions_BT[:, None, :, None].float() * frequency
-    return angle.cos(), angle.sin()
-
-
-def rotate(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary position encoding in the rotate-half convention."""
-    a, b = x_BHTD.chunk(2, dim=-1)
-    cos, sin = cos.to(x_BHTD.dtype), sin.to(x_BHTD.dtype)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
 def attention(
@@ -133,7 +119,7 @@ class Transformer(nn.Module):
     def forward(self, tokens_BT: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
         """Return final hidden states [B, T, C], normalised for the output matrix ``embedding.weight``."""
         config = self.config
-        cos, sin = rotary_table(positions_BT, config.head_width, config.rope_theta)
+        cos, sin = rotary_at(positions_BT, config.head_width, config.rope_theta)
         x_BTC = self.embedding(tokens_BT)
         for layer in self.layers:
             x_BTC = layer(x_BTC, cos, sin, attend)

@@ -1,4 +1,8 @@
-"""Rotary position encoding on the first dimensions of a head, in the rotate-half convention."""
+"""Rotary position encoding on the first dimensions of a head, in the rotate-half convention.
+
+Angles are always computed in float32. Published code rounds its tables to the model's dtype once; our own
+network rounds when it turns: both happen in ``rotate``, which takes either.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,25 @@ from torch import Tensor
 def rotary_tables(
     width: int, theta: float, n_positions: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Return cos and sin [positions, width / 2] for the first ``width`` dimensions of a head.
-
-    Angles are computed in float32 and the tables rounded to the model's dtype, as published code does.
-    """
+    """Return cos and sin [positions, width / 2] in ``dtype`` for the first ``width`` dimensions of a head."""
     exponent = torch.arange(0, width, 2, device=device).float() / width
     frequency = 1.0 / theta**exponent
     angle = torch.arange(n_positions, device=device).float()[:, None] * frequency
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
-def rotate(x_NHWD: Tensor, cos_N1Wh: Tensor, sin_N1Wh: Tensor) -> Tensor:
-    """Turn the leading dimensions of every head; the trailing ones pass unchanged."""
-    half = cos_N1Wh.shape[-1]
-    a, b, rest = torch.tensor_split(x_NHWD, (half, 2 * half), dim=-1)
-    turned = (a * cos_N1Wh - b * sin_N1Wh, b * cos_N1Wh + a * sin_N1Wh, rest)
-    return torch.cat(turned, dim=-1)
+def rotary_at(positions_BT: Tensor, width: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of given positions, each [B, 1, T, width / 2], in float32."""
+    half = width // 2
+    frequency = theta ** (-torch.arange(half, device=positions_BT.device, dtype=torch.float32) / half)
+    angle = positions_BT[:, None, :, None].float() * frequency
+    return angle.cos(), angle.sin()
+
+
+def rotate(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the leading dimensions of every head, twice as many as ``cos`` has; the others pass unchanged."""
+    half = cos.shape[-1]
+    cos, sin = cos.to(x_BHTD.dtype), sin.to(x_BHTD.dtype)
+    a, b, rest = x_BHTD[..., :half], x_BHTD[..., half : 2 * half], x_BHTD[..., 2 * half :]
+    turned = (a * cos - b * sin, b * cos + a * sin)
+    return torch.cat((*turned, rest) if rest.shape[-1] else turned, dim=-1)
