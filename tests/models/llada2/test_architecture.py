@@ -245,8 +245,8 @@ def test_rotation_by_hand(parts: Any) -> None:
 
 
 def test_rotary_tables_are_rounded_to_the_dtype(parts: Any) -> None:
-    cos, _ = rotary_tables(parts[1], torch.device("cpu"), torch.bfloat16)
-    exact, _ = rotary_tables(parts[1], torch.device("cpu"), torch.float32)
+    cos, _ = rotary_tables(*parts[1].rotary, torch.device("cpu"), torch.bfloat16)
+    exact, _ = rotary_tables(*parts[1].rotary, torch.device("cpu"), torch.float32)
     assert cos.dtype == torch.bfloat16
     assert torch.equal(cos, exact.bfloat16())
 
