@@ -30,11 +30,11 @@ from orderlens.store.records import load_snapshot
 from orderlens.store.writer import execute, open_writer
 
 LENGTH, BLOCK, VOCABULARY, TRACES_PER_UNIT = 512, 32, 157_184, 64
-LIMITS = {"bare": 7.0, "generation": 18.0, "scoring": 24.0}
+LIMITS = {"bare": 7.0, "generation": 18.0, "parallel": 18.5, "scoring": 24.0}
 
 
 def trace_table(kind: str, unit: int) -> pa.Table:
-    """Return the reveals of one unit; ``bare`` has key, position, token and logq only."""
+    """Return the reveals of one unit: ``bare`` has key, position, token and logq; ``parallel`` has sets."""
     rng = keyed_generator(0, kind, unit)
     rows = TRACES_PER_UNIT * LENGTH
     blocks = np.tile(np.arange(LENGTH), (TRACES_PER_UNIT, 1)).reshape(TRACES_PER_UNIT, -1, BLOCK)
@@ -50,7 +50,17 @@ def trace_table(kind: str, unit: int) -> pa.Table:
         "position": position.ravel(),
         "token_id": np.minimum(np.exp(rng.normal(7.0, 2.2, rows)), VOCABULARY - 1).astype(np.int32),
     }
-    return pa.table({**columns, **numbers(rng, kind, rows)})
+    return pa.table({**columns, **numbers(rng, kind, rows), **(passes(rng) if kind == "parallel" else {})})
+
+
+def passes(rng: np.random.Generator) -> dict[str, object]:
+    """Return the passes of a threshold policy: sets of 2.5 tokens on average that end with their block."""
+    rows = TRACES_PER_UNIT * LENGTH
+    begins = rng.random(rows) < 0.4
+    begins[::BLOCK] = True
+    number = np.cumsum(begins)
+    first = np.repeat(number[::LENGTH], LENGTH)
+    return {"forward": number - first, "n_committed": np.bincount(number)[number]}
 
 
 def numbers(rng: np.random.Generator, kind: str, rows: int) -> dict[str, object]:
