@@ -99,8 +99,12 @@ class ClaimBook:
         if seen is None or seen.name != name or seen.beat != beat:
             self._seen[key] = _Sighting(name, beat, now)
             return False
-        lease = self._lease if content is None else float(content.get("lease_s", self._lease))
-        return now - seen.since > lease
+        return now - seen.since > self._lease_of(content)
+
+    def _lease_of(self, content: dict[str, Any] | None) -> float:
+        """Return the lease that a claim states; its own where the claim is damaged."""
+        stated = None if content is None else content.get("lease_s")
+        return float(stated) if isinstance(stated, int | float) else self._lease
 
     def _content(self, key: str) -> bytes:
         value = {
@@ -197,6 +201,6 @@ def read_claim(folder: Folder, name: str) -> dict[str, Any] | None:
     """Return a claim's content; None when it is gone or cannot be read."""
     try:
         value = json.loads(folder.read(name))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

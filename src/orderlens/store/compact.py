@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -25,6 +24,7 @@ from orderlens.store.records import (
     Bundle,
     Part,
     Snapshot,
+    hive_folder,
     load_snapshot,
     merged_stem,
     read_completion,
@@ -144,7 +144,7 @@ def _partitions(table: pa.Table) -> Iterator[tuple[list[str], pa.Table]]:
         return
     for start, stop in pairwise([*starts, table.num_rows]):
         values = {name: table[name][start].as_py() for name in columns}
-        home = [f"{name}={quote(value, safe='')}" for name, value in values.items() if value is not None]
+        home = [hive_folder(name, value) for name, value in values.items() if value is not None]
         yield home, table.slice(start, stop - start)
 
 

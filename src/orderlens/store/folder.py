@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from orderlens.errors import MissingPackageError, RunError, StorageError
+from orderlens.errors import MissingPackageError, RunError, StorageError, UserInputError, one_line
 from orderlens.store.process import is_dead, process_tag
 
 TEMPORARY = ".tmp-"
@@ -54,6 +54,9 @@ class Folder(Protocol):
     def sizes(self, under: str = "") -> dict[str, int]:
         """Return name → bytes of all files under a subfolder, at any depth."""
 
+    def some_file(self) -> str | None:
+        """Return the name of any file that is not hidden; None when there is none."""
+
     def remove(self, name: str) -> None:
         """Delete a file; nothing happens when there is none."""
 
@@ -82,17 +85,20 @@ def storage_errors(action: str, label: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and action.startswith("read"):
+        writing = action.startswith(("write", "move", "remove"))
+        if isinstance(error, FileNotFoundError) and not writing:
             raise
-        raise StorageError(f"cannot {action} in {label}: {_remedy(error)}") from error
+        raise StorageError(f"cannot {action} in {label}: {_remedy(error, writing)}") from error
 
 
-def _remedy(error: OSError) -> str:
+def _remedy(error: OSError, writing: bool) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; what was committed is kept: free some space and run the same command again"
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and writing:
         return "the folder is read-only; make it writable or choose another one with --out"
-    return error.strerror or str(error)
+    if error.errno == errno.ENAMETOOLONG:
+        return "the name is too long for this disk; choose a shorter one"
+    return error.strerror or one_line(error)
 
 
 class LocalFolder:
@@ -150,17 +156,28 @@ class LocalFolder:
 
     def exists(self, name: str) -> bool:
         """Say whether there is such a file."""
-        return (self.root / name).is_file()
+        with storage_errors(f"read {name}", self.label):
+            return (self.root / name).is_file()
 
     def sizes(self, under: str = "") -> dict[str, int]:
         """Return name → bytes of all files under a subfolder."""
         found = {}
-        for folder, _, names in os.walk(self.root / under):
-            for name in names:
-                path = Path(folder) / name
+        with storage_errors("list files", self.label):
+            for path in self._walk(under):
                 with suppress(FileNotFoundError):  # removed by another worker since the listing
                     found[path.relative_to(self.root).as_posix()] = path.stat().st_size
         return found
+
+    def _walk(self, under: str = "") -> Iterator[Path]:
+        for folder, _, names in os.walk(self.root / under, onerror=_raise_unless_gone):
+            yield from (Path(folder) / name for name in names)
+
+    def some_file(self) -> str | None:
+        """Return the name of the first file that is found and not hidden."""
+        with storage_errors("list files", self.label):
+            visible = (path for path in self._walk() if not path.name.startswith("."))
+            found = next(visible, None)
+        return None if found is None else found.relative_to(self.root).as_posix()
 
     def remove(self, name: str) -> None:
         """Delete a file if there is one."""
@@ -195,6 +212,12 @@ class LocalFolder:
     def filesystem(self) -> Any:
         """Return None: plain paths need no file system."""
         return None
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """A folder that vanished or never was holds nothing; one that may not be listed is not empty."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _link(temporary: Path, target: Path) -> bool:
@@ -257,7 +280,7 @@ def open_folder(path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
     except ImportError as error:
         raise MissingPackageError(f"{path} needs fsspec (pip install fsspec)") from error
     if filesystem is None:
-        filesystem, path = fsspec.core.url_to_fs(str(path))
+        filesystem, path = _remote_files(fsspec, str(path))
     elif not isinstance(filesystem, fsspec.AbstractFileSystem):
         filesystem = ArrowFSWrapper(filesystem)
     if protocols(filesystem) & {"file", "local"}:
@@ -265,7 +288,30 @@ def open_folder(path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
     return RemoteFolder(filesystem, str(path))
 
 
+def _remote_files(fsspec: Any, address: str) -> tuple[Any, str]:
+    try:
+        found: tuple[Any, str] = fsspec.core.url_to_fs(address)
+    except ImportError as error:
+        raise MissingPackageError(f"{address} needs another package ({one_line(error)})") from error
+    except ValueError as error:
+        raise RunError(f"{address} is no address of a folder ({one_line(error)})") from error
+    return found
+
+
 def _local(path: str | os.PathLike[str]) -> LocalFolder:
-    if Path(path).exists() and not Path(path).is_dir():
-        raise RunError(f"{path} is a file, not a folder; give the folder of a run")
-    return LocalFolder(path)
+    if "\0" in str(path):
+        raise UserInputError(f"{path!r} cannot be a folder: its name holds a zero byte")
+    try:
+        found = Path(path)
+        if found.exists() and not found.is_dir():
+            raise RunError(f"{path} is a file, not a folder; give the folder of a run")
+        if found.absolute() == found.absolute().parent:
+            raise RunError(f"{path} is the root of the disk, not the folder of a run; give a folder in it")
+        return LocalFolder(path)
+    except OSError as error:  # the name is too long, a parent may not be entered, no working directory
+        raise RunError(f"{_shortened(path)} cannot be a folder: {_remedy(error, writing=False)}") from error
+
+
+def _shortened(path: str | os.PathLike[str]) -> str:
+    text = str(path)
+    return text if len(text) <= 120 else f"{text[:60]}…{text[-40:]}"

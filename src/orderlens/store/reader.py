@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -28,6 +29,7 @@ from orderlens.store.schema import SCHEMAS, TRACE_KEY
 from orderlens.store.sources import MemorySource, Source, folder_source
 from orderlens.store.specfile import plain_spec
 
+_SEEDED = re.compile(r"(?P<name>[^:+]+):(?P<seed>[0-9]{1,18})(?P<rest>(\+.*)?)")
 Place = str | os.PathLike[str]
 
 
@@ -335,8 +337,9 @@ def _fit(chunk: pa.Table, schema: pa.Schema, run: str) -> pa.Table:
 
 
 def _order_and_seed(order: str) -> tuple[str, int | None]:
-    name, _, seed = order.partition(":")
-    return (name, int(seed)) if seed.isdigit() else (order, None)
+    """Split ``random:3+top=4`` into the label of its traces, ``random+top=4``, and the seed."""
+    found = _SEEDED.fullmatch(order)
+    return (found["name"] + found["rest"], int(found["seed"])) if found else (order, None)
 
 
 def _not_one_trace(sample_id: str, order: str, found: pa.Table) -> str:

@@ -26,6 +26,7 @@ MERGED = "merged~"
 """Start of the file names of bundles of several units."""
 _CATALOG = re.compile(r"catalog-(\d{6})\.json")
 _SAFE_STEM = 80
+_SAFE_FOLDER = 200
 
 
 def canonical(value: Any) -> bytes:
@@ -55,6 +56,14 @@ def stem(key: str) -> str:
     return f"{readable}~{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
+def hive_folder(column: str, value: str) -> str:
+    """Return the folder of parts with one value of a column, ``order=random``; a long one has a digest."""
+    safe = quote(value, safe="")
+    if len(safe) > _SAFE_FOLDER:
+        safe = f"{safe[:_SAFE_STEM].rpartition('%')[0] or safe[:_SAFE_STEM]}~{digest_of(value)[:16]}"
+    return f"{column}={safe}"
+
+
 def merged_stem(keys: Iterable[str]) -> str:
     """Return the file name (no suffix) of a bundle of several units."""
     return f"{MERGED}{digest_of(sorted(keys))[:16]}"
@@ -77,7 +86,7 @@ class Part:
 
     def may_hold(self, order: str) -> bool:
         """Say whether rows of ``order`` can be in here: always, unless the part belongs to another order."""
-        return "/order=" not in self.path or f"/order={quote(order, safe='')}/" in self.path
+        return "/order=" not in self.path or f"/{hive_folder('order', order)}/" in self.path
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from orderlens.errors import OrderLensError, StorageError, one_line
 from orderlens.store.folder import Stamp, storage_errors
 
 _MEMORY_LOCK = threading.Lock()
+
+
+@contextmanager
+def _remote_errors(action: str, label: str) -> Iterator[None]:
+    """Turn what a service refuses into a ``StorageError``: each brings a tree of exceptions of its own."""
+    try:
+        with storage_errors(action, label):
+            yield
+    except (OrderLensError, FileNotFoundError, FileExistsError):
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise StorageError(
+            f"cannot {action} in {label}: {one_line(error)} ({kind}); check address, network and credentials"
+        ) from error
 
 
 class RemoteFolder:
@@ -33,26 +49,26 @@ class RemoteFolder:
 
     def read(self, name: str) -> bytes:
         """Return the object's bytes."""
-        with storage_errors(f"read {name}", self.label):
+        with _remote_errors(f"read {name}", self.label):
             return bytes(self._files.cat_file(self._path(name)))
 
     def read_many(self, names: Sequence[str]) -> dict[str, bytes]:
         """Return the bytes of several objects, fetched side by side where the file system can."""
         if not names:
             return {}
-        with storage_errors("read records", self.label):
+        with _remote_errors("read records", self.label):
             found = self._files.cat([self._path(name) for name in names], on_error="omit")
         return {name: bytes(found[self._path(name)]) for name in names if self._path(name) in found}
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Write or replace an object with a single request."""
-        with storage_errors(f"write {name}", self.label):
+        with _remote_errors(f"write {name}", self.label):
             self._make_parent(name)
             self._files.pipe_file(self._path(name), data)
 
     def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
         """Write a new object with a conditional request where the service knows it."""
-        with storage_errors(f"write {name}", self.label), self._creation:
+        with _remote_errors(f"write {name}", self.label), self._creation:
             self._make_parent(name)
             if self.exists(name):
                 return False
@@ -72,22 +88,33 @@ class RemoteFolder:
 
     def exists(self, name: str) -> bool:
         """Say whether there is such an object, past any listing cache."""
-        self._files.invalidate_cache()
-        return bool(self._files.isfile(self._path(name)))
+        with _remote_errors(f"read {name}", self.label):
+            self._files.invalidate_cache()
+            try:  # isfile would take a refused request for an absent file
+                return bool(self._files.info(self._path(name))["type"] == "file")
+            except FileNotFoundError:
+                return False
 
     def sizes(self, under: str = "") -> dict[str, int]:
         """Return name → bytes of all objects under a prefix."""
-        self._files.invalidate_cache()
         try:
-            found = self._files.find(self._path(under), detail=True)
+            with _remote_errors("list files", self.label):
+                self._files.invalidate_cache()
+                found = self._files.find(self._path(under), detail=True)
         except FileNotFoundError:
             return {}
         start = len(self._root) + 1
         return {path[start:]: int(entry["size"]) for path, entry in sorted(found.items())}
 
+    def some_file(self) -> str | None:
+        """Return the name of the first object that is not hidden."""
+        return min(
+            (name for name in self.sizes() if not name.rsplit("/", 1)[-1].startswith(".")), default=None
+        )
+
     def remove(self, name: str) -> None:
         """Delete an object if there is one."""
-        with storage_errors(f"remove {name}", self.label), suppress(FileNotFoundError):
+        with _remote_errors(f"remove {name}", self.label), suppress(FileNotFoundError):
             self._files.rm_file(self._path(name))
 
     def move(self, source: str, target: str) -> None:
@@ -97,7 +124,8 @@ class RemoteFolder:
 
     def open(self, name: str) -> pa.NativeFile:
         """Open an object for random-access reading."""
-        return pa.PythonFile(self._files.open(self._path(name), "rb"), "r")
+        with _remote_errors(f"read {name}", self.label):
+            return pa.PythonFile(self._files.open(self._path(name), "rb"), "r")
 
     def fetch(self, name: str) -> pa.NativeFile:
         """Copy an object into memory with one request; Arrow owns that memory."""
@@ -108,8 +136,9 @@ class RemoteFolder:
 
     def stamp(self, name: str) -> Stamp | None:
         """Return the object's size and tag; None where the service gives none."""
-        self._files.invalidate_cache()
-        entry = self._files.info(self._path(name))
+        with _remote_errors(f"read {name}", self.label):
+            self._files.invalidate_cache()
+            entry = self._files.info(self._path(name))
         return (entry["size"], entry["ETag"]) if "ETag" in entry else None
 
     def location(self, name: str) -> str:

@@ -48,10 +48,13 @@ class SpecFile:
 def plain_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``spec`` as plain JSON values (tuples become lists, numpy scalars numbers, keys strings)."""
     try:
-        text = json.dumps(dict(spec), default=_plain_value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise UserInputError(f"the run's spec cannot be written as JSON: {error}") from error
-    value: dict[str, Any] = json.loads(text)
+        value: dict[str, Any] = json.loads(json.dumps(dict(spec), default=_plain_value, allow_nan=False))
+        canonical(value)
+    except UnicodeEncodeError as error:
+        shown = ascii(error.object[error.start : error.end])
+        raise UserInputError(f"the run's spec holds {shown}, half of a character; use whole text") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserInputError(f"the run's spec cannot be written as JSON: {one_line(error)}") from error
     return value
 
 
@@ -89,11 +92,10 @@ def create_spec(folder: Folder, spec: Mapping[str, Any], provenance: Mapping[str
 
 def _refuse_foreign_folder(folder: Folder) -> None:
     """A folder with committed work but no spec is damaged; one with other files is not ours to fill."""
-    names = [name for name in folder.sizes() if not name.rsplit("/", 1)[-1].startswith(".")]
-    if names and not _raced(folder):
+    found = folder.some_file()
+    if found is not None and not _raced(folder):
         raise RunError(
-            f"{folder.label} is not empty and not a run (it holds {min(names)}); "
-            "choose an empty or new folder"
+            f"{folder.label} is not empty and not a run (it holds {found}); choose an empty or new folder"
         )
 
 
