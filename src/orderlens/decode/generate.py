@@ -37,7 +37,6 @@ from orderlens.policies.policy import Policy
 from orderlens.policies.protocol import HeldView
 from orderlens.samples import EncodedSample
 from orderlens.stats import DrawStats, PositionStats
-from orderlens.store.schema import MAX_SEED
 
 MAX_NEW_TOKENS = 16384
 MIN_TEMPERATURE = 1e-4
@@ -70,8 +69,6 @@ class GenerationSettings:
                 f"temperature={self.temperature} lies between 0 and {MIN_TEMPERATURE:g}, where "
                 "rounding decides the draws; use 0 to decode greedily"
             )
-        if not -MAX_SEED - 1 <= self.sample_seed <= MAX_SEED:
-            raise UserInputError(f"seed {self.sample_seed} needs more than 64 bits; use a smaller number")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,6 @@ TRACE_KEY = ("task", "order", "seed", "temperature", "sample_seed", "sample_id")
 """The columns that name one trace, in the order in which parts are sorted."""
 SORT_KEYS: dict[str, tuple[str, ...]] = {"reveals": ("step",), "revisions": ("forward", "position")}
 """By what the rows of one trace are sorted, where a trace has many."""
-MAX_SEED = 2**63 - 1
-"""Largest number that the columns ``seed`` and ``sample_seed`` hold."""
 EVENTS = ("remask", "edit")
 """What can happen to a revealed token: taken back, or replaced."""
 
