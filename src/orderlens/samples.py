@@ -79,7 +79,6 @@ def encode_samples(
     seen: set[tuple[str | None, str]] = set()
     for index, item in enumerate(samples):
         sample = Sample(str(index), item) if isinstance(item, str) else item
-        _check_names(sample)
         if (sample.task, sample.id) in seen:
             raise UserInputError(f"sample id '{sample.id}' occurs twice; ids must be unique")
         seen.add((sample.task, sample.id))
@@ -87,15 +86,6 @@ def encode_samples(
     if not encoded:
         raise UserInputError("no samples given; there is nothing to decode")
     return encoded
-
-
-def _check_names(sample: Sample) -> None:
-    """Refuse an id or task that no table can hold."""
-    for what, value in (("id", sample.id), ("task", "" if sample.task is None else sample.task)):
-        if not isinstance(value, str):
-            raise UserInputError(f"the {what} of a sample must be text, not {value!r}")
-        if any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise UserInputError(f"sample {what} {value!a} holds half of a character; use whole text")
 
 
 def _encode(model: Model, sample: Sample, need_target: bool) -> EncodedSample:

@@ -160,7 +160,7 @@ def _decode(request: DecodeRequest, *, as_json: bool) -> None:
     from orderlens.work.job import check_generation, deployable
 
     chosen = deployable(request.orders)
-    check_generation(request.max_new_tokens, request.temperatures, request.seed)  # before the model is loaded
+    check_generation(request.max_new_tokens, request.temperatures)  # before the model is loaded
     where = parse_anchor(request.anchor)
     rule = SplitRule(request.prefix_tokens, 0, request.allow_short, check_split(request.split))
     inputs = (

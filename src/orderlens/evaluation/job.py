@@ -32,7 +32,7 @@ def evaluate_job(
     chosen = deployable(orders)
     length = response_length(tasks) if max_new_tokens is None else max_new_tokens
     whole_number("seed", seed)
-    check_generation(length, [temperature], seed)
+    check_generation(length, [temperature])
     files = {name: file if isinstance(file, str) else Path(file) for name, file in (sources or {}).items()}
     planned = plan_tasks(tasks, limit=limit, sources=files, graders=graders)
     loaded = options.load(model)

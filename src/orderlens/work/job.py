@@ -88,7 +88,7 @@ def generate_job(
     """Return the job of decoding prompts at one or several temperatures."""
     chosen = deployable(orders)
     whole_number("seed", seed)
-    check_generation(max_new_tokens, temperatures, seed)
+    check_generation(max_new_tokens, temperatures)
     loaded = options.load(model)
     encoded = encode_samples(loaded, prompts, need_target=False)
     spec = base_spec(
@@ -153,10 +153,10 @@ def likelihoods(policies: Sequence[Policy]) -> dict[str, str]:
     return found
 
 
-def check_generation(max_new_tokens: int, temperatures: Sequence[float], seed: int = 0) -> None:
+def check_generation(max_new_tokens: int, temperatures: Sequence[float]) -> None:
     """Refuse bad numbers before a model is loaded."""
     whole_number("max_new_tokens", max_new_tokens)
     if not temperatures or len(set(temperatures)) < len(temperatures):
         raise UserInputError(f"temperatures {list(temperatures)} must be non-empty and distinct")
     for value in temperatures:
-        GenerationSettings(max_new_tokens, value, seed)
+        GenerationSettings(max_new_tokens, value)
