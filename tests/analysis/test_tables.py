@@ -70,7 +70,7 @@ def test_every_table_comes_from_every_kind_of_run(kind, without, request):
 
 
 def test_tables_suited_to_a_run(scored, graded):
-    assert list(Study(scored).suited()) == ["fixed-sequence", "coherence", "theory"]
+    assert list(Study(scored).suited()) == ["fixed-sequence", "coherence", "order-pairs", "theory"]
     names = Study(graded).suited()
     assert {"generation", "downstream", "within-cell", "null"} <= set(names)
     assert "temperature" not in names
@@ -104,13 +104,15 @@ def test_coherence_equals_the_metrics(scored):
     frame = scored.samples().to_pandas()
     wide = frame.pivot_table(index="sample_id", columns="order", values="mean")
     found = table(scored, "coherence")
-    for name in ("range_of_means", "mean_of_ranges"):
-        expected = getattr(coherence, name)(wide.to_numpy())
+    for name, metric in (("observed_range", "range_of_means"), ("mean_of_ranges", "mean_of_ranges")):
+        expected = getattr(coherence, metric)(wide.to_numpy())
         assert found.cell("value", statistic=name, scope="all").value == pytest.approx(expected)
     deployable = wide[["forced-ar", "max-prob", "random"]].to_numpy()
-    assert found.cell("value", statistic="range_of_means", scope="deployable").value == pytest.approx(
-        coherence.range_of_means(deployable)
-    )
+    plain = coherence.range_of_means(deployable)
+    assert found.cell("value", statistic="observed_range", scope="deployable").value == pytest.approx(plain)
+    corrected = found.cell("value", statistic="range_of_means", scope="deployable")
+    assert 0 <= corrected.low <= corrected.value <= plain <= corrected.high
+    assert 0 < found.cell("p", statistic="range_of_means", scope="deployable").value <= 1
     single = found.cell("value", statistic="range_of_means", scope="target-aware")
     assert "1 order(s)" in single.why
     seeds = frame[frame["order"] == "random"].pivot_table(

@@ -12,7 +12,6 @@ from orderlens import api
 from orderlens.analysis.estimate import Resampling
 from orderlens.analysis.judge import NOT_SUPPORTED, OPEN, SUPPORTED, judge
 from orderlens.analysis.study import Options, Study
-from orderlens.analysis.tables import TABLES
 from orderlens.datafiles import SplitRule, load_data
 from orderlens.findings.decoding import decoding_findings
 from orderlens.findings.fixed import fixed_findings
@@ -33,7 +32,7 @@ def fixed_read(spec, *, noise=True, n=8):
     samples = load_data("passages", model.tokenizer, SplitRule(16, 32), limit=n).samples
     run = api.score(model, samples, ORDERS, noise_floor=noise, circulation=3 if noise else 0)
     study = Study(run, OPTIONS)
-    tables = [table for name in ("coherence", "theory") for table in TABLES[name].build(study)]
+    tables = study.tables(["coherence", "theory"])
     return judged(fixed_findings(study, {table.name: table for table in tables}))
 
 

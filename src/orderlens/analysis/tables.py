@@ -94,6 +94,7 @@ TABLES: Registry[Recipe | Build] = Registry(
         "generation": "orderlens.analysis.tables_generation:generation",
         "reveal-order": "orderlens.analysis.tables_generation:reveal_order",
         "coherence": "orderlens.analysis.tables_fixed:coherence",
+        "order-pairs": "orderlens.analysis.tables_pairs:order_pairs",
         "temperature": "orderlens.analysis.tables_generation:temperature",
         "downstream": "orderlens.analysis.tables_downstream:downstream",
         "within-cell": "orderlens.analysis.tables_downstream:within",

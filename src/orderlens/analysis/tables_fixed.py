@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from orderlens import paper
-from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums, mean, means, median
+from orderlens.analysis.estimate import Clusters, Estimate, Resampling, mean, means, median
+from orderlens.analysis.order_range import order_range
 from orderlens.analysis.orders import kind_of
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
@@ -25,7 +26,6 @@ from orderlens.metrics.coherence import (
     summarise_circulation,
 )
 from orderlens.metrics.order_shape import rank_correlation
-from orderlens.metrics.segments import FloatArray
 
 _FIXED = (
     Column("mean", "mean log q"),
@@ -99,14 +99,18 @@ def coherence(study: Study) -> list[Table]:
         row["noise_floor"], row["times_noise"] = _beside(row["value"], floor)
     for row in rows:
         row["noise_floor"] = row["times_noise"] = None
+    for row in (*gaps, *rows):
+        row.setdefault("p", None)
     columns = (
         Column("value", "nats/token", 4),
+        Column("p", "p", 4),
         Column("n_orders", "orders"),
         Column("noise_floor", "noise floor", 6),
         Column("times_noise", "× noise", 1),
     )
     notes = (
-        "range_of_means: max − min over orders of the data-set mean. mean_of_ranges: per sequence first.",
+        "range_of_means: max − min over orders of the data-set mean, corrected for noise (observed_range).",
+        "p: the orders agree (permuted within texts). mean_of_ranges: per sequence first.",
         "dispersion: sd over random orders per sequence. ensemble_gap: log of mean P minus mean log P.",
         "Only sequences scored under every order of the scope count for the two ranges.",
     )
@@ -118,42 +122,38 @@ def coherence(study: Study) -> list[Table]:
 def _range_rows(study: Study) -> list[dict[str, Cell]]:
     frame = study.scored
     out: list[dict[str, Cell]] = []
-    wide, clusters = _per_sequence(study, frame)
+    wide = _per_sequence(study, frame)
     kinds = {order: kind_of(str(order)) for order in wide.columns}
     scopes = {kind: [o for o in wide.columns if kinds[o] == kind] for kind in ("deployable", "target-aware")}
     scopes["all"] = list(wide.columns)
+    how = study.options.resampling
     for scope, orders in scopes.items():
-        cells = _ranges(wide[orders], clusters) if len(frame) else [Estimate.undefined(NO_TARGET)] * 2
-        for name, cell in zip(("range_of_means", "mean_of_ranges"), cells, strict=True):
-            out.append({"statistic": name, "scope": scope, "value": cell, "n_orders": len(orders)})
+        found = order_range(wide[orders].to_numpy(np.float64), how)
+        cells = {
+            "range_of_means": found.estimate,
+            "observed_range": Estimate(found.plain, n=found.estimate.n, why=found.estimate.why),
+            "mean_of_ranges": _mean_of_ranges(wide[orders], how),
+        }
+        for name, cell in cells.items():
+            value = cell if len(frame) else Estimate.undefined(NO_TARGET)
+            head: dict[str, Cell] = {"statistic": name, "scope": scope, "value": value, "p": None}
+            out.append(head | {"n_orders": len(orders)})
+        if math.isfinite(found.p):
+            out[-3]["p"] = Estimate(found.p, n=found.estimate.n)
     return out
 
 
-def _per_sequence(study: Study, frame: pd.DataFrame) -> tuple[pd.DataFrame, Clusters]:
-    """Return mean log q per sequence (rows) and order (columns), seeds averaged, and the sequences."""
+def _per_sequence(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return mean log q per sequence (rows) and order (columns), seeds averaged."""
     wide = frame.pivot_table(index="prompt", columns="order", values="mean", aggfunc="mean", sort=False)
-    wide = wide[study.orders(frame)] if len(frame) else wide
-    return wide, Clusters(list(wide.index), study.options.resampling)
+    return wide[study.orders(frame)] if len(frame) else wide
 
 
-def _ranges(wide: pd.DataFrame, clusters: Clusters) -> list[Estimate]:
+def _mean_of_ranges(wide: pd.DataFrame, resampling: Resampling) -> Estimate:
     if wide.shape[1] < 2:
-        return [Estimate.undefined(f"{wide.shape[1]} order(s): at least two are needed")] * 2
-    values = wide.to_numpy(np.float64)
-    complete = np.isfinite(values).all(axis=1)
-    missing = int((~complete).sum())
-    if not complete.any():
-        return [Estimate.undefined("no sequence was scored under every order", missing)] * 2
-    width = values.shape[1]
-    used = np.where(complete[:, None], values, 0.0)
-    sums = np.column_stack([used, complete, np.ptp(used, axis=1)])
-
-    def statistics(total: FloatArray) -> FloatArray:
-        count = np.maximum(total[:, width], 1.0)
-        return np.stack([np.ptp(total[:, :width] / count[:, None], axis=1), total[:, -1] / count], axis=1)
-
-    found = function_of_sums(clusters, sums, statistics, int(complete.sum()))
-    return [Estimate(c.value, c.low, c.high, c.n, missing) for c in found]
+        return Estimate.undefined(f"{wide.shape[1]} order(s): at least two are needed")
+    ranges = np.ptp(wide.to_numpy(np.float64), axis=1)  # NaN where an order is missing
+    return mean(ranges, Clusters(list(wide.index), resampling), "no sequence was scored under every order")
 
 
 def _random_rows(study: Study) -> list[dict[str, Cell]]:

@@ -60,9 +60,12 @@ def chain_rule(tables: Mapping[str, Table]) -> Finding:
     gamma = tables["circulation"].rows[0]["median_abs"]
     label = "range_of_means, deployable orders (nats/token)"
     known = decisive if math.isfinite(floor) else Estimate.undefined("the noise floor was not measured")
-    check = Check(label, known, above=bar, digits=4)
+    test = next(row["p"] for row in tables["coherence"].rows if row["scope"] == "deployable")
+    p = test.value if isinstance(test, Estimate) else math.nan
+    check = Check(label, known, above=bar, p=p, digits=4)
     numbers = (
         *(() if known is decisive else (Number(label, decisive, digits=4),)),
+        Number("p of 'the orders agree' (permuted within texts)", Estimate(p, why="no test"), digits=4),
         Number("range_of_means, all orders (nats/token)", cells["range_of_means", "all"], _RANGE, 4),
         Number("mean_of_ranges, deployable orders", cells["mean_of_ranges", "deployable"], digits=4),
         Number("mean_of_ranges, all orders", cells["mean_of_ranges", "all"], digits=4),
@@ -75,8 +78,9 @@ def chain_rule(tables: Mapping[str, Table]) -> Finding:
         "Changing only the reveal order shifts log P/n of a fixed target.",
         (check,),
         "Section 4.2, Finding 1",
-        rule=f"range_of_means over deployable orders lies above {NOISE_FACTOR:g} times the noise floor, and "
-        f"above {COHERENT:g} nats per token where that is smaller.",
+        rule="permuting the orders within texts shows that they differ, and the whole interval of "
+        f"range_of_means over deployable orders lies above {NOISE_FACTOR:g} times the noise floor (above "
+        f"{COHERENT:g} nats per token where that is smaller).",
         numbers=numbers,
         remarks=(_NO_LIKELIHOOD,),
     )
