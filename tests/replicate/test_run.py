@@ -97,7 +97,7 @@ def test_figures_and_findings_are_there(replication):
 
 def test_the_broken_control_is_found_out(replication):
     words = {item.id: item.word for item in replication.results.reading.findings}
-    assert words["chain-rule"] == "supported"
+    assert words["chain-rule-per-text"] == "supported"
 
 
 def test_the_data_are_recorded(replication):

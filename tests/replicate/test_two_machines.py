@@ -117,7 +117,9 @@ def test_the_results_are_made_elsewhere_without_a_model(decoded, tmp_path, monke
     assert main(["replicate", "--out", str(out), "--stages", "results", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert {table["table"] for table in made["tables"]} >= {"fixed-sequence", "generation", "temperature"}
-    assert {item["id"]: item["word"] for item in made["reading"]["findings"]}["chain-rule"] == "supported"
+    assert {item["id"]: item["word"] for item in made["reading"]["findings"]}[
+        "chain-rule-per-text"
+    ] == "supported"
     assert "stage external" in made["notes"][-1]
 
 
