@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -64,8 +65,9 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+@cache
 def triton_installed() -> bool:
-    """Return whether Triton, in which our CUDA kernels are written, can be imported."""
+    """Return whether Triton, in which our CUDA kernels are written, can be imported (looked up once)."""
     return find_spec("triton") is not None
 
 
