@@ -13,7 +13,8 @@ RUNS_OF: dict[str, tuple[str, ...]] = {
     "ending": ("generate", "questions", "tokens"),
     "sweep": ("generate", "sweep"),
 }
-"""Which run folders are read together; ``ending`` is for EOS: it includes the demo's questions."""
+"""Which run folders are read together; ``ending`` is for EOS: it includes the demo's questions. Folders of
+earlier versions keep the texts of tokens in a run of their own, ``tokens``."""
 
 
 def is_replication(place: Path) -> bool:
