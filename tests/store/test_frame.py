@@ -33,6 +33,12 @@ def test_columns_that_do_not_fit_are_named() -> None:
     assert lines[-1].startswith("… and 8 more columns: a_long_name_4,")
 
 
+def test_empty_columns_give_room_to_others() -> None:
+    lines = repr(Frame.of(pa.table({"nothing": pa.nulls(2), "x": [1, 2]}))).splitlines()
+    assert [line.split() for line in lines[1:4]] == [["x"], ["1"], ["2"]]
+    assert lines[4] == "… and 1 more columns: nothing"
+
+
 def test_html_escapes_what_is_data() -> None:
     shown = Frame.of(pa.table({"text": ["<b>&\x1b[31m"]}))._repr_html_()
     assert "&lt;b&gt;&amp;\\x1b[31m" in shown

@@ -13,13 +13,20 @@ _CELL = 24
 
 
 def as_text(table: pa.Table, n_rows: int) -> str:
-    """Return the rows of ``table`` as aligned text, under how many there are in all (``n_rows``)."""
-    columns = _columns(table)
-    kept = list(_fitting([max(map(len, column)) for column in columns]))
-    shown = [columns[i] for i in kept]
-    lines = [" ".join(cell.rjust(max(map(len, column))) for cell, column in zip(row, shown, strict=True))
-             for row in zip(*shown, strict=True)]  # fmt: skip
-    left = table.column_names[len(kept) :]
+    """Return the rows of ``table`` as aligned text, under how many there are in all (``n_rows``).
+
+    Columns that are empty in these rows, or that do not fit, are only named.
+    """
+    filled = [name for name in table.column_names if table[name].null_count < len(table) or not len(table)]
+    columns = _columns(table.select(filled))
+    widths = [max(map(len, column)) for column in columns]
+    kept = list(_fitting(widths))
+    lines = [
+        " ".join(columns[i][row].rjust(widths[i]) for i in kept)
+        for row in range(table.num_rows + 1 if kept else 0)
+    ]
+    shown = {filled[i] for i in kept}
+    left = [_safe(name) for name in table.column_names if name not in shown]
     more = [f"… and {len(left)} more columns: {', '.join(left)}"] if left else []
     return "\n".join([_size(table, n_rows), *lines, *more])
 
