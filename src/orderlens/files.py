@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,14 +54,25 @@ def storing(path: Path | str) -> Iterator[None]:
         yield
     except OrderLensError:
         raise
-    except OSError as error:
-        wrong_name = error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
-        kind = UserInputError if wrong_name else StorageError
-        raise kind(f"cannot write {path}: {refusal(error)}") from error
-    except ValueError as error:
-        if "null" not in str(error) and not isinstance(error, UnicodeError):
-            raise
-        raise UserInputError(f"cannot write {str(path)!r}: no file can have this name") from error
+    except Exception as error:
+        refused = _system_error(error)
+        if refused is not None:
+            wrong_name = refused.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+            kind = UserInputError if wrong_name else StorageError
+            raise kind(f"cannot write {path}: {refusal(refused)}") from error
+        if isinstance(error, UnicodeError) or (isinstance(error, ValueError) and "null" in str(error)):
+            raise UserInputError(f"cannot write {str(path)!r}: no file can have this name") from error
+        raise
+
+
+def _system_error(error: BaseException) -> OSError | None:
+    """Return what the file system said, also through libraries that wrap it (torch) or spell it (Rust's)."""
+    if isinstance(error, OSError):
+        return error
+    if number := re.search(r"\(os error (\d+)\)", str(error)):
+        return OSError(int(number[1]), os.strerror(int(number[1])))
+    inner = error.__cause__ or error.__context__
+    return None if inner is None else _system_error(inner)
 
 
 @contextmanager

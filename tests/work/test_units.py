@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from orderlens.samples import EncodedSample
-from orderlens.work.units import Unit, cut_units
+from orderlens.work.units import DEFAULT_BATCH, Unit, cut_units, unit_samples
 
 SAMPLES = [EncodedSample(str(i), np.arange(i), np.arange(3), "task") for i in range(5)]
 
@@ -35,3 +35,10 @@ def test_samples_and_extras_are_cut_alike() -> None:
     units = cut_units(SAMPLES, 2, 0.0, extras=[{"n": i} for i in range(5)])
     assert [[extra["n"] for extra in unit.extras] for unit in units] == [[0, 1], [2, 3], [4]]
     assert [[sample.id for sample in unit.samples] for unit in units] == [["0", "1"], ["2", "3"], ["4"]]
+
+
+def test_small_models_get_units_that_take_seconds(hmm) -> None:
+    assert unit_samples(hmm, 6, None, 128) == 2
+    assert unit_samples(hmm, 1, None, 8) == DEFAULT_BATCH
+    assert unit_samples(hmm, 4, None, 16384) == 1
+    assert unit_samples(hmm, 4, 7, 16384) == 7

@@ -18,10 +18,15 @@ from typer.models import ArgumentInfo, DefaultPlaceholder, OptionInfo
 
 def surface(app: typer.Typer) -> dict[str, list[dict[str, Any]]]:
     """Return verb → parameters in their order: ``names``, ``type``, ``default`` (absent when required)."""
-    return {verb: [_parameter(*item) for item in _parameters(function)] for verb, function in _verbs(app, "")}
+    return {
+        verb or "orderlens": [_parameter(*item) for item in _parameters(function)]
+        for verb, function in _verbs(app, "")
+    }
 
 
 def _verbs(app: typer.Typer, prefix: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    if app.registered_callback is not None and app.registered_callback.callback is not None:
+        yield prefix.rstrip(), app.registered_callback.callback
     for command in app.registered_commands:
         assert command.callback is not None
         yield f"{prefix}{command.name or command.callback.__name__.replace('_', '-')}", command.callback
@@ -39,7 +44,11 @@ def _parameters(function: Callable[..., Any]) -> Iterator[tuple[inspect.Paramete
         if hint is typer.Context:
             continue
         kind, info = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, None)
-        yield parameter, kind, info
+        if isinstance(parameter.default, OptionInfo):  # flag: bool = typer.Option(False, "--flag")
+            info = OptionInfo(param_decls=parameter.default.param_decls)
+            yield parameter.replace(default=parameter.default.default), kind, info
+        else:
+            yield parameter, kind, info
 
 
 def _parameter(parameter: inspect.Parameter, kind: Any, info: Any) -> dict[str, Any]:

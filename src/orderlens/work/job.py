@@ -115,6 +115,7 @@ def base_spec(
     **more: Any,
 ) -> RunSpec:
     """Return a spec with what every decoding run states, plus ``more`` of its fields."""
+    length = more.get("max_new_tokens") or max((len(sample.target) for sample in samples), default=1)
     return RunSpec(
         kind,
         describe_model(model),
@@ -122,7 +123,7 @@ def base_spec(
         tuple(order.spec for order in orders),
         describe_data(samples, options.data_record),
         anchor=options.anchor_of(model),
-        batch_size=unit_samples(model, len(orders), options.batch_size),
+        batch_size=unit_samples(model, len(orders), options.batch_size, length),
         likelihood=likelihoods(orders),
         **more,
     )

@@ -15,7 +15,9 @@ from orderlens.models.protocol import Model
 from orderlens.samples import EncodedSample
 
 DEFAULT_BATCH = 32
-"""Samples per work unit of a model that does not know how many sequences fit."""
+"""Most samples per work unit of a model that does not know how many sequences fit."""
+SMALL_REVEALS = 2048
+"""Reveals per work unit of such a model: it runs on a CPU, where an interrupt should cost seconds."""
 AUTO_SEQUENCES = 256
 """Sequences (samples × orders) per work unit of one that does: enough to keep a large GPU busy. How many of
 them are decoded together is another matter, settled on the machine at hand."""
@@ -80,8 +82,10 @@ def _sample_of(value: Mapping[str, Any]) -> EncodedSample:
     return EncodedSample(**given)
 
 
-def unit_samples(model: Model, n_orders: int, batch_size: int | None) -> int:
+def unit_samples(model: Model, n_orders: int, batch_size: int | None, n_tokens: int) -> int:
     """Return the number of samples per work unit: the one asked for, or the model's default.
+
+    ``n_tokens`` is the number of tokens that a sample takes under each order, at most.
 
     The default depends on the request alone and never on the machine, so that an unfinished run can be
     resumed, and shared by several workers, anywhere.
@@ -89,7 +93,7 @@ def unit_samples(model: Model, n_orders: int, batch_size: int | None) -> int:
     if batch_size is not None:
         return batch_size
     if not isinstance(model, SuggestsBatch):
-        return DEFAULT_BATCH
+        return min(DEFAULT_BATCH, max(1, SMALL_REVEALS // (n_orders * max(1, n_tokens))))
     return max(1, AUTO_SEQUENCES // n_orders)
 
 

@@ -1,0 +1,142 @@
+"""Surroundings that refuse: full disks, missing packages, deleted folders, tokenizers that cannot spell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import orderlens as ol
+from orderlens.cli.foreign import explain
+from orderlens.cli.main import main
+
+TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps for a while in the sun. "
+SMALL = "--steps 1 --layers 1 --width 16 --heads 1 --vocab-size 300 --window 32 --block-size 8 --batch-size 2"
+
+
+def orderlens(folder, *arguments, before=""):
+    """Run the command in a process of its own, after some Python code."""
+    code = f"import sys\n{before}\nfrom orderlens.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+
+
+def one_error(done, code, *words):
+    lines = [line for line in done.stderr.splitlines() if line.startswith("orderlens: ")]
+    assert done.returncode == code, done.stderr
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "unexpected" not in done.stderr
+    assert all(word in lines[0] for word in words), lines[0]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    samples = [ol.Sample(str(i), [1, 2], [3, 4, 5, 6 + i]) for i in range(4)]
+    ol.score("hmm:block=8", samples, ["forced-ar", "random"], out=out)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("verb", "most", "whole"),
+    [
+        ("analyze", 600, set()),
+        ("figures", 600, set()),
+        ("train", 600, {"corpus.json"}),
+        ("train", 30_000, {"corpus.json", "tokenizer.json", "heldout.npy", "0.npy", "metrics.jsonl"}),
+    ],
+)
+def test_a_full_disk_leaves_no_half_files(run, tmp_path, verb, most, whole):
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most}))"
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text(TEXT * 40, encoding="utf-8")
+    commands = {
+        "analyze": ["analyze", run, "--bootstrap", 5, "--out", out / "tables.json", "--format", "json"],
+        "figures": ["figures", run, "--figure", "lorenz", "--format", "svg", "--out", out],
+        "train": ["train", "--data", text, *SMALL.split(), "--device", "cpu", "--out", out],
+    }
+    done = orderlens(tmp_path, *commands[verb], before=limit)
+    one_error(done, 1, "cannot write", "larger than allowed here")
+    assert {path.name for path in out.rglob("*") if path.is_file()} <= whole
+
+
+def test_a_missing_torch_is_named(run, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT, encoding="utf-8")
+    gone = "sys.modules['torch'] = None"
+    one_error(orderlens(tmp_path, "train", "--data", text, "--out", "m", before=gone), 2, "orderlens[torch]")
+    rated = ["analyze", run, "--evaluator", "tiny-ar", "--bootstrap", 0]
+    one_error(orderlens(tmp_path, *rated, before=gone), 2, "orderlens[torch]")
+
+
+def test_a_deleted_folder_is_said_so(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["orders"]) == 2
+    assert "the folder you are in was deleted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["WordLevel", "WordPiece"])
+def test_a_tokenizer_that_cannot_spell_is_refused(tmp_path, capsys, kind):
+    tokenizers = pytest.importorskip("tokenizers")
+    text, file = tmp_path / "text.txt", tmp_path / "tokenizer.json"
+    text.write_text(TEXT, encoding="utf-8")
+    words = tokenizers.Tokenizer(getattr(tokenizers.models, kind)({"the": 0, "a": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(file))
+    wanted = ["train", "--data", str(text), "--tokenizer", str(file), "--out", str(tmp_path / "m")]
+    assert main([*wanted, "--steps", "1", "--device", "cpu"]) == 2
+    assert "cannot spell this text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["score", "--out", "/"], "is the root of the file system"),
+        (["figures", "RUN", "--out", "s3://bucket/x"], "is an address; only runs can be written there"),
+        (["score", "--model", "tiny-ar", "--out", "r"], "give it to --evaluator"),
+        (["score", "--orders", "random:" + "9" * 30, "--model", "hmm", "--out", "r"], "at most 18 digits"),
+        (["generate", "--seed", str(2**63), "--model", "hmm", "--out", "r"], "between -2^63 and 2^63 - 1"),
+        (["analyze", "nowhere"], "nowhere: it does not exist"),
+        (["analyze", "file"], "file: it is a file"),
+        (["train", "--data", "file", "--out", "m", "--window", str(10**30)], "window"),
+        (["train", "--data", "file", "--out", "m", "--block-size", "0"], "block size 0; allowed are 1 to"),
+    ],
+)
+def test_absurd_requests_are_refused_by_name(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("text", encoding="utf-8")
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "word"),
+    [
+        (ModuleNotFoundError("No module named 's3fs'", name="s3fs"), 2, "pip install 's3fs'"),
+        (RecursionError("maximum recursion depth exceeded"), 2, "nested too deeply"),
+        (MemoryError(), 1, "not enough memory"),
+        (OverflowError("int too large"), 2, "too large"),
+        (PermissionError(13, "Permission denied", "f"), 1, "f: it is read-only"),
+        (type("NoCredentialsError", (Exception,), {})("Unable to locate credentials"), 2, "no credentials"),
+        (KeyError("x"), 1, "unexpected KeyError"),
+    ],
+)
+def test_foreign_errors_are_one_line_with_a_remedy(error, code, word):
+    message, found = explain(error)
+    assert (found, word in message) == (code, True), message
+
+
+def test_json_of_a_listing_is_json_on_any_terminal(tmp_path):
+    done = orderlens(tmp_path, "orders", "--json", before="sys.stdout.reconfigure(encoding='ascii')")
+    assert {row["id"] for row in json.loads(done.stdout)} >= {"forced-ar", "random"}
