@@ -56,3 +56,9 @@ def test_an_incomplete_task_of_a_plug_in_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(tasks.TASKS._objects, "mine", part)
     with pytest.raises(UserInputError, match="task 'mine' has no 'max_new_tokens'"):
         tasks.get_task("mine")
+
+
+@pytest.mark.parametrize("name", ["arith", "choice"])
+def test_bundled_tasks_are_small_by_default(name: str) -> None:
+    task = tasks.get_task(name)
+    assert (len(task.load()), task.max_new_tokens) == (100, 128)

@@ -19,7 +19,7 @@ from orderlens.tasks.protocol import Document, Grader, by_id
 from orderlens.tasks.sources import read_docs
 from orderlens.tasks.verdict import Verdict
 
-DEFAULT_ITEMS = 200
+DEFAULT_ITEMS = 100
 RESPONSE_TOKENS = 128
 """Twice the longest worked solution in the tokens of `tiny`."""
 
@@ -49,7 +49,7 @@ class BundledTask:
     cue: str = ""
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
-        """Return ``limit`` test items (200 without a limit) by id."""
+        """Return ``limit`` test items (100 without a limit) by id."""
         if source is None:
             rows = items(self.name, "test", DEFAULT_ITEMS if limit is None else limit)
         else:
