@@ -17,7 +17,7 @@ from orderlens.analysis.guessing import guessing_levels
 from orderlens.api import evaluate
 from orderlens.cli.main import main
 from orderlens.errors import RunError, UndefinedFigureError
-from orderlens.evaluation.results import DownstreamResults, read, study_of, write_results
+from orderlens.evaluation.results import DownstreamResults, graded_study, read, write_results
 from orderlens.figures import accuracy_bins, accuracy_var, predictors, var_effect
 from orderlens.figures.catalogue import FIGURES, figure_names
 from orderlens.store.reader import memory_run
@@ -46,7 +46,7 @@ def study(make_graded_run: Any, frame: pd.DataFrame) -> Study:
         {"task": "letters", "id": str(item), "options": options, "question": f"Secret words {item}?"}
         for item in range(60)
     ]
-    return study_of(make_graded_run(frame, documents), OPTIONS)
+    return graded_study(Study(make_graded_run(frame, documents), OPTIONS))
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_orders_that_agree_do_not_look_far_apart() -> None:
 def test_runs_without_verdicts_are_refused(tmp_path: Path) -> None:
     bare = memory_run({}, {"kind": "score"})
     with pytest.raises(RunError, match="no verdicts"):
-        study_of(bare)
+        graded_study(Study(bare))
     with pytest.raises(UndefinedFigureError, match="nothing was graded"):
         accuracy_bins.data(Study(bare))
 
@@ -183,7 +183,7 @@ def test_runs_without_verdicts_are_refused(tmp_path: Path) -> None:
 def test_facts_name_what_was_not_graded(make_graded_run: Any, frame: pd.DataFrame) -> None:
     part = frame[frame["task"] == "sums"].astype({"correct": object}).copy()
     part.iloc[:3, part.columns.get_loc("correct")] = None
-    reading = read(study_of(make_graded_run(part), OPTIONS))
+    reading = read(graded_study(Study(make_graded_run(part), OPTIONS)))
     assert any("300 responses, 3 of them not graded, grader made up" in fact for fact in reading.facts)
 
 

@@ -139,7 +139,7 @@ def test_fewer_texts_than_wanted_and_no_sweep(tmp_path):
     assert "3 of 6 wanted texts" in traces.notes[0]
     assert "left out: 3 too short (fewer than" in traces.notes[1]
     assert not (tmp_path / "out" / "runs" / "sweep").exists()
-    studies = open_studies(tmp_path / "out" / "runs", None)
+    studies = open_studies(tmp_path / "out", None)
     tables = build(studies)
     assert "temperature" not in {table.name for table in tables}
     reading = judge(find_all(studies, tables))

@@ -9,15 +9,16 @@ from orderlens.analysis.frames import cells
 from orderlens.analysis.sample_table import Traces, read_chunks, read_traces
 from orderlens.metrics.concentration import lorenz_gini, segment_lorenz
 from orderlens.metrics.path import sub_blocks
-from orderlens.metrics.segments import FloatArray
+from orderlens.metrics.segments import BoolArray, FloatArray
 from orderlens.store.reader import Run
 from orderlens.store.samples import KEYS
 
 
-def lorenz_curves(run: Run, block: int | None = 0) -> pd.DataFrame:
+def lorenz_curves(run: Run, block: int | None = 0, keep: BoolArray | None = None) -> pd.DataFrame:
     """Return the mean Lorenz curve of −log q inside one block (or all blocks with None) per order.
 
     Blocks are compared only with blocks of the same length. Scored and generated traces are kept apart.
+    ``keep`` says which traces count, in the order of the store; all by default.
 
     Returns:
         Columns order, scored, length (steps of the block), step (0…length), lorenz (mean curve), gini (of the
@@ -25,14 +26,21 @@ def lorenz_curves(run: Run, block: int | None = 0) -> pd.DataFrame:
     """
     sums: dict[tuple[str, bool, int], list[FloatArray]] = {}
     columns = [*KEYS, "step", "block", "logq", "is_eos", "is_special", "is_overflow"]
+    done = 0
     for chunk in read_chunks(run, columns):
-        for key, found in _chunk_sums(read_traces(chunk), block).items():
+        traces = read_traces(chunk)
+        count = traces.segments.count
+        chosen = np.ones(count, np.bool_) if keep is None else keep[done : done + count]
+        done += count
+        for key, found in _chunk_sums(traces, block, chosen).items():
             old = sums.get(key)
             sums[key] = found if old is None else [a + b for a, b in zip(old, found, strict=True)]
     return _frame(sums)
 
 
-def _chunk_sums(traces: Traces, block: int | None) -> dict[tuple[str, bool, int], list[FloatArray]]:
+def _chunk_sums(
+    traces: Traces, block: int | None, keep: BoolArray
+) -> dict[tuple[str, bool, int], list[FloatArray]]:
     """Return the sum of the curves and the counts (defined, undefined) by (order, scored, length)."""
     number, logq = traces.columns["block"], traces.columns["logq"].astype(np.float64)
     blocks, owner = sub_blocks(traces.segments, number)
@@ -44,7 +52,7 @@ def _chunk_sums(traces: Traces, block: int | None) -> dict[tuple[str, bool, int]
             "length": blocks.lengths,
         }
     )
-    chosen = frame if block is None else frame[number[blocks.starts] == block]
+    chosen = frame[keep[of_trace] & (True if block is None else number[blocks.starts] == block)]
     out = {}
     for (order, scored, length), rows in cells(chosen, ("order", "scored", "length")):
         places = blocks.starts[rows.index, None] + np.arange(length)

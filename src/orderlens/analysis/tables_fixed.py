@@ -12,7 +12,7 @@ import pandas as pd
 from orderlens import paper
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, mean, means, median
 from orderlens.analysis.order_range import order_range
-from orderlens.analysis.orders import kind_of
+from orderlens.analysis.orders import is_random, kind_of
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import has_scored, table
@@ -157,7 +157,12 @@ def _mean_of_ranges(wide: pd.DataFrame, resampling: Resampling) -> Estimate:
 
 
 def _random_rows(study: Study) -> list[dict[str, Cell]]:
-    frame = study.scored[study.scored["order"] == "random"]
+    drawn = [order for order in study.orders(study.scored) if is_random(order)]
+    return [row for order in drawn or ["random"] for row in _seed_rows(study, order)]
+
+
+def _seed_rows(study: Study, order: str) -> list[dict[str, Cell]]:
+    frame = study.scored[study.scored["order"] == order]
     sums = frame.pivot_table(index="prompt", columns="seed", values="log_prob", sort=False)
     n = frame.groupby("prompt", sort=False)["n"].first().reindex(sums.index).to_numpy(np.float64)
     n_seeds = sums.shape[1]
@@ -172,7 +177,7 @@ def _random_rows(study: Study) -> list[dict[str, Cell]]:
         why = f"only {n_seeds} random orders ({MIN_RANDOM_ORDERS} wanted)"
         cells = [Estimate(c.value, c.low, c.high, c.n, c.n_undefined, why) for c in cells]
     return [
-        {"statistic": name, "scope": "random", "value": cell, "n_orders": n_seeds}
+        {"statistic": name, "scope": order, "value": cell, "n_orders": n_seeds}
         for name, cell in zip(names, cells, strict=True)
     ]
 

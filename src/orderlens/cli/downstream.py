@@ -32,13 +32,12 @@ def downstream(
 
     The folder holds summary.txt, summary.json, results.md, tables/ and figures/, and no text of the data.
     """
-    from orderlens.analysis import Options
+    from orderlens.analysis import Options, Study
     from orderlens.analysis.estimate import Resampling
-    from orderlens.evaluation.results import read, study_of, write_results
-    from orderlens.store.reader import open_run
+    from orderlens.evaluation.results import graded_study, read, write_results
 
     options = Options(resampling=Resampling(bootstrap, seed), temperature=temperature, grader=grader)
-    study = study_of(open_run(runs), options)
+    study = graded_study(Study.open(runs, options))
     if out is None:
         reading = read(study)
     else:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orderlens.analysis import Options, Study, Table, render
+from orderlens.analysis import Study, Table, render
 from orderlens.analysis.guessing import guessing_levels
 from orderlens.errors import RunError, StorageError
 from orderlens.evaluation.reading import Downstream
 from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
 from orderlens.figures.save import save_data, save_table
 from orderlens.findings.correctness import read_correctness
-from orderlens.store.reader import Run
 
 TABLE_NAMES = ("downstream", "within-cell", "quadrants", "content", "controls", "null")
 """Tables 2 (with min-V and max-V), 3 and S2, 4, S1, and the controls."""
@@ -35,9 +34,9 @@ class DownstreamResults:
     page: Path
 
 
-def study_of(run: Run, options: Options | None = None) -> Study:
-    """Return the study of a graded run; refuses a run without verdicts."""
-    study = Study(run, options).one_setup()
+def graded_study(study: Study) -> Study:
+    """Return the study of graded runs; refuses runs without verdicts and runs of several models."""
+    study.one_setup()
     if not len(study.graded):
         raise RunError("these runs hold no verdicts: make some with 'orderlens evaluate', or --regrade")
     return study

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orderlens import paper
+from orderlens.analysis.orders import is_random
 from orderlens.analysis.tables_fixed import fixed_sequence
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
@@ -34,8 +35,8 @@ def data(study: Study) -> dict[str, Any]:
         if is_drawable(cells["mean"]) and is_drawable(cells["var"]):
             points.append({"order": row["order"], "kind": row["kind"], "n": row["n"], **cells})
     points.sort(key=lambda item: (item["var"]["value"], item["order"]))
-    drawn = study.scored[study.scored["order"] == "random"]
-    seeds = drawn.groupby("seed")[["mean", "var"]].mean().reset_index()
+    drawn = study.scored[study.scored["order"].map(lambda order: is_random(str(order)))]
+    seeds = drawn.groupby(["order", "seed"])[["mean", "var"]].mean().reset_index()
     return {
         "points": points,
         "random_seeds": seeds.to_dict("records") if len(seeds) > 1 else [],
@@ -74,8 +75,8 @@ def draw(data: Mapping[str, Any]) -> Figure:
 
 
 def _plane(panel: Axes, data: Mapping[str, Any]) -> None:
-    look_of_random = order_style("random")
     for item in data["random_seeds"]:
+        look_of_random = order_style(item.get("order", "random"))
         panel.plot(
             real(item["mean"]),
             real(item["var"]),

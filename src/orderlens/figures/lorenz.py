@@ -28,7 +28,7 @@ def data(study: Study) -> dict[str, Any]:
 
     Only blocks of the commonest length are averaged; how many others there are is told.
     """
-    frame = lorenz_curves(study.run, block=0)
+    frame = lorenz_curves(study.run, block=0, keep=~study.every["repeated"].to_numpy(bool))
     frame = frame[frame["scored"] & (frame["n"] > 0)]
     if not len(frame):
         raise UndefinedFigureError("nothing was scored: the run holds no fixed targets")

@@ -20,7 +20,6 @@ from orderlens.replicate.markdown import write_markdown
 from orderlens.replicate.page import write_page
 from orderlens.replicate.plan import Plan
 from orderlens.replicate.text import render_text
-from orderlens.store.reader import open_run
 
 TABLES_OF = {
     "score": ("fixed-sequence", "coherence", "theory"),
@@ -41,9 +40,9 @@ class Results:
     page: Path
 
 
-def open_studies(runs: Path, evaluator: CausalEvaluator | None) -> dict[str, Study]:
-    """Return one study per kind of traces; ``sweep`` holds the greedy texts as well."""
-    whole = Study(open_run(runs), Options(evaluator=evaluator), views=RUNS_OF)
+def open_studies(folder: Path, evaluator: CausalEvaluator | None) -> dict[str, Study]:
+    """Return one study per kind of traces of a replication; ``sweep`` holds the greedy texts as well."""
+    whole = Study.open(folder, Options(evaluator=evaluator))
     return {kind: whole.view(kind) for kind in RUNS_OF if whole.has_view(kind)}
 
 
@@ -51,10 +50,10 @@ def write_results(
     folder: Path, plan: Plan, evaluator: CausalEvaluator | None, why_none: str | None, notes: Sequence[str]
 ) -> Results:
     """Make tables, findings, figures and the page from the runs in ``folder``."""
-    studies = open_studies(folder / "runs", evaluator)
+    studies = open_studies(folder, evaluator)
     tables = tuple(_explained(table, why_none) for table in build(studies))
     reading = judge(find_all(studies, tables))
-    whole = Study(open_run(folder / "runs"), Options(evaluator=evaluator), views=RUNS_OF)
+    whole = Study.open(folder, Options(evaluator=evaluator))
     drawn = tuple(draw_figures(whole, folder / "figures", figure_names(RUNS_OF)))
     try:
         for table in tables:
