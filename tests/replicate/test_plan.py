@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from orderlens.analysis import replication
 from orderlens.errors import RunError, UnknownNameError, UserInputError
 from orderlens.policies import parse_policies
 from orderlens.replicate import plan as plans
@@ -137,3 +138,7 @@ def test_hub_models_get_the_papers_evaluator():
     assert plans.choose_evaluator("auto", "hf:org/name") == "hf:openai-community/gpt2-large"
     assert plans.choose_evaluator("auto", "tiny") == "tiny-ar"
     assert plans.choose_evaluator("mine", "tiny") == "mine"
+
+
+def test_the_plan_is_the_file_by_which_a_replication_is_known():
+    assert plans.PLAN_FILE == replication.PLAN_FILE

@@ -10,10 +10,10 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from orderlens.analysis.stored_scores import Pair, StoredScores, pair_key
 from orderlens.errors import OrderLensError, one_line
 from orderlens.metrics.external import OFFLINE_EVALUATOR, CausalEvaluator, load_evaluator
 from orderlens.replicate.plan import is_bundled
@@ -21,6 +21,9 @@ from orderlens.store.reader import Run, open_run
 from orderlens.store.records import SPEC
 from orderlens.store.schema import table_schema
 from orderlens.store.writer import execute, open_writer
+
+if TYPE_CHECKING:  # a machine that only decodes has no pandas, which the analysis needs
+    from orderlens.analysis.stored_scores import Pair, StoredScores
 
 UNIT = 256
 """Texts per work unit."""
@@ -55,6 +58,8 @@ def score_texts(
     run: Run, evaluator: CausalEvaluator, folder: Path, advance: Callable[[int], None] | None = None
 ) -> StoredScores:
     """Score every generated text of ``run`` that ``folder`` does not know yet."""
+    from orderlens.analysis.stored_scores import StoredScores, pair_key
+
     units = dict(_units(run))
 
     def work(pairs: Sequence[Pair]) -> dict[str, pa.Table]:
@@ -75,6 +80,8 @@ def score_texts(
 
 def read_scores(runs: Path, evaluator: str) -> StoredScores | None:
     """Return the scores that an evaluator left beside the runs, None where it left none."""
+    from orderlens.analysis.stored_scores import StoredScores
+
     folder = external_folder(runs, evaluator)
     if not (folder / SPEC).is_file():
         return None
@@ -89,6 +96,8 @@ def count_texts(run: Run) -> int:
 
 def _units(run: Run) -> Iterator[tuple[str, list[Pair]]]:
     """Yield fixed groups of distinct (prompt, text) pairs, keyed by their content."""
+    from orderlens.analysis.stored_scores import pair_key
+
     table = run.outputs().to_arrow(["temperature", "prompt_text", "text"])
     rows = table.filter(table["temperature"].is_valid())
     texts = zip(rows["prompt_text"].to_pylist(), rows["text"].to_pylist(), strict=True)

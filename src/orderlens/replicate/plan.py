@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from orderlens import paper
-from orderlens.analysis.replication import PLAN_FILE
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import RunError, StorageError, UnknownNameError, UserInputError
 from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR
 from orderlens.registry import suggest
 from orderlens.rowfiles import TextSplit, check_split
 
+PLAN_FILE = "plan.json"
+"""As in ``analysis.replication``, which a machine that only decodes cannot import."""
 GENERATED = paper.orders("decoding")
 SWEPT = (*GENERATED, "max-prob:select=argmax")
 """At T > 0 max-prob has two readings: compare drawn tokens, or choose the position first and then draw."""
