@@ -250,7 +250,7 @@ def test_a_model_that_knows_what_fits_is_asked(hmm, whole_generation):
     assert small.failures == []
     assert small.asked == 48  # 21 + 20 tokens in whole blocks of 8
     assert run.spec["batch_size"] == 64  # 256 sequences per unit under four orders: no matter what fits
-    assert whole_generation.spec["batch_size"] == 25  # 2,000 reveals per unit: 4 orders of 20 tokens each
+    assert whole_generation.spec["batch_size"] == 25  # 2,048 reveals per unit: 4 orders of 20 tokens each
     assert same(run, whole_generation, 1e-12)
 
 
