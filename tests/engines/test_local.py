@@ -57,3 +57,24 @@ def test_measuring_less_than_the_run_does_is_refused(tmp_path: Path) -> None:
     ol.score("hmm", SAMPLES, "forced-ar", circulation=2, out=tmp_path / "run")
     with pytest.raises(RunError, match="circulation_pairs"):
         ol.score("hmm", SAMPLES, "forced-ar", out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", ["score", "generate", "evaluate"])
+def test_a_run_keeps_its_unit_size_unless_another_is_asked_for(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is chosen by default may change between versions; unfinished runs must not be lost by that."""
+    settings: dict[str, Any] = {"max_new_tokens": 4, "out": tmp_path / "run"}
+
+    def again(**more: Any) -> ol.Run:
+        if kind == "score":
+            return ol.score("hmm", SAMPLES, "forced-ar", out=tmp_path / "run", **more)
+        if kind == "generate":
+            return ol.generate("hmm", SAMPLES, "forced-ar", temperature=[0, 1], **settings, **more)
+        return ol.evaluate("hmm", "arith", "forced-ar", limit=2, **settings, **more)
+
+    again(batch_size=1)
+    monkeypatch.setattr(local, "compute", None)
+    assert again().spec["batch_size"] == 1
+    with pytest.raises(RunError, match="batch_size"):
+        again(batch_size=2)

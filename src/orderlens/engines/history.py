@@ -43,6 +43,7 @@ def plan_folder(job: Job, folder: Folder, *, extend: bool) -> tuple[Job, Items]:
         extend: add to the run that is there what it lacks, instead of refusing another spec.
     """
     if folder.exists(SPEC):
+        job = _in_units_of(job, folder)
         if extend:
             return _extended(job, folder)
         stages, wanted = stages_in(folder), plain_spec(job.spec.to_json())
@@ -51,6 +52,14 @@ def plan_folder(job: Job, folder: Folder, *, extend: bool) -> tuple[Job, Items]:
                 return job, staged_units(job, stages[:number])
         _refuse_growth(folder, wanted)
     return job, {unit.key(): (job.spec, unit) for unit in job.units}
+
+
+def _in_units_of(job: Job, folder: Folder) -> Job:
+    """Return the job cut like the run in the folder, if its unit size was left to us."""
+    size = read_spec(folder).spec.get("batch_size")
+    if not job.free_size or not isinstance(size, int) or size < 1 or size == job.spec.batch_size:
+        return job
+    return job.recut(size)
 
 
 def stated(job: Job, folder: Folder) -> dict[str, Any]:
@@ -118,7 +127,8 @@ def _refuse_growth(folder: Folder, wanted: dict[str, Any]) -> None:
     specs = [started.spec, *(item.spec for item in read_extensions(folder))]
     found = specs[-1]
     differing = {name for name in {*found, *wanted} if found.get(name) != wanted.get(name)}
-    if wanted not in specs and wanted["kind"] in EXTENSIBLE and differing <= set(GROWING):
+    grows = differing & {"orders", "data"} and differing <= set(GROWING)
+    if wanted not in specs and wanted["kind"] in EXTENSIBLE and grows:
         listed = "; ".join(spec_diff(found, wanted)[:4])
         raise RunError(
             f"{folder.label} holds a run with another spec: {listed}; use another folder, or add what is new "

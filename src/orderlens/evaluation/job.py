@@ -52,4 +52,5 @@ def evaluate_job(
     )
     items = [plan.items[str(sample.task), sample.id] for sample in plan.samples]
     extras = [{"prompt": item.prompt, "document": item.doc} for item in items]
-    return Job(spec, cut_units(plan.samples, spec.batch_size, temperature, extras=extras), loaded, chosen)
+    units = cut_units(plan.samples, spec.batch_size, temperature, extras=extras)
+    return Job(spec, units, loaded, chosen, options.batch_size is None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from orderlens.decode.generate import GenerationSettings
@@ -31,12 +31,24 @@ class Job:
         units: what it is cut into.
         model: the loaded model.
         orders: the policies as objects, in the order of ``spec.orders``.
+        free_size: whether the number of samples per unit was left to us; a run that is there keeps its own.
     """
 
     spec: RunSpec
     units: Sequence[Unit]
     model: Model
     orders: Sequence[Policy]
+    free_size: bool = False
+
+    def recut(self, size: int) -> Job:
+        """Return the job with units of so many samples."""
+        units: list[Unit] = []
+        for value in dict.fromkeys(unit.temperature for unit in self.units):
+            mine = [unit for unit in self.units if unit.temperature == value]
+            samples = [sample for unit in mine for sample in unit.samples]
+            extras = [extra for unit in mine for extra in unit.extras]
+            units += cut_units(samples, size, value, extras=extras)
+        return replace(self, spec=replace(self.spec, batch_size=size), units=units)
 
     @property
     def longest(self) -> int:
@@ -71,7 +83,7 @@ def score_job(
         circulation_pairs=circulation or None,
         noise_floor=noise_floor or None,
     )
-    return checked(Job(spec, cut_units(encoded, spec.batch_size), loaded, chosen))
+    return checked(Job(spec, cut_units(encoded, spec.batch_size), loaded, chosen, options.batch_size is None))
 
 
 def generate_job(
@@ -103,7 +115,7 @@ def generate_job(
         stop_at_eos=stop_at_eos,
     )
     units = [unit for value in temperatures for unit in cut_units(encoded, spec.batch_size, value)]
-    return checked(Job(spec, units, loaded, chosen))
+    return checked(Job(spec, units, loaded, chosen, options.batch_size is None))
 
 
 def base_spec(
