@@ -15,6 +15,13 @@ from orderlens.cli.main import main
 
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps for a while in the sun. "
 SMALL = "--steps 1 --layers 1 --width 16 --heads 1 --vocab-size 300 --window 32 --block-size 8 --batch-size 2"
+NO_TORCH = """
+class Gone:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+sys.meta_path.insert(0, Gone())
+"""
 
 
 def orderlens(folder, *arguments, before=""):
@@ -65,13 +72,13 @@ def test_a_full_disk_leaves_no_half_files(run, tmp_path, verb, most, whole):
     assert {path.name for path in out.rglob("*") if path.is_file()} <= whole
 
 
-def test_a_missing_torch_is_named(run, tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text(TEXT, encoding="utf-8")
-    gone = "sys.modules['torch'] = None"
-    one_error(orderlens(tmp_path, "train", "--data", text, "--out", "m", before=gone), 2, "orderlens[torch]")
-    rated = ["analyze", run, "--evaluator", "tiny-ar", "--bootstrap", 0]
-    one_error(orderlens(tmp_path, *rated, before=gone), 2, "orderlens[torch]")
+def test_a_missing_torch_is_named(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    ol.generate("hmm:block=8", ["abc"], ["forced-ar"], max_new_tokens=4, out=tmp_path / "run")
+    trained = ["train", "--data", "text.txt", "--out", "model"]
+    rated = ["analyze", "run", "--evaluator", "tiny-ar", "--bootstrap", 0, "--table", "generation"]
+    for command in (trained, rated):
+        one_error(orderlens(tmp_path, *command, before=NO_TORCH), 2, "orderlens[torch]")
 
 
 def test_a_deleted_folder_is_said_so(tmp_path, monkeypatch, capsys):
@@ -103,9 +110,9 @@ def test_a_tokenizer_that_cannot_spell_is_refused(tmp_path, capsys, kind):
         (["figures", "RUN", "--out", "s3://bucket/x"], "is an address; only runs can be written there"),
         (["score", "--model", "tiny-ar", "--out", "r"], "give it to --evaluator"),
         (["score", "--orders", "random:" + "9" * 30, "--model", "hmm", "--out", "r"], "at most 18 digits"),
-        (["generate", "--seed", str(2**63), "--model", "hmm", "--out", "r"], "between -2^63 and 2^63 - 1"),
+        (["generate", "--seed", str(2**63), "--model", "hmm", "--out", "r"], "must fit into 64 bits"),
         (["analyze", "nowhere"], "nowhere: it does not exist"),
-        (["analyze", "file"], "file: it is a file"),
+        (["analyze", "file"], "file is a file, not a folder"),
         (["train", "--data", "file", "--out", "m", "--window", str(10**30)], "window"),
         (["train", "--data", "file", "--out", "m", "--block-size", "0"], "block size 0; allowed are 1 to"),
     ],

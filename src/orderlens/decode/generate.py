@@ -60,8 +60,6 @@ class GenerationSettings:
             raise UserInputError(
                 f"max_new_tokens={self.max_new_tokens} must lie between 1 and {MAX_NEW_TOKENS}"
             )
-        if not -(2**63) <= self.sample_seed < 2**63:  # it is stored as a 64-bit number
-            raise UserInputError(f"seed={self.sample_seed} must lie between -2^63 and 2^63 - 1")
         if not 0 <= self.temperature < np.inf:
             raise UserInputError(f"temperature={self.temperature} must be a finite number ≥ 0")
         if 0 < self.temperature < MIN_TEMPERATURE:

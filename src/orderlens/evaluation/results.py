@@ -16,6 +16,7 @@ from orderlens.errors import RunError, StorageError
 from orderlens.evaluation.reading import Downstream
 from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
 from orderlens.figures.save import save_data, save_table
+from orderlens.files import write_text
 from orderlens.findings.correctness import read_correctness
 
 TABLE_NAMES = ("downstream", "within-cell", "quadrants", "content", "controls", "null")
@@ -87,9 +88,9 @@ def write_results(study: Study, folder: Path, formats: Sequence[str] | None = No
         for table in tables:
             save_table(folder / "tables", table)
         save_data(reading.record(), folder / "summary.json")
-        (folder / "summary.txt").write_text(reading.text(), encoding="utf-8")
+        write_text(folder / "summary.txt", reading.text())
         page = folder / "results.md"
-        page.write_text("\n".join(_page(reading, tables, figures)), encoding="utf-8")
+        write_text(page, "\n".join(_page(reading, tables, figures)))
     except OSError as error:
         raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
     return DownstreamResults(reading, tables, figures, page)

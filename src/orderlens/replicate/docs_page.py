@@ -15,6 +15,7 @@ from orderlens.analysis import beside_paper, render
 from orderlens.analysis.judge import NOT_SUPPORTED, OPEN, RULES, SUPPORTED, Finding, Word
 from orderlens.errors import RunError, StorageError
 from orderlens.figures.catalogue import Drawn
+from orderlens.files import write_text
 from orderlens.replicate.markdown import cell, finding_details
 from orderlens.replicate.page import plan_facts
 from orderlens.replicate.plan import Stored, read_plan
@@ -51,9 +52,7 @@ def write_docs(results: Results, page: Path, notes: Sequence[str] = ()) -> Path:
                 if path.suffix in PICTURES:
                     shutil.copyfile(path, pictures / path.name)
         lines = _lines(results, stored, page, notes, _written_by_hand(page))
-        partial = page.with_name(f"{page.name}.partial")  # a full disk must not cost what people wrote
-        partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        partial.replace(page)
+        write_text(page, "\n".join(lines) + "\n")  # whole or not: a full disk must not cost what people wrote
     except UnicodeDecodeError as error:
         raise StorageError(
             f"{page} is there and is no UTF-8 text; choose another name for the page"

@@ -8,6 +8,7 @@ from pathlib import Path
 from orderlens.analysis import Table, beside_paper, render
 from orderlens.analysis.judge import RULES, Finding, Reading
 from orderlens.figures.catalogue import Drawn
+from orderlens.files import write_text
 from orderlens.replicate.page import plan_facts
 from orderlens.replicate.plan import Plan
 
@@ -35,8 +36,7 @@ def write_markdown(
     lines += ["", *(f"{rule}\n" for rule in RULES), "## Figures", ""]
     lines += [line for item in figures for line in _figure(item)]
     lines += ["## Tables", "", render([beside_paper(table) for table in tables], "markdown")]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
+    return write_text(path, "\n".join(lines))
 
 
 def finding_details(place: int, item: Finding) -> list[str]:

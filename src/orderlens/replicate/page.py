@@ -11,6 +11,7 @@ from orderlens.analysis.judge import NOT_SUPPORTED, OPEN, RULES, SUPPORTED, Find
 from orderlens.analysis.render import cell_text
 from orderlens.analysis.table import Table
 from orderlens.figures.catalogue import Drawn
+from orderlens.files import write_text
 from orderlens.replicate.plan import Plan
 
 _CLASSES = {SUPPORTED: "yes", NOT_SUPPORTED: "no", OPEN: "open"}
@@ -52,8 +53,7 @@ def write_page(
         "<h2>Tables</h2>",
         *(_table(table) for table in tables),
     ]
-    path.write_text(_document(f"OrderLens: {plan.model}, {plan.preset}", body), encoding="utf-8")
-    return path
+    return write_text(path, _document(f"OrderLens: {plan.model}, {plan.preset}", body))
 
 
 def _document(title: str, body: Iterable[str]) -> str:

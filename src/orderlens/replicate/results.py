@@ -12,6 +12,7 @@ from orderlens.analysis.replication import RUNS_OF
 from orderlens.errors import StorageError
 from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
 from orderlens.figures.save import save_data, save_table
+from orderlens.files import write_text
 from orderlens.findings.decoding import decoding_findings
 from orderlens.findings.fixed import fixed_findings
 from orderlens.findings.sweep import sweep_findings
@@ -59,7 +60,7 @@ def write_results(
         for table in tables:
             save_table(folder / "tables", table)
         save_data(reading.record(), folder / "findings.json")
-        (folder / "findings.txt").write_text(render_text(reading), encoding="utf-8")
+        write_text(folder / "findings.txt", render_text(reading))
         write_markdown(folder / "results.md", plan, tables, reading, drawn, notes)
         page = write_page(folder / "index.html", plan, tables, reading, drawn, notes)
     except OSError as error:

@@ -63,8 +63,7 @@ def find_runs(place: Place, filesystem: Any = None) -> list[Folder]:
     if folder.exists(SPEC):
         return [folder]
     if filesystem is None and "://" not in str(place) and not Path(place).is_dir():
-        why = "it is a file" if Path(place).exists() else "it does not exist"
-        raise RunError(f"no run at {place}: {why}")
+        raise RunError(f"no run at {place}: it does not exist")
     inner = sorted(name.removesuffix(f"/{SPEC}") for name in folder.sizes() if name.endswith(f"/{SPEC}"))
     if not inner:
         raise RunError(f"no run at {folder.label}: there is no {SPEC} in it or below it")
