@@ -22,13 +22,13 @@ def words(reading: Reading, name: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def mean_only() -> Reading:
     """Correctness depends on mean log q alone."""
-    return read_correctness(simulate_study(1500, seed=3), HOW, {"simulated": 25.0}, null_reps=100)
+    return read_correctness(simulate_study(1500, seed=3), HOW, {"simulated": 25.0})
 
 
 @pytest.fixture(scope="module")
 def var_matters() -> Reading:
     """Correctness depends on Var beyond the mean."""
-    return read_correctness(simulate_study(1500, var_effect=0.8, seed=3), HOW, null_reps=100)
+    return read_correctness(simulate_study(1500, var_effect=0.8, seed=3), HOW)
 
 
 def test_when_only_the_mean_matters_the_association_is_there_but_does_not_survive(
@@ -53,9 +53,7 @@ def test_when_var_matters_it_survives(var_matters: Reading) -> None:
 
 
 def test_when_high_var_goes_with_correct_answers_the_claims_are_refused() -> None:
-    flipped = read_correctness(
-        simulate_study(600, var_effect=-2.0, mean_effect=0.0, seed=3), HOW, null_reps=50
-    )
+    flipped = read_correctness(simulate_study(600, var_effect=-2.0, mean_effect=0.0, seed=3), HOW)
     assert set(words(flipped, "lower-when-correct").values()) == {NOT_SUPPORTED}
     assert set(words(flipped, "survives-controls").values()) == {NOT_SUPPORTED}
     assert words(flipped, "min-v-over-max-v")["all orders"] == NOT_SUPPORTED
@@ -64,7 +62,7 @@ def test_when_high_var_goes_with_correct_answers_the_claims_are_refused() -> Non
 def test_noise_supports_nothing_about_var() -> None:
     frame = simulate_study(600, mean_effect=0.0, seed=5)
     frame["correct"] = np.random.default_rng(0).random(len(frame)) < 0.25
-    found = read_correctness(frame, HOW, {"simulated": 25.0}, null_reps=50)
+    found = read_correctness(frame, HOW, {"simulated": 25.0})
     for name in ("beats-guessing", "lower-when-correct", "survives-controls", "structured-better"):
         assert SUPPORTED not in words(found, name).values(), name
     assert "little can be learned" in Downstream(found).headlines()[0]
@@ -78,10 +76,10 @@ def test_the_random_tier_and_the_band_of_the_structured_orders(mean_only: Readin
     frame.loc[frame["order"] != "random", "correct"] = (
         frame.loc[frame["order"] != "random", "item_id"] % 3 > 0
     )
-    alike = read_correctness(frame, HOW, null_reps=20)
+    alike = read_correctness(frame, HOW)
     assert set(words(alike, "structured-alike").values()) == {SUPPORTED}
     frame.loc[frame["order"] == "max-prob", "correct"] = False
-    apart = words(read_correctness(frame, HOW, null_reps=20), "structured-alike")
+    apart = words(read_correctness(frame, HOW), "structured-alike")
     assert apart == {
         "forced-ar against max-prob": NOT_SUPPORTED,
         "forced-ar against top-margin": SUPPORTED,
@@ -105,16 +103,16 @@ def seeds_of_one_order(var_effect: float) -> pd.DataFrame:
 @pytest.mark.parametrize(("effect", "kept"), [(1.0, True), (0.0, False)])
 def test_difficulty_of_items_cannot_fake_the_same_item_claim(effect: float, kept: bool) -> None:
     """Hard items have high Var and wrong answers either way; only the true effect shows inside an item."""
-    found = read_correctness(seeds_of_one_order(effect), HOW, null_reps=20)
+    found = read_correctness(seeds_of_one_order(effect), HOW)
     assert words(found, "lower-when-correct") == {"random": SUPPORTED}
     for name in ("same-item", "same-item-controlled"):
         assert (words(found, name)["random"] == SUPPORTED) is kept, name
 
 
 def test_too_few_answers_decide_nothing() -> None:
-    found = read_correctness(simulate_study(40, var_effect=3.0), HOW, {"simulated": 25.0}, null_reps=20)
+    found = read_correctness(simulate_study(40, var_effect=3.0), HOW, {"simulated": 25.0})
     frame = simulate_study(200, var_effect=3.0).assign(correct=lambda rows: rows["item_id"] < 10)
-    few_right = read_correctness(frame, HOW, null_reps=20)
+    few_right = read_correctness(frame, HOW)
     assert set(words(few_right, "lower-when-correct").values()) == {OPEN}
     assert not any(
         item.id == "structured-better" for item in found.findings
@@ -125,7 +123,7 @@ def test_too_few_answers_decide_nothing() -> None:
 def test_where_nothing_is_right_accuracies_are_not_compared() -> None:
     """Differences of exactly 0 with no width would otherwise pass for proven equality."""
     frame = simulate_study(200, seed=4).assign(correct=False)
-    found = read_correctness(frame, HOW, null_reps=20)
+    found = read_correctness(frame, HOW)
     names = {item.id for item in found.findings}
     assert "random-higher-var" in names
     assert not names & {"structured-better", "structured-alike", "low-var-in-halves", "min-v-near-best"}
@@ -163,8 +161,6 @@ def test_text_and_markdown_sort_claims_by_outcome(mean_only: Reading) -> None:
 
 def test_a_task_without_a_single_verdict_is_left_open() -> None:
     graded, bare = simulate_study(60), simulate_study(60, task="ungraded").astype({"correct": object})
-    found = read_correctness(
-        pd.concat([graded, bare.assign(correct=None)]), HOW, {"ungraded": 25.0}, null_reps=20
-    )
+    found = read_correctness(pd.concat([graded, bare.assign(correct=None)]), HOW, {"ungraded": 25.0})
     assert {item.word for item in found.findings if item.task == "ungraded"} == {OPEN}
     assert "ungraded: too few right or too few wrong answers" in Downstream(found).headlines()[1]

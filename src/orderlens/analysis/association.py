@@ -16,7 +16,15 @@ from scipy import stats
 
 from orderlens.analysis.auroc import delong
 from orderlens.analysis.correlation import mann_whitney_less, partial_spearman
-from orderlens.analysis.estimate import BinaryRanks, Clusters, Estimate, Resampling, function_of_sums, means
+from orderlens.analysis.estimate import (
+    BinaryRanks,
+    Clusters,
+    Estimate,
+    Resampling,
+    difference_of_means,
+    function_of_sums,
+    means,
+)
 from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind
 from orderlens.analysis.logistic import nested_logistic
 from orderlens.analysis.paired import adjust, mcnemar
@@ -86,12 +94,12 @@ def _gap(var: FloatArray, yes: BoolArray, clusters: Clusters) -> tuple[Estimate,
 
     def statistics(total: FloatArray) -> FloatArray:
         no, good = divide(total[:, 0], total[:, 1]), divide(total[:, 2], total[:, 3])
-        return np.stack([no - good, good, no], axis=1)
+        return np.stack([good, no], axis=1)
 
     if not len(var):
         return (Estimate.undefined(""),) * 3
-    gap, good, no = function_of_sums(clusters, sums, statistics, len(var))
-    return gap, good, no
+    good, no = function_of_sums(clusters, sums, statistics, len(var))
+    return difference_of_means(var, ~yes, clusters), good, no
 
 
 def _rivals(rows: pd.DataFrame) -> dict[str, float]:

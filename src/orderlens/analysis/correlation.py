@@ -77,6 +77,25 @@ def orthonormal_basis(columns: Sequence[FloatArray], n: int) -> FloatArray:
     return np.asarray(left[:, size > 1e-10 * max(size[0], 1e-300)])
 
 
+def bent(values: ArrayLike, knots: int = 5) -> list[FloatArray]:
+    """Return columns that let a fit bend along ``values``: a natural cubic spline of their normal scores.
+
+    Straight beyond the outer knots, which lie at quantiles; nothing is assumed to be monotone.
+    """
+    column = np.asarray(values, np.float64)
+    x = stats.norm.ppf((stats.rankdata(column) - 0.5) / max(len(column), 1))
+    places = np.unique(np.quantile(x, np.linspace(0.05, 0.95, knots))) if len(x) else x
+    if len(places) < 3:
+        return [x]
+
+    def cubic(knot: float) -> FloatArray:
+        return np.asarray(np.maximum(x - knot, 0.0) ** 3)
+
+    last, before = places[-1], places[-2]
+    tail = (cubic(before) - cubic(last)) / (last - before)
+    return [x, *((cubic(knot) - cubic(last)) / (last - knot) - tail for knot in places[:-2])]
+
+
 def left_over(column: FloatArray, basis: FloatArray) -> FloatArray:
     """Return what of ``column`` the basis does not explain."""
     once = column - basis @ (basis.T @ column)

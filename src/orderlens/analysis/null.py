@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import stats
-from scipy.optimize import isotonic_regression
 from scipy.special import expit
 
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
-from orderlens.analysis.correlation import left_over, orthonormal_basis
+from orderlens.analysis.correlation import bent, left_over, orthonormal_basis
 from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind
 from orderlens.analysis.selectors import is_candidate, pick_weights
 from orderlens.errors import UserInputError
@@ -74,8 +73,8 @@ def simulate_study(
 def mean_only_null(data: Any, reps: int = 500, seed: int = 0, level: float = 0.95) -> Any:
     """Return every Var statistic of a study beside its distribution under the mean-only null.
 
-    For each (task, order) the probability of a correct answer given the mean is fitted by isotonic
-    regression; verdicts are redrawn from it ``reps`` times while mean, Var and length stay as they are.
+    For each (task, order) the probability of a correct answer given the mean is fitted by a natural spline;
+    verdicts are redrawn from it ``reps`` times while mean, Var and length stay as they are.
 
     Returns:
         One row per statistic: task, order, statistic (``rho``, ``partial_rho``, the quadrants' advantage of
@@ -114,11 +113,14 @@ def _task_null(task: str, rows: pd.DataFrame, reps: int, seed: int, level: float
 
 
 def probability_given_mean(mean: FloatArray, correct: FloatArray) -> FloatArray:
-    """Return the fitted chance of a correct answer of each sample, non-decreasing in its mean log q."""
-    order = np.argsort(mean, kind="stable")
-    fitted = np.empty(len(mean))
-    fitted[order] = isotonic_regression(np.asarray(correct, np.float64)[order]).x
-    return np.clip(fitted, 0.0, 1.0)
+    """Return the fitted chance of a correct answer of each sample, a smooth function of its mean log q.
+
+    It may bend and turn: in a world where middling means are best, a monotone fit would leave to Var what
+    belongs to the mean.
+    """
+    basis = orthonormal_basis(bent(mean), len(mean))
+    fitted = basis @ (basis.T @ np.asarray(correct, np.float64))
+    return np.asarray(np.clip(fitted, 0.0, 1.0))
 
 
 def _cell_statistics(cell: pd.DataFrame, verdicts_RN: FloatArray) -> dict[str, FloatArray]:

@@ -46,7 +46,7 @@ def graded_study(study: Study) -> Study:
 def read(study: Study) -> Downstream:
     """Return the plain-language reading of a graded study."""
     options = study.options
-    reading = read_correctness(study.graded, options.resampling, guessing_levels(study), options.null_reps)
+    reading = read_correctness(study.graded, options.resampling, guessing_levels(study))
     return Downstream(reading, tuple(facts(study)))
 
 

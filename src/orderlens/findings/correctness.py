@@ -48,7 +48,6 @@ def find(
     graded: pd.DataFrame,
     resampling: Resampling | None = None,
     guessing: Mapping[str, float] | None = None,
-    null_reps: int = 500,
 ) -> list[Finding]:
     """Return every claim about every task with its checks, to be judged together.
 
@@ -56,7 +55,6 @@ def find(
         graded: table with the columns task, order, item_id, correct, mean, var, n (and base_order).
         resampling: bootstrap over items.
         guessing: accuracy (%) of guessing by task, where there is something to guess from.
-        null_reps: repetitions of the mean-only null.
     """
     how = resampling or Resampling()
     out: list[Finding] = []
@@ -70,7 +68,7 @@ def find(
             leads(name, chosen, "mean", "mean log q does"),
             leads(name, chosen, "n", "length does"),
             *same_item(name, chosen),
-            *order_findings(name, rows, how, null_reps),
+            *order_findings(name, rows, how),
         ]
     return out
 
@@ -79,11 +77,10 @@ def read_correctness(
     graded: pd.DataFrame,
     resampling: Resampling | None = None,
     guessing: Mapping[str, float] | None = None,
-    null_reps: int = 500,
 ) -> Reading:
     """Return every claim about every task, judged together; see ``find`` for the arguments."""
     how = resampling or Resampling()
-    return _with_controls(judge(find(graded, how, guessing, null_reps), how.level))
+    return _with_controls(judge(find(graded, how, guessing), how.level))
 
 
 _SURVIVAL: dict[Word, str] = {

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from orderlens import paper
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
+from orderlens.analysis.correlation import bent, left_over, orthonormal_basis
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, function_of_sums, mean, means
 from orderlens.analysis.frames import finite_rows, graded_rows
 from orderlens.analysis.judge import Check, Finding
-from orderlens.analysis.null import mean_only_null
 from orderlens.analysis.orders import base_name, is_structured
 from orderlens.analysis.predictors import pool_seeds
 from orderlens.analysis.selectors import is_candidate, pick_weights
@@ -28,7 +30,7 @@ ALIKE_PP, CLOSE_PP, SMALL_PP = paper.number("structured_band_pp"), paper.number(
 """Percentage points: the paper's bands of structured orders and of min-V, and what is too small to count."""
 
 
-def order_findings(task: str, rows: pd.DataFrame, how: Resampling, null_reps: int) -> list[Finding]:
+def order_findings(task: str, rows: pd.DataFrame, how: Resampling) -> list[Finding]:
     """Return the claims about the orders of one task; none when it has too few items."""
     graded = finite_rows(graded_rows(rows)[0], ("mean", "var", "n"))
     if graded["item_id"].nunique() < MIN_ITEMS:
@@ -39,7 +41,7 @@ def order_findings(task: str, rows: pd.DataFrame, how: Resampling, null_reps: in
         return out
     out += tiers(task, pool_seeds(graded), how)
     if graded["order"].nunique() > 1:
-        out += [halves(task, graded, how), beyond_the_mean(task, graded, how, null_reps)]
+        out += [halves(task, graded, how), beyond_the_mean(task, graded, how)]
         out += choosing(task, graded, how)
     return out
 
@@ -131,16 +133,59 @@ def halves(task: str, graded: pd.DataFrame, how: Resampling) -> Finding:
     return Finding("low-var-in-halves", claim, checks, "Table 4", task)
 
 
-def beyond_the_mean(task: str, graded: pd.DataFrame, how: Resampling, reps: int) -> Finding:
-    """Do the pooled Var statistics exceed what correctness drawn from the mean alone would give?"""
-    table = mean_only_null(graded.assign(task=task), reps, how.seed, how.level)
-    checks = []
-    for row in table[table["order"] == "(all)"].to_dict("records"):
-        value, gap = row["observed"] - row["null_mean"], row["null_high"] - row["null_low"]
-        cell = Estimate(value, value - gap / 2, value + gap / 2, int(row["n"]))
-        checks.append(Check("observed − null", cell, margin=SMALL_PP, digits=2, where=str(row["statistic"])))
-    claim = "The advantage of low Var over all orders is more than mean log q alone would produce."
-    return Finding("beyond-the-mean", claim, tuple(checks), task=task)
+def beyond_the_mean(task: str, graded: pd.DataFrame, how: Resampling) -> Finding:
+    """Do the pooled advantages of low Var exceed what mean log q and length would give by themselves?"""
+    inside = quadrant_flags(graded["mean"].to_numpy(np.float64), graded["var"].to_numpy(np.float64))
+    share = divide(inside.astype(np.float64), inside.sum(axis=0)[None].astype(np.float64))
+    weights = {
+        "half with high mean log q: low Var − high Var": share[:, 0] - share[:, 1],
+        "half with low mean log q: low Var − high Var": share[:, 2] - share[:, 3],
+    }
+    usable = is_candidate(graded)
+    if usable.any():
+        item, items = pd.factorize(graded["item_id"][usable])
+        picks, chosen = pick_weights(graded[usable], item), np.zeros(len(graded))
+        chosen[usable] = (picks["min_v"] - picks["max_v"]) / len(items)
+        weights["min-V − max-V"] = chosen
+    checks = tuple(
+        Check(
+            "more than mean and length give (pp)",
+            _beyond(graded, 100 * weight, how.level),
+            margin=SMALL_PP,
+            least=MIN_ITEMS,
+            digits=2,
+            where=where,
+        )
+        for where, weight in weights.items()
+    )
+    claim = "The advantage of low Var over all orders is more than mean log q and length would produce."
+    return Finding("beyond-the-mean", claim, checks, task=task)
+
+
+def _beyond(graded: pd.DataFrame, weight_N: FloatArray, level: float) -> Estimate:
+    """Return a weighted sum of correctness less what smooth functions of mean and length explain of it.
+
+    Each order has its own level and its own curve along the mean, which may bend either way. Errors are
+    clustered by item, the interval is Student's.
+    """
+    if not np.isfinite(weight_N).all():
+        return Estimate.undefined("a group is empty")
+    columns = [*bent(graded["n"], 3)]
+    for _, rows in graded.reset_index(drop=True).groupby("order", sort=False):
+        place = rows.index.to_numpy()
+        for column in (np.ones(len(rows)), *bent(rows["mean"])):
+            wide = np.zeros(len(graded))
+            wide[place] = column
+            columns.append(wide)
+    basis = orthonormal_basis(columns, len(graded))
+    weight = left_over(weight_N, basis)
+    right = graded["correct"].to_numpy(np.float64)
+    item, items = pd.factorize(graded["item_id"])
+    parts = np.bincount(item, weights=weight * left_over(right, basis), minlength=len(items))
+    free = max(len(graded) - basis.shape[1], 1)
+    error = math.sqrt(float(parts @ parts) * len(items) / max(len(items) - 1, 1) * len(graded) / free)
+    value, half = float(weight @ right), float(stats.t.ppf((1 + level) / 2, max(len(items) - 1, 1))) * error
+    return Estimate(value, value - half, value + half, len(items))
 
 
 def choosing(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
