@@ -18,7 +18,7 @@ from orderlens.analysis.correlation import mann_whitney_less, p_of_rho, partial_
 from orderlens.analysis.estimate import BinaryRanks, Clusters, Resampling
 from orderlens.analysis.logistic import nested_logistic
 from orderlens.analysis.paired import adjust, mcnemar, wilson
-from orderlens.analysis.paper import printed_values
+from orderlens.paper import printed
 
 
 def test_mann_whitney_worked_example():
@@ -49,22 +49,22 @@ def test_z_of_mann_whitney_is_rho_times_root_n_minus_1(seed, n):
 
 
 def test_table_3_p_values_follow_from_n_and_rho():
-    values = printed_values("within-cell")
+    values = printed("within-cell")
     cells = {key[:2] for key in values}
     assert len(cells) == 16
     for task, order in cells:
         n = values[task, order, "n_correct"] + values[task, order, "n_incorrect"]
-        rho, printed = values[task, order, "rho"], values[task, order, "mw_p"]
+        rho, shown = values[task, order, "rho"], values[task, order, "mw_p"]
         low, high = p_of_rho(rho - 0.0005, n), p_of_rho(rho + 0.0005, n)
-        if printed == "<1e-4":
+        if shown == "<1e-4":
             assert low < 1e-4
         else:
-            half = 0.5 * 10 ** (math.floor(math.log10(printed)) - 1)  # two printed digits
-            assert low - half <= printed <= high + half, (task, order)
+            half = 0.5 * 10 ** (math.floor(math.log10(shown)) - 1)  # two printed digits
+            assert low - half <= shown <= high + half, (task, order)
 
 
 def test_paper_audit_of_table_3():
-    values = printed_values("within-cell")
+    values = printed("within-cell")
     cells = sorted({key[:2] for key in values})
     p = []
     for task, order in cells:

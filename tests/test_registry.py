@@ -1,4 +1,4 @@
-"""The registry's errors and plugins, and the keyed random streams."""
+"""The registry's errors and plugins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from orderlens.errors import PluginError, UnknownNameError, UserInputError
 from orderlens.registry import Registry
-from orderlens.rng import keyed_generator
 
 
 def test_lookup_is_lazy_and_errors_suggest():
@@ -79,10 +78,3 @@ def test_two_plugins_with_one_name_and_a_wrong_kind_are_refused(monkeypatch):
     picky = _registry(monkeypatch, [("x", "math:e")], check=lambda value: "it is no thing")
     with pytest.raises(PluginError, match=r"of package plugged 0\.1 cannot be used: it is no thing"):
         picky.get("x")
-
-
-def test_streams_depend_on_every_key_and_on_nothing_else():
-    draw = keyed_generator(1, "a", "b", 2).random(4).tolist()
-    assert draw == keyed_generator(1, "a", "b", 2).random(4).tolist()
-    others = [(2, "a", "b", 2), (1, "ab", 2), (1, "a", "b", "2"), (1, "a", "b", 3), (1, "a", "b")]
-    assert all(draw != keyed_generator(*keys).random(4).tolist() for keys in others)
