@@ -8,8 +8,9 @@ import pytest
 
 from orderlens.analysis import Resampling, simulate_study
 from orderlens.analysis.judge import NOT_SUPPORTED, OPEN, SUPPORTED, Reading
-from orderlens.evaluation.reading import HEADINGS, Downstream
+from orderlens.evaluation.reading import HEADINGS, NOTES, Downstream
 from orderlens.findings.correctness import ALL_ORDERS, read_correctness
+from orderlens.report.render import fill
 
 HOW = Resampling(reps=200)
 
@@ -145,7 +146,10 @@ def test_every_bare_association_says_what_the_controls_leave(
 
 def test_text_and_markdown_sort_claims_by_outcome(mean_only: Reading) -> None:
     reading = Downstream(mean_only, ("Model made up.",))
-    for shown in (reading.text(), reading.markdown()):
+    markdown = fill(
+        "downstream.md.j2", downstream=reading, groups=reading.groups(), rules=NOTES, pictures=[], tables=[]
+    )
+    for shown in (reading.text(), markdown):
         places = [shown.index(HEADINGS[word]) for word in (SUPPORTED, NOT_SUPPORTED, OPEN)]
         assert places == sorted(places)
         supported = shown[places[0] : places[1]]

@@ -11,7 +11,7 @@ from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.judge import WORDS, Check, Finding, Number, Outcome, Reading
 from orderlens.analysis.table import Column, Table
 from orderlens.figures.catalogue import Drawn
-from orderlens.replicate.page import write_page
+from orderlens.replicate.pages import write_html
 from orderlens.replicate.plan import make_plan
 
 EVIL = "<script>alert(1)</script>\"&'<img src=x onerror=y>"
@@ -68,7 +68,7 @@ def page(tmp_path):
     ]
     figures = [Drawn("one", EVIL, (picture,)), Drawn("two", "two", why=EVIL)]
     plan = make_plan("quick", EVIL, EVIL)
-    return read(write_page(tmp_path / "index.html", plan, [table], Reading(tuple(findings)), figures, [EVIL]))
+    return read(write_html(tmp_path / "index.html", plan, [table], Reading(tuple(findings)), figures, [EVIL]))
 
 
 def test_hostile_text_stays_text(page):

@@ -30,7 +30,7 @@ def downstream(
 ) -> None:
     """Say what graded runs support about Var and correctness, and what they do not.
 
-    The folder holds summary.txt, summary.json, results.md, tables/ and figures/, and no text of the data.
+    The folder holds index.html, results.md, summary.txt, summary.json, tables/, figures/; no text of the data.
     """
     from orderlens.analysis import Options, Study
     from orderlens.analysis.estimate import Resampling
@@ -48,4 +48,4 @@ def downstream(
         return
     print_text(reading.text())
     if out is not None:
-        print_text(f"results: {out / 'results.md'}")
+        print_text(f"results: {out / 'index.html'}")

@@ -190,7 +190,7 @@ def record(outcome: Outcome, traces: Traces | None = None) -> dict[str, Any]:
 def show(outcome: Outcome) -> None:
     """Print tables, findings and where everything is."""
     from orderlens.analysis import render
-    from orderlens.replicate.page import plan_facts
+    from orderlens.replicate.pages import plan_facts
     from orderlens.replicate.text import render_text
 
     print_text(f"\n{plan_facts(outcome.plan)}\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,29 +66,19 @@ class Downstream:
         lines = ["Does the shape of the trace predict correctness?", ""]
         lines += [*self.facts, "", *(f"- {line}" for line in self.headlines()), ""]
         lines += [self.reading.sentence(), ""]
-        for word in WORDS:
-            lines += [HEADINGS[word], ""]
-            for finding, found in self._with(word):
-                lines += [f"  {finding.task}: {finding.claim}", *(f"    - {text}" for text in _texts(found))]
-            lines += [*([] if any(self._with(word)) else ["  Nothing."]), ""]
+        for heading, members in self.groups():
+            lines += [heading, ""]
+            for finding, texts in members:
+                lines += [f"  {finding.task}: {finding.claim}", *(f"    - {text}" for text in texts)]
+            lines += [*([] if members else ["  Nothing."]), ""]
         return "\n".join([*lines, *NOTES, ""])
 
-    def markdown(self, level: int = 2) -> str:
-        """Return the reading as Markdown with headings from ``level`` down."""
-        mark = "#" * level
-        lines = [f"{mark} In one sentence per task", "", *(f"- {line}" for line in self.headlines()), ""]
-        lines += [self.reading.sentence(), ""]
-        for word in WORDS:
-            lines += [f"{mark} {HEADINGS[word]}", ""]
-            for finding, found in self._with(word):
-                lines += [
-                    f"**{finding.task}**: {finding.claim}",
-                    "",
-                    *(f"- {text}" for text in _texts(found)),
-                    "",
-                ]
-            lines += [] if any(self._with(word)) else ["Nothing.", ""]
-        return "\n".join([*lines, f"{mark} How the words are chosen", "", *_paragraphs(NOTES)])
+    def groups(self) -> list[tuple[str, list[tuple[Finding, list[str]]]]]:
+        """Return, under a heading per outcome, the findings with their texts at the places that have it."""
+        return [
+            (HEADINGS[word], [(finding, _texts(found)) for finding, found in self._with(word)])
+            for word in WORDS
+        ]
 
     def record(self) -> dict[str, Any]:
         """Return plain values for a JSON file."""
@@ -141,7 +131,3 @@ def _count(finding: Finding) -> str:
     yes, no, open_ = (sum(part.word == word for part in parts) for word in WORDS)
     rest = ", ".join(f"{n} {what}" for n, what in ((no, "not"), (open_, "open")) if n)
     return f"{yes} of {len(parts)} orders" + (f" ({rest})" if rest else "")
-
-
-def _paragraphs(texts: Sequence[str] | Iterable[str]) -> list[str]:
-    return [line for text in texts for line in (text, "")]

@@ -1,23 +1,25 @@
-"""A graded run made into a folder of results: reading, tables, figures, one Markdown file. Needs no model.
+"""A graded run made into a folder of results: reading, tables, figures, a page. Needs no model.
 
 Holds no text of prompts, responses or documents, so that it can be published where the data cannot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orderlens.analysis import Study, Table, render
+from orderlens.analysis import Study, Table
 from orderlens.analysis.guessing import guessing_levels
 from orderlens.errors import RunError, StorageError
-from orderlens.evaluation.reading import Downstream
+from orderlens.evaluation.reading import NOTES, Downstream
 from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
 from orderlens.figures.save import save_data, save_table
 from orderlens.files import write_text
 from orderlens.findings.correctness import read_correctness
+from orderlens.report.content import grid, markdown_tables, picture
+from orderlens.report.render import write_page
 
 TABLE_NAMES = ("downstream", "within-cell", "quadrants", "content", "controls", "null")
 """Tables 2 (with min-V and max-V), 3 and S2, 4, S1, and the controls."""
@@ -89,38 +91,40 @@ def write_results(study: Study, folder: Path, formats: Sequence[str] | None = No
             save_table(folder / "tables", table)
         save_data(reading.record(), folder / "summary.json")
         write_text(folder / "summary.txt", reading.text())
-        page = folder / "results.md"
-        write_text(page, "\n".join(_page(reading, tables, figures)))
     except OSError as error:
         raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
+    data = _page_data(reading, figures)
+    write_page(
+        folder / "results.md",
+        "downstream.md.j2",
+        groups=reading.groups(),
+        tables=[_markdown_table(table) for table in tables],
+        **data,
+    )
+    page = write_page(
+        folder / "index.html",
+        "downstream.html.j2",
+        title="OrderLens: correctness",
+        heading="Does the shape of the trace predict correctness?",
+        facts=reading.facts,
+        tables=[grid(table) for table in tables if table.name not in _IN_FILE_ONLY],
+        **data,
+    )
     return DownstreamResults(reading, tables, figures, page)
 
 
-def _page(reading: Downstream, tables: Iterable[Table], figures: Iterable[Drawn]) -> list[str]:
-    lines = [
-        "# Does the shape of the trace predict correctness?",
-        "",
-        *(f"{fact}\n" for fact in reading.facts),
-    ]
-    lines += [reading.markdown(), "", "## Figures", ""]
-    for item in figures:
-        pictures = [path for path in item.paths if path.suffix in (".png", ".svg")]
-        if pictures:
-            best = max(pictures, key=lambda path: path.suffix == ".png")
-            lines += [f"![{item.title}](figures/{best.name})", "", f"*{item.title}.*", ""]
-        else:
-            lines += [f"{item.title}: not drawn ({item.why or 'no picture format was asked for'}).", ""]
-    lines += ["## Tables", ""]
-    for table in tables:
-        if table.name in _IN_FILE_ONLY:
-            lines += [
-                f"### {table.title}",
-                "",
-                f"In `tables/{table.name}.txt`.",
-                "",
-                *(f"- {note}" for note in table.notes),
-                "",
-            ]
-        else:
-            lines += [render([table], "markdown"), ""]
-    return lines
+def _page_data(reading: Downstream, figures: Sequence[Drawn]) -> dict[str, Any]:
+    return {"downstream": reading, "rules": NOTES, "pictures": [picture(item) for item in figures]}
+
+
+def _markdown_table(table: Table) -> dict[str, Any]:
+    """Return a table as Markdown, or where to find one that is too long for the page."""
+    elsewhere = table.name in _IN_FILE_ONLY
+    text = "" if elsewhere else markdown_tables([table])
+    return {
+        "name": table.name,
+        "title": table.title,
+        "notes": table.notes,
+        "elsewhere": elsewhere,
+        "text": text,
+    }

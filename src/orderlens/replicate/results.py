@@ -17,8 +17,7 @@ from orderlens.findings.decoding import decoding_findings
 from orderlens.findings.fixed import fixed_findings
 from orderlens.findings.sweep import sweep_findings
 from orderlens.metrics.external import CausalEvaluator
-from orderlens.replicate.markdown import write_markdown
-from orderlens.replicate.page import write_page
+from orderlens.replicate.pages import write_html, write_markdown
 from orderlens.replicate.plan import Plan
 from orderlens.replicate.text import render_text
 
@@ -62,7 +61,7 @@ def write_results(
         save_data(reading.record(), folder / "findings.json")
         write_text(folder / "findings.txt", render_text(reading))
         write_markdown(folder / "results.md", plan, tables, reading, drawn, notes)
-        page = write_page(folder / "index.html", plan, tables, reading, drawn, notes)
+        page = write_html(folder / "index.html", plan, tables, reading, drawn, notes)
     except OSError as error:
         raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
     return Results(folder, tables, reading, drawn, page)

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orderlens.errors import MissingPackageError, StorageError
+from orderlens.errors import MissingPackageError
 from orderlens.files import write_text
 
 if TYPE_CHECKING:
@@ -26,12 +26,7 @@ def write_page(path: Path, template: str, **data: Any) -> Path:
         template: name of a file in ``templates/``, ending in ``.html.j2`` or ``.md.j2``.
         data: plain values, lists and dataclasses that the template knows.
     """
-    text = fill(template, **data)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return write_text(path, text)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    return write_text(path, fill(template, **data))
 
 
 def fill(template: str, **data: Any) -> str:
@@ -47,14 +42,14 @@ def _environment(html: bool) -> Environment:
         raise MissingPackageError("pages need jinja2; install it with 'pip install jinja2'") from None
     environment = Environment(
         loader=PackageLoader("orderlens.report"),
-        autoescape=html,
+        autoescape=html,  # noqa: S701  Markdown is escaped by finalize, without entities for quotes
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         finalize=None if html else _plain_markdown,
     )
-    environment.filters |= {"cell": _cell, "data_uri": data_uri}
+    environment.filters |= {"cell": _cell, "data_uri": data_uri, "md": Markdown}
     return environment
 
 
