@@ -30,7 +30,7 @@ def downstream(
 ) -> None:
     """Say what graded runs support about Var and correctness, and what they do not.
 
-    The folder holds index.html, results.md, summary.txt, summary.json, tables/, figures/; no text of the data.
+    The folder holds index.html, results.md, summary.txt, summary.json, tables/, figures/; no text of data.
     """
     from orderlens.analysis import Options, Study
     from orderlens.analysis.estimate import Resampling

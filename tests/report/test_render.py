@@ -1,0 +1,59 @@
+"""Templates escape what they are given, in HTML and in Markdown, and pages are written whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from orderlens.analysis.judge import Reading
+from orderlens.evaluation.reading import NOTES, Downstream
+from orderlens.figures.catalogue import Drawn
+from orderlens.report.content import picture
+from orderlens.report.render import Markdown, fill, write_page
+
+EVIL = "<script>alert('1')</script> & | <b>"
+
+
+def downstream(**more):
+    reading = Downstream(Reading(()), (EVIL,))
+    return {
+        "downstream": reading,
+        "groups": reading.groups(),
+        "rules": NOTES,
+        "pictures": [],
+        "tables": [],
+    } | more
+
+
+def test_markdown_cannot_carry_html():
+    text = fill("downstream.md.j2", **downstream(pictures=[picture(Drawn("a", EVIL, why=EVIL))]))
+    assert "<script>" not in text
+    assert "<b>" not in text
+    assert "&lt;script&gt;alert('1')" in text, "escaped once, quotes stay readable"
+    assert "&amp;lt;" not in text
+
+
+def test_tables_made_as_markdown_pass_unchanged():
+    table = {
+        "name": "t",
+        "title": "T",
+        "notes": [EVIL],
+        "elsewhere": False,
+        "text": Markdown("| a |\n| --- |"),
+    }
+    assert "| a |\n| --- |" in fill("downstream.md.j2", **downstream(tables=[table]))
+
+
+def test_html_cannot_carry_html():
+    text = fill(
+        "downstream.html.j2", title=EVIL, heading=EVIL, facts=[EVIL], **{**downstream(), "tables": []}
+    )
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_a_missing_value_is_an_error_and_leaves_the_old_page(tmp_path):
+    place = tmp_path / "page.md"
+    place.write_text("old")
+    with pytest.raises(Exception, match="undefined"):
+        write_page(place, "replication.md.j2")
+    assert place.read_text() == "old"
