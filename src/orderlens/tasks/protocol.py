@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from orderlens.errors import DataFileError, UnknownNameError
+from orderlens.errors import DataFileError, UnknownNameError, UserInputError
 from orderlens.registry import suggest
 from orderlens.tasks.flaws import Flaw, require_gradable
 from orderlens.tasks.sources import HubFile, read_docs
@@ -98,7 +98,7 @@ class Benchmark:
     Attributes:
         name: the id.
         summary: one line for listings.
-        hub: the default source.
+        hub: the default source; None for data that everyone brings along.
         id_field: field that holds the row id; None keys rows by their 0-based number in the file, for data
             whose own ids or texts repeat.
         fields: fields every row must have.
@@ -114,7 +114,7 @@ class Benchmark:
 
     name: str
     summary: str
-    hub: HubFile
+    hub: HubFile | None
     id_field: str | None
     fields: tuple[str, ...]
     write_prompt: Prompt
@@ -128,7 +128,10 @@ class Benchmark:
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
         """Return documents by row id, in file order."""
-        rows = read_docs(self.hub if source is None else source, self.fields, limit, self.lists)
+        place = self.hub if source is None else source
+        if place is None:
+            raise UserInputError(f"task '{self.name}' has no data of its own; add --source {self.name}=FILE")
+        rows = read_docs(place, self.fields, limit, self.lists)
         return by_id(self, rows, self.id_field)
 
     def flaw(self, doc: Document) -> str | None:
