@@ -33,6 +33,7 @@ test: lint types unit minimal
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 types: $(VENV)/.installed
 	$(BIN)/mypy

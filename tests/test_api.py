@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import orderlens as ol
-from orderlens import api
 from orderlens.errors import RunError, UnknownNameError, UserInputError
+from orderlens.replicate.entry import replicate as front_door
 
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps. "
 SAMPLES = [ol.Sample("a", TEXT[:20], TEXT[20:]), ol.Sample("b", "", TEXT[:33]), ol.Sample("c", TEXT, "ok")]
@@ -176,11 +176,11 @@ def test_front_door_is_light_and_complete():
 
 def test_the_four_verbs_name_their_options_alike():
     shared = {"device", "dtype", "block_size", "batch_size", "out"}
-    for verb in (ol.score, ol.generate, ol.evaluate, api.replicate):
+    for verb in (ol.score, ol.generate, ol.evaluate, front_door):
         assert shared <= set(inspect.signature(verb).parameters), verb
     for verb in (ol.score, ol.generate, ol.evaluate):
         assert {"anchor", "progress"} <= set(inspect.signature(verb).parameters), verb
-    for verb in (ol.generate, ol.evaluate, api.replicate):
+    for verb in (ol.generate, ol.evaluate, front_door):
         assert "seed" in inspect.signature(verb).parameters
 
 

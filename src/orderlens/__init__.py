@@ -10,11 +10,12 @@ from orderlens._version import __version__
 if TYPE_CHECKING:
     from orderlens import analysis, metrics, tasks, theory
     from orderlens.analysis.study import Study
-    from orderlens.api import evaluate, generate, replicate, score
+    from orderlens.api import evaluate, generate, score
     from orderlens.datafiles import load_samples
     from orderlens.models.loading import load_model
     from orderlens.orders import parse_order
     from orderlens.policies import parse_policy
+    from orderlens.replicate.entry import replicate
     from orderlens.samples import Sample
     from orderlens.store.reader import Run, open_run
 
@@ -29,7 +30,7 @@ _ATTRIBUTES = {
     "open_run": "orderlens.store.reader",
     "parse_order": "orderlens.orders",
     "parse_policy": "orderlens.policies",
-    "replicate": "orderlens.api",
+    "replicate": "orderlens.replicate.entry",
     "score": "orderlens.api",
 }
 _MODULES = ("analysis", "metrics", "tasks", "theory")

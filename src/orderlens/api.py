@@ -1,13 +1,12 @@
-"""The front door: ``score``, ``generate``, ``evaluate`` and ``replicate``.
+"""The front door: ``score``, ``generate`` and ``evaluate`` (``replicate`` has a package).
 
 Each turns its arguments into a job (``orderlens.work``) and hands it to an engine. Nothing is decided here.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orderlens.datafiles import recorded
 from orderlens.engines.local import run_job
@@ -16,10 +15,6 @@ from orderlens.store.reader import Run
 from orderlens.work.inputs import Samples, as_samples, as_temperatures
 from orderlens.work.job import Orders, generate_job, score_job
 from orderlens.work.options import ModelLike, Options, PathLike, ProgressSink
-
-if TYPE_CHECKING:
-    from orderlens.replicate.pace import Show
-    from orderlens.replicate.run import Outcome
 
 
 def score(
@@ -193,63 +188,3 @@ def evaluate(
         chat=chat,
     )
     return run_job(job, out, progress)
-
-
-def replicate(
-    model: ModelLike = "tiny",
-    data: PathLike | None = None,
-    *,
-    out: PathLike,
-    preset: str = "quick",
-    limit: int | None = None,
-    temperatures: Sequence[float] | None = None,
-    evaluator: str = "auto",
-    split: str = "none",
-    seed: int = 0,
-    block_size: int | None = None,
-    batch_size: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    show: Show | None = None,
-) -> Outcome:
-    """Run the paper's C4 experiments into a folder and read them; the same call resumes what was interrupted.
-
-    Args:
-        model: a model, a spec, or the path of a checkpoint folder.
-        data: a file or built-in name; ``passages`` for the preset ``demo``, else ``c4``.
-        out: the folder; ``index.html`` in it is the page.
-        preset: ``demo``, ``quick`` or ``full``.
-        limit: number of texts instead of the preset's.
-        temperatures: of the sweep instead of the preset's.
-        evaluator: autoregressive evaluator of external perplexity.
-        split: what is one text in a ``.txt`` file: ``none`` (the file), ``lines`` or ``paragraphs``.
-        seed: seed of the token draws at temperature > 0.
-        block_size: tokens per block; 32 by default, as in the paper.
-        batch_size: texts per work unit; chosen for the model by default.
-        device: where to put model and evaluator.
-        dtype: precision of the model.
-        show: opens a progress bar per stage.
-
-    Returns:
-        Plan, tables, verdicts, figures and notes.
-    """
-    from orderlens.replicate.plan import choose_evaluator, make_plan
-    from orderlens.replicate.run import replicate as run_stages
-
-    if isinstance(model, str | os.PathLike):
-        name, loaded = os.fspath(model), None
-    else:
-        name, loaded = model.name, model
-    plan = make_plan(
-        preset,
-        name,
-        ("passages" if preset == "demo" else "c4") if data is None else os.fspath(data),
-        n_sequences=limit,
-        temperatures=None if temperatures is None else tuple(temperatures),
-        evaluator=choose_evaluator(evaluator, name),
-        split=split,
-        seed=seed,
-        block_size=block_size,
-        batch_size=batch_size,
-    )
-    return run_stages(plan, os.fspath(out), model=loaded, device=device, dtype=dtype, show=show)

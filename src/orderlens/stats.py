@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.errors import ModelOutputError
+
 
 @dataclass(frozen=True, slots=True)
 class PositionStats:
@@ -58,6 +60,15 @@ class TargetStats:
     target_logprob: NDArray[np.float64]
     competitor_logprob: NDArray[np.float64]
 
+    @classmethod
+    def beside(
+        cls, positions: PositionStats, target: NDArray[np.int64], target_logprob: NDArray[np.float64]
+    ) -> TargetStats:
+        """Attach the targets; the competitor is the top token, or the runner-up where that is the target."""
+        is_top = positions.top_token == target
+        competitor = np.where(is_top, positions.second_logprob, positions.top_logprob)
+        return cls(positions, target_logprob, competitor)
+
     def __len__(self) -> int:
         return len(self.positions)
 
@@ -91,4 +102,13 @@ class DrawStats:
         """Return the entries at ``rows``."""
         return DrawStats(
             self.positions.take(rows), self.token[rows], self.logprob[rows], self.tempered_logprob[rows]
+        )
+
+
+def require_finite_rows(bad_R: NDArray[np.bool_]) -> None:
+    """Raise when any row is NaN or has no finite entry."""
+    if bad_R.any():
+        raise ModelOutputError(
+            f"the model returned NaN or all −inf at {int(bad_R.sum())} of {len(bad_R)} requested positions; "
+            "check the weights and dtype, or that the revealed text is possible under the model"
         )

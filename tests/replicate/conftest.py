@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orderlens.replicate import make_plan, replicate
+from orderlens.replicate import make_plan, run_plan
 
 MODEL = "hmm:incoherence=0.5"
 
@@ -37,4 +37,4 @@ def small_plan(**changes):
 @pytest.fixture(scope="session")
 def replication(tmp_path_factory):
     """Return the outcome of a finished replication; external perplexity needs torch and weights, not this."""
-    return replicate(small_plan(), tmp_path_factory.mktemp("replication"))
+    return run_plan(small_plan(), tmp_path_factory.mktemp("replication"))

@@ -20,9 +20,9 @@ spec = spec_from_file_location("c", sys.argv[1])
 module = module_from_spec(spec)
 spec.loader.exec_module(module)
 from orderlens.figures import save
-from orderlens.replicate import replicate
+from orderlens.replicate import run_plan
 save.FORMATS = ("svg",)  # one format of each picture is enough here
-replicate(module.small_plan(batch_size=2, questions=2), sys.argv[2])
+run_plan(module.small_plan(batch_size=2, questions=2), sys.argv[2])
 """
 PLACES = [
     "runs/score/units/*",

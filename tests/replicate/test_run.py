@@ -13,7 +13,7 @@ from orderlens.errors import RunError
 from orderlens.figures.catalogue import figure_names
 from orderlens.figures.save import plain
 from orderlens.models.loading import load_model
-from orderlens.replicate import replicate
+from orderlens.replicate import run_plan
 from orderlens.replicate.results import TABLES_OF, build, find_all, open_studies
 from orderlens.replicate.run import decode_all
 from orderlens.store.reader import open_run
@@ -123,7 +123,7 @@ def test_a_second_call_computes_nothing(replication, monkeypatch):
 
 def test_another_plan_is_refused(replication):
     with pytest.raises(RunError, match="another seed"):
-        replicate(small_plan(seed=1), replication.results.folder)
+        run_plan(small_plan(seed=1), replication.results.folder)
 
 
 def test_fewer_texts_than_wanted_and_no_sweep(tmp_path):

@@ -28,9 +28,9 @@ import pyarrow as pa
 
 from orderlens import provenance
 from orderlens.rng import keyed_generator
-from orderlens.store.claims import ClaimBook
 from orderlens.store.compact import compact_run
 from orderlens.store.folder import LocalFolder
+from orderlens.store.leases import LeaseBook
 from orderlens.store.reader import open_run
 from orderlens.store.records import COMPLETE
 from orderlens.store.specfile import create_spec
@@ -257,7 +257,7 @@ def main() -> None:
     elif what == "crash":
         crash_loop(rest[0], rest[1], rest[2], int(rest[3]))
     elif what == "claim":
-        ClaimBook(LocalFolder(rest[0]), 1000).acquire(rest[1])
+        LeaseBook(LocalFolder(rest[0]), 1000).acquire(rest[1])
         os._exit(9)
     else:
         compute(rest[0], int(rest[1]))

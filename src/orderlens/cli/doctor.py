@@ -102,19 +102,10 @@ def _version(name: str) -> str | None:
 
 def _devices() -> list[dict[str, Any]]:
     try:
-        import torch
+        from orderlens.models.torch.device import visible_devices
     except ImportError:
         return []
-    found: list[dict[str, Any]] = [{"name": "cpu", "memory_gib": (total_memory() or 0) / 2**30}]
-    if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            properties = torch.cuda.get_device_properties(index)
-            found.append(
-                {"name": f"cuda:{index} ({properties.name})", "memory_gib": properties.total_memory / 2**30}
-            )
-    if torch.backends.mps.is_available():
-        found.append({"name": "mps", "memory_gib": (total_memory() or 0) / 2**30})
-    return found
+    return visible_devices()
 
 
 def _expectations(devices: list[dict[str, Any]]) -> list[str]:
@@ -157,8 +148,6 @@ def _about(model: str, devices: list[dict[str, Any]]) -> tuple[dict[str, Any], l
     return about, [known, *trouble, *(item.line for item in expected)]
 
 
-def _places(devices: list[dict[str, Any]]) -> list[Any]:
+def _places(devices: list[dict[str, Any]]) -> list[str]:
     """The devices as torch names them."""
-    import torch
-
-    return [torch.device(device["name"].split()[0]) for device in devices]
+    return [device["name"].split()[0] for device in devices]

@@ -15,7 +15,7 @@ from orderlens.cli.console import JsonFlag, print_json, print_text, stdout
 from orderlens.cli.group import Verbs
 
 if TYPE_CHECKING:
-    from orderlens.store.folder import Folder
+    from orderlens.store.protocol import Folder
     from orderlens.store.verify import Report
 
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run folder or its address (s3://…).")]

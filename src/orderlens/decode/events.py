@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.decode.columns import Columns
+Columns: TypeAlias = Mapping[str, NDArray[Any]]
+"""Equal-length arrays by name, one entry per revealed (or changed) token: what a decoder hands on."""
 
 
 class Recorder:

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from orderlens.decode.batches import BatchLimit, run_within
 from orderlens.decode.chains import Chain, Chains
-from orderlens.decode.columns import Columns
-from orderlens.decode.events import Recorder
+from orderlens.decode.events import Columns, Recorder
 from orderlens.decode.head import draw_stats, position_stats, take_rows, target_stats
 from orderlens.decode.places import check_fits, plan_canvases
 from orderlens.decode.select import Choice, choose

@@ -10,9 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import FloatArray, HiddenRows, IntArray, LogProbRows, Rows
-from orderlens.stats import DrawStats, PositionStats, TargetStats
+from orderlens.stats import DrawStats, PositionStats, TargetStats, require_finite_rows
 
 
 def take_rows(rows: Rows, index_R: IntArray) -> Rows:
@@ -51,13 +50,7 @@ def target_stats(rows: Rows, eos_ids: Iterable[int], targets_R: IntArray) -> Tar
         return head_torch.target_stats(rows, eos_ids, targets_R)
     stats = position_stats(rows, eos_ids)
     target_logprob_R = np.take_along_axis(rows.log_probs_RV, targets_R[:, None], 1)[:, 0]
-    return with_target(stats, targets_R, target_logprob_R)
-
-
-def with_target(stats: PositionStats, targets_R: IntArray, target_logprob_R: FloatArray) -> TargetStats:
-    """Attach the target's log-probability; its best competitor is v1, or v2 where v1 is the target."""
-    competitor_R = np.where(stats.top_token == targets_R, stats.second_logprob, stats.top_logprob)
-    return TargetStats(stats, target_logprob_R, competitor_R)
+    return TargetStats.beside(stats, targets_R, target_logprob_R)
 
 
 def draw_stats(rows: Rows, stats: PositionStats, temperature: float, uniforms_R: FloatArray) -> DrawStats:
@@ -90,12 +83,3 @@ def _checked(log_p_RV: FloatArray) -> FloatArray:
         bad = ~np.isfinite(log_p_RV.max(axis=1))
     require_finite_rows(bad)
     return log_p_RV
-
-
-def require_finite_rows(bad_R: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
-    """Raise when any row is NaN or has no finite entry."""
-    if bad_R.any():
-        raise ModelOutputError(
-            f"the model returned NaN or all −inf at {int(bad_R.sum())} of {len(bad_R)} requested positions; "
-            "check the weights and dtype, or that the revealed text is possible under the model"
-        )

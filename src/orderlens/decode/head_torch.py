@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from orderlens.decode.cuda.fused_head import FusedHead, can_fuse
-from orderlens.decode.head import require_finite_rows, with_target
 from orderlens.models.protocol import FloatArray, Head, HiddenRows, IntArray
-from orderlens.stats import DrawStats, PositionStats, TargetStats
+from orderlens.stats import DrawStats, PositionStats, TargetStats, require_finite_rows
 
 CHUNK_BYTES = 64 * 2**20
 DRAW_GROUP = 512
@@ -45,7 +44,7 @@ def target_stats(rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray) 
     """Return position statistics plus those of each row's target token."""
     stats, target_R = _stats(rows, eos_ids, targets_R)
     assert target_R is not None
-    return with_target(stats, targets_R, target_R)
+    return TargetStats.beside(stats, targets_R, target_R)
 
 
 def _stats(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from orderlens.decode.batches import BatchLimit, Reporter, run_within
 from orderlens.decode.chains import NEVER
-from orderlens.decode.columns import Columns
+from orderlens.decode.events import Columns
 from orderlens.decode.numbers import NumberRows, rule_stream
 from orderlens.decode.places import check_fits, plan_canvases
 from orderlens.decode.select import PolicyMemory, choose

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from orderlens.errors import RunError
 from orderlens.store.extensions import Extension, add_extension, read_extensions
-from orderlens.store.folder import Folder
+from orderlens.store.protocol import Folder
 from orderlens.store.reader import Run
 from orderlens.store.records import SPEC
 from orderlens.store.schema import parse_version

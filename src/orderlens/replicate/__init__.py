@@ -4,10 +4,11 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from orderlens.replicate.entry import replicate
 from orderlens.replicate.plan import PRESETS, Plan, make_plan
-from orderlens.replicate.run import Outcome, replicate
+from orderlens.replicate.run import Outcome, run_plan
 
-__all__ = ["PRESETS", "Outcome", "Plan", "make_plan", "replicate"]
+__all__ = ["PRESETS", "Outcome", "Plan", "make_plan", "replicate", "run_plan"]
 
 
 class _Callable(ModuleType):
@@ -17,9 +18,7 @@ class _Callable(ModuleType):
     """
 
     def __call__(self, *args: Any, **options: Any) -> Outcome:
-        from orderlens.api import replicate as front_door
-
-        return front_door(*args, **options)
+        return replicate(*args, **options)
 
 
 sys.modules[__name__].__class__ = _Callable

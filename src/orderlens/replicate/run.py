@@ -62,7 +62,7 @@ class Traces:
     why_no_scores: str | None = None
 
 
-def replicate(
+def run_plan(
     plan: Plan,
     out: str | Path,
     *,
@@ -115,7 +115,7 @@ def decode_all(
     dtype: str | None = None,
     show: Show | None = None,
 ) -> Traces:
-    """Run stages with forward passes; see ``replicate`` for the arguments.
+    """Run stages with forward passes; see ``run_plan`` for the arguments.
 
     A stage whose rows are all committed is passed over, and where all are, no model is loaded at all.
     """

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orderlens import api
 from orderlens.datafiles import LoadedData
 from orderlens.engines.local import run_job
 from orderlens.errors import RunError
@@ -23,7 +22,8 @@ from orderlens.samples import Sample, encode_samples
 from orderlens.store.reader import open_run
 from orderlens.store.records import SPEC
 from orderlens.tasks.bundled import items
-from orderlens.work.job import Job
+from orderlens.work.job import Job, generate_job, score_job
+from orderlens.work.options import Options, ProgressSink
 from orderlens.work.spec import RunSpec, describe_data, describe_model, samples_digest
 from orderlens.work.units import cut_units
 
@@ -63,25 +63,20 @@ class Bench:
         encoded = encode_samples(self.model, self.samples, need_target=True)
         return samples_digest(encoded)
 
-    def options(self) -> dict[str, Any]:
-        """Arguments that ``score`` and ``generate`` share."""
-        return {
-            "block_size": self.plan.block_size,
-            "batch_size": self.plan.batch_size or None,
-            "data_record": self.data_record(),
-        }
+    def options(self, progress: ProgressSink | None) -> Options:
+        """How every stage lays out and cuts its work."""
+        return Options(
+            block_size=self.plan.block_size,
+            batch_size=self.plan.batch_size or None,
+            data_record=self.data_record(),
+            progress=progress,
+        )
 
 
 def _score(bench: Bench) -> None:
     with bench.show("scoring fixed targets") as bar:
-        api.score(
-            bench.model,
-            bench.samples,
-            bench.plan.score_orders,
-            out=bench.runs / "score",
-            progress=bar,
-            **bench.options(),
-        )
+        job = score_job(bench.model, bench.samples, bench.plan.score_orders, bench.options(bar))
+        run_job(job, bench.runs / "score", bar)
 
 
 def _questions(bench: Bench) -> None:
@@ -114,18 +109,17 @@ def _decode(
     bench: Bench, name: str, label: str, orders: Sequence[str], temperatures: Sequence[float]
 ) -> None:
     with bench.show(label) as bar:
-        api.generate(
+        job = generate_job(
             bench.model,
             bench.samples,
             orders,
+            bench.options(bar),
             max_new_tokens=bench.plan.target_tokens,
-            temperature=temperatures,
+            temperatures=temperatures,
             seed=bench.plan.seed,
             stop_at_eos=False,
-            out=bench.runs / name,
-            progress=bar,
-            **bench.options(),
         )
+        run_job(job, bench.runs / name, bar)
 
 
 def _measure(bench: Bench) -> None:

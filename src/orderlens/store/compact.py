@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError
 from orderlens.store.bundles import describe, make_part
-from orderlens.store.claims import maintenance
 from orderlens.store.codec import read_groups, sort_rows, sort_traces, trace_starts
-from orderlens.store.folder import Folder
+from orderlens.store.leases import maintenance
 from orderlens.store.parts import opened
+from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     Bundle,
     Part,

@@ -16,7 +16,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from orderlens.errors import UserInputError
-from orderlens.store.folder import storage_errors
+from orderlens.store.protocol import storage_errors
 from orderlens.store.reader import Run
 
 Chunks = Iterator[pa.Table]

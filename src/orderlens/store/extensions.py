@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderlens.errors import CorruptRunError
-from orderlens.store.folder import Folder
+from orderlens.store.protocol import Folder
 from orderlens.store.records import read_completion, seal, unseal
 
 EXTENSIONS = "extensions"

@@ -1,9 +1,4 @@
-"""A folder of bytes: the few file operations the store needs, on a local disk or any fsspec file system.
-
-Every name is relative to the folder and uses ``/``. Two operations carry the commit protocol: ``put``
-replaces a file as a whole and ``create`` lets exactly one of several writers make it. The module knows
-nothing about runs.
-"""
+"""A folder on a local disk, and ``open_folder``: the folder behind a path or an address. Knows no runs."""
 
 from __future__ import annotations
 
@@ -13,92 +8,19 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 
-from orderlens.errors import MissingPackageError, RunError, StorageError, UserInputError, one_line
+from orderlens.errors import MissingPackageError, RunError, UserInputError, one_line
 from orderlens.store.process import is_dead, process_tag
+from orderlens.store.protocol import Folder, Stamp, remedy, storage_errors
 
 TEMPORARY = ".tmp-"
 """Prefix of the file name of a write in progress."""
-Stamp = tuple[object, ...]
-"""What changes whenever a file is written or replaced."""
 SETTLED_NS = 2_000_000_000
 """Age from which a file's times tell its versions apart (some disks count in steps of two seconds)."""
-
-
-class Folder(Protocol):
-    """What the store asks of a place that keeps files."""
-
-    label: str
-    exclusive: bool
-    """Whether ``create`` is free of races (else the last writer wins)."""
-
-    def read(self, name: str) -> bytes:
-        """Return the file's bytes; FileNotFoundError when there is none."""
-
-    def read_many(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of several files, without those that are gone."""
-
-    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Write or replace a file as a whole; ``durable`` waits until it survives a power cut."""
-
-    def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
-        """Write a new file as a whole; False (and no change) when it exists."""
-
-    def exists(self, name: str) -> bool:
-        """Say whether there is such a file."""
-
-    def sizes(self, under: str = "") -> dict[str, int]:
-        """Return name → bytes of all files under a subfolder, at any depth."""
-
-    def some_file(self) -> str | None:
-        """Return the name of any file that is not hidden; None when there is none."""
-
-    def remove(self, name: str) -> None:
-        """Delete a file; nothing happens when there is none."""
-
-    def move(self, source: str, target: str) -> None:
-        """Move a file (not atomic everywhere)."""
-
-    def open(self, name: str) -> pa.NativeFile:
-        """Open a file for random-access reading."""
-
-    def fetch(self, name: str) -> pa.NativeFile:
-        """Open a file that will be read from end to end, more than once."""
-
-    def stamp(self, name: str) -> Stamp | None:
-        """Return what tells this version of a file from any other; None when nothing does."""
-
-    def location(self, name: str) -> str:
-        """Return the path or address under which other readers find the file."""
-
-    def filesystem(self) -> Any:
-        """Return the fsspec file system that ``location`` refers to, None for local paths."""
-
-
-@contextmanager
-def storage_errors(action: str, label: str) -> Iterator[None]:
-    """Turn what the file system refuses into a ``StorageError`` that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        writing = action.startswith(("write", "move", "remove"))
-        if isinstance(error, FileNotFoundError) and not writing:
-            raise
-        raise StorageError(f"cannot {action} in {label}: {_remedy(error, writing)}") from error
-
-
-def _remedy(error: OSError, writing: bool) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full; what was committed is kept: free some space and run the same command again"
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and writing:
-        return "the folder is read-only; make it writable or choose another one with --out"
-    if error.errno == errno.ENAMETOOLONG:
-        return "the name is too long for this disk; choose a shorter one"
-    return error.strerror or one_line(error)
 
 
 class LocalFolder:
@@ -309,7 +231,7 @@ def _local(path: str | os.PathLike[str]) -> LocalFolder:
             raise RunError(f"{path} is the root of the disk, not the folder of a run; give a folder in it")
         return LocalFolder(path)
     except OSError as error:  # the name is too long, a parent may not be entered, no working directory
-        raise RunError(f"{_shortened(path)} cannot be a folder: {_remedy(error, writing=False)}") from error
+        raise RunError(f"{_shortened(path)} cannot be a folder: {remedy(error, writing=False)}") from error
 
 
 def _shortened(path: str | os.PathLike[str]) -> str:

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 from orderlens.errors import OrderLensError, one_line
-from orderlens.store.claims import live_claims
 from orderlens.store.extensions import current_spec, expected_units
-from orderlens.store.folder import Folder
+from orderlens.store.leases import live_leases
+from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     Snapshot,
     completion_damaged,
@@ -50,7 +50,7 @@ def _state(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> str:
     expected = expected_units(folder)
     if expected is not None and expected <= snapshot.unit_keys():
         return "complete"
-    return "running" if live_claims(folder) else "incomplete"
+    return "running" if live_leases(folder) else "incomplete"
 
 
 def details(folder: Folder) -> dict[str, Any]:

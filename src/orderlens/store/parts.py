@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from orderlens.errors import CorruptRunError, one_line
 from orderlens.store.codec import open_part
-from orderlens.store.folder import Folder, Stamp
+from orderlens.store.protocol import Folder, Stamp
 from orderlens.store.records import Part
 
 _BLOCK = 1 << 20

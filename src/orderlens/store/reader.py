@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 from orderlens.errors import RunError, UnknownNameError, UserInputError
 from orderlens.registry import suggest
 from orderlens.store.codec import sort_rows, trace_starts
-from orderlens.store.folder import Folder, open_folder
+from orderlens.store.folder import open_folder
 from orderlens.store.frame import Frame
 from orderlens.store.pieces import Pieces, add_text, with_text
+from orderlens.store.protocol import Folder
 from orderlens.store.query import compare_tables, connect, named_tables, run_query, view_of
 from orderlens.store.records import SPEC
 from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, sample_table

@@ -17,7 +17,8 @@ from typing import Any
 from urllib.parse import quote
 
 from orderlens.errors import CorruptRunError
-from orderlens.store.folder import TEMPORARY, Folder
+from orderlens.store.folder import TEMPORARY
+from orderlens.store.protocol import Folder
 from orderlens.store.schema import SCHEMA_VERSION
 
 SPEC = "spec.json"

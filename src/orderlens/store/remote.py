@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from orderlens.errors import OrderLensError, StorageError, one_line
-from orderlens.store.folder import Stamp, storage_errors
+from orderlens.store.protocol import Stamp, storage_errors
 
 _MEMORY_LOCK = threading.Lock()
 

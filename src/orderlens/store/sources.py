@@ -21,8 +21,8 @@ from orderlens.store.codec import (
     trace_starts,
 )
 from orderlens.store.extensions import current_spec, expected_units
-from orderlens.store.folder import Folder
 from orderlens.store.parts import compare, opened
+from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,
     Part,

@@ -13,7 +13,7 @@ from typing import Any
 
 from orderlens.errors import CorruptRunError, RunError, UserInputError, one_line
 from orderlens.store.extensions import read_extensions
-from orderlens.store.folder import Folder
+from orderlens.store.protocol import Folder
 from orderlens.store.records import SPEC, canonical, digest_of
 from orderlens.store.schema import SCHEMA_VERSION, parse_version
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from orderlens.store.claims import claimed_stem
-from orderlens.store.folder import Folder, is_abandoned
+from orderlens.store.folder import is_abandoned
+from orderlens.store.leases import leased_stem
+from orderlens.store.protocol import Folder
 from orderlens.store.records import MERGED, Snapshot, catalog_file, catalogs, load_snapshot, stem
 
 _PART = re.compile(r"parts/.*?([^/]+)-[0-9a-f]{16}\.parquet")
@@ -30,7 +31,7 @@ def leftovers(names: Iterable[str], snapshot: Snapshot, *, merged: bool) -> list
         return (
             name in replaced
             or is_abandoned(name)
-            or not done.isdisjoint((claimed_stem(name), _part_stem(name)))
+            or not done.isdisjoint((leased_stem(name), _part_stem(name)))
         )
 
     return sorted(name for name in names if name not in kept and useless(name))

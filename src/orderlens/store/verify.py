@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError, one_line
 from orderlens.store.checks import CHECKED_COLUMNS, table_problems
-from orderlens.store.claims import claimed_stem, live_claims, maintenance
 from orderlens.store.codec import open_part, part_note, read_groups, stored_schema, trace_starts
 from orderlens.store.extensions import EXTENSIONS, read_extensions
-from orderlens.store.folder import TEMPORARY, Folder
+from orderlens.store.folder import TEMPORARY
+from orderlens.store.leases import leased_stem, live_leases, maintenance
 from orderlens.store.parts import opened
+from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,
     SPEC,
@@ -235,7 +236,7 @@ def _unlisted(names: Iterable[str], snapshot: Snapshot, useless: list[str]) -> l
 def _is_ours(name: str) -> bool:
     """Recognise what is not listed but may be there: claims, environments, extensions, quarantine, writes."""
     folder, _, base = name.rpartition("/")
-    known = claimed_stem(name) is not None or base.startswith(TEMPORARY)
+    known = leased_stem(name) is not None or base.startswith(TEMPORARY)
     kept = folder in ("environments", EXTENSIONS) and base.endswith(".json")
     return known or kept or name.startswith(f"{QUARANTINE}/")
 
@@ -270,7 +271,7 @@ def repair_run(folder: Folder, *, force: bool = False) -> Report:
     """
     spec = refuse_edited(folder, read_spec(folder))
     read_extensions(folder)  # like the spec: only a copy can undo its damage
-    active = live_claims(folder)
+    active = live_leases(folder)
     if active and not force:
         raise RunError(
             f"{folder.label} has {len(active)} claims of workers that may be alive ({active[0]}); "

@@ -19,9 +19,10 @@ from orderlens import provenance
 from orderlens.errors import RunError
 from orderlens.store.bundles import describe, make_part
 from orderlens.store.checks import check_table
-from orderlens.store.claims import Claim, ClaimBook
 from orderlens.store.codec import sort_rows
-from orderlens.store.folder import Folder, open_folder
+from orderlens.store.folder import open_folder
+from orderlens.store.leases import Lease, LeaseBook
+from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,
     Bundle,
@@ -90,7 +91,7 @@ class RunWriter:
         self.spec = spec.spec
         self.lease_s = lease_s
         self._digest = spec.digest
-        self._claims = ClaimBook(folder, lease_s)
+        self._claims = LeaseBook(folder, lease_s)
         self._known: dict[str, list[Bundle]] = {}
         self._done: set[str] = set()
         self._environment = self._note_environment()
@@ -122,8 +123,8 @@ class RunWriter:
         # A complete run may have been compacted since; then the unit's own record is gone.
         return self.folder.exists(COMPLETE) and not self.pending([key])
 
-    def claim(self, key: str) -> Claim | None:
-        """Claim a unit for this worker; None when it is committed or a live worker has it."""
+    def claim(self, key: str) -> Lease | None:
+        """Lease a unit for this worker; None when it is committed or a live worker has it."""
         if self.committed(key):
             return None
         claim = self._claims.acquire(key)

@@ -14,20 +14,21 @@ import numpy as np
 import pyarrow as pa
 
 from orderlens.decode.batches import BatchLimit
-from orderlens.decode.columns import Columns, TraceLabels, reveal_table, revision_table
+from orderlens.decode.events import Columns
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.places import plan_canvases
 from orderlens.decode.score import score_batch
 from orderlens.grid import Canvas
-from orderlens.measure import circulation_table, noise_table
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
 from orderlens.policies import Policy, parse_policies
 from orderlens.registry import Registry
 from orderlens.samples import EncodedSample
+from orderlens.work.measure import circulation_table, noise_table
 from orderlens.work.options import with_block_size
 from orderlens.work.outputs import float_type, generated_outputs, scored_outputs, token_table
 from orderlens.work.spec import RunSpec, refuse_other_model
+from orderlens.work.traces import TraceLabels, reveal_table, revision_table
 from orderlens.work.units import Unit
 
 Tables: TypeAlias = dict[str, pa.Table]

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orderlens.decode.chains import Chain
-from orderlens.decode.columns import TraceLabels
 from orderlens.models.protocol import Model
 from orderlens.policies import Policy
 from orderlens.samples import EncodedSample
 from orderlens.store.schema import table_schema
+from orderlens.work.traces import TraceLabels
 
 
 def scored_outputs(model: Model, labels: TraceLabels) -> pa.Table:

@@ -125,4 +125,4 @@ def test_devices_are_named_as_torch_does() -> None:
     from orderlens.cli.doctor import _places
 
     names = [{"name": "cpu"}, {"name": "cuda:1 (NVIDIA Something 80GB)"}]
-    assert _places(names) == [torch.device("cpu"), torch.device("cuda:1")]
+    assert [torch.device(name) for name in _places(names)] == [torch.device("cpu"), torch.device("cuda:1")]

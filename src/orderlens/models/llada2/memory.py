@@ -64,12 +64,13 @@ class Expectation:
 
 
 def expectation(
-    device: torch.device,
+    device: torch.device | str,
     config: LLaDA2Config = MINI,
     dtype: torch.dtype = torch.bfloat16,
     name: str = "LLaDA-2.x mini",
 ) -> Expectation:
     """Say what to expect of a LLaDA-2.x model on ``device``."""
+    device = torch.device(device)
     needed, free = weight_bytes(config, dtype), free_bytes(device)
     mapped = device.type == "cpu"  # weights stay in the file, so what is free can hold the cache
     fits = None if free is None else free >= needed + (0 if mapped else WORKING_BYTES)

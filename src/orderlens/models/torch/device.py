@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
 from orderlens.errors import UserInputError
+from orderlens.machine import total_memory
 
 DTYPES: Mapping[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
@@ -63,6 +65,18 @@ def pick_dtype(
 def dtype_name(dtype: torch.dtype) -> str:
     """Return ``"bfloat16"`` for ``torch.bfloat16``."""
     return str(dtype).removeprefix("torch.")
+
+
+def visible_devices() -> list[dict[str, Any]]:
+    """Return what torch can compute on: ``name`` (torch's own comes first in it) and ``memory_gib``."""
+    shared = (total_memory() or 0) / 2**30
+    found: list[dict[str, Any]] = [{"name": "cpu", "memory_gib": shared}]
+    for index in range(torch.cuda.device_count() if _visible("cuda") else 0):
+        about = torch.cuda.get_device_properties(index)
+        found.append({"name": f"cuda:{index} ({about.name})", "memory_gib": about.total_memory / 2**30})
+    if _visible("mps"):
+        found.append({"name": "mps", "memory_gib": shared})
+    return found
 
 
 @cache

@@ -1,9 +1,10 @@
-"""Claims: which worker computes which unit, with a lease that needs no common clock.
+"""Leases: which worker computes which unit, and until when, without a common clock.
 
-A claim is a file that its owner rewrites with a growing beat. Others watch the beat with their own monotonic
-clock: unchanged for a whole lease means dead, whatever the wall clocks say. On the same Linux machine a dead
-process is noticed at once. A takeover creates the next attempt's file, so only one of several rivals gets it.
-Claims only avoid double work; that rows are never doubled is the commit's business.
+A lease is a file (in the run's folder ``claims/``) that its owner rewrites with a growing beat. Others watch
+the beat with their own monotonic clock: unchanged for the stated time means dead, whatever the wall clocks
+say. On the same Linux machine a dead process is noticed at once. A takeover creates the next attempt's file,
+so only one of several rivals gets it. Leases only avoid double work; that rows are never doubled is the
+commit's business.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 from uuid import uuid4
 
 from orderlens.errors import RunError, StorageError
-from orderlens.store.folder import Folder
 from orderlens.store.process import is_dead, process_tag
+from orderlens.store.protocol import Folder
 from orderlens.store.records import stem
 
 _log = logging.getLogger(__name__)
@@ -29,10 +30,10 @@ _FOLDER = "claims"
 _MAINTENANCE = "~maintenance"
 
 
-class Claim:
-    """One claimed unit; use as a context manager or call ``release``."""
+class Lease:
+    """One leased unit; use as a context manager or call ``release``."""
 
-    def __init__(self, book: ClaimBook, key: str, name: str) -> None:
+    def __init__(self, book: LeaseBook, key: str, name: str) -> None:
         self.key = key
         self.name = name
         self._book = book
@@ -41,7 +42,7 @@ class Claim:
         """Give the unit back (after its commit, or when the work failed)."""
         self._book.release(self)
 
-    def __enter__(self) -> Claim:
+    def __enter__(self) -> Lease:
         return self
 
     def __exit__(
@@ -57,24 +58,24 @@ class _Sighting:
     since: float
 
 
-class ClaimBook:
-    """The claims of one worker on one run, kept alive by a background thread."""
+class LeaseBook:
+    """The leases of one worker on one run, kept alive by a background thread."""
 
     def __init__(self, folder: Folder, lease_s: float) -> None:
         self._folder = folder
         self._lease = lease_s
         self._owner = uuid4().hex
         self._process = process_tag()
-        self._held: dict[str, Claim] = {}
+        self._held: dict[str, Lease] = {}
         self._seen: dict[str, _Sighting] = {}
         self._beat = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def acquire(self, key: str) -> Claim | None:
-        """Claim ``key``, or return None when a live worker has it."""
-        attempts = claim_files(self._folder, key)
+    def acquire(self, key: str) -> Lease | None:
+        """Lease ``key``, or return None when a live worker has it."""
+        attempts = lease_files(self._folder, key)
         latest = max(attempts, default=-1)
         if latest >= 0 and not self._expired(key, attempts[latest]):
             return None
@@ -83,14 +84,14 @@ class ClaimBook:
             return None
         for old in attempts.values():
             self._folder.remove(old)
-        claim = Claim(self, key, name)
+        lease = Lease(self, key, name)
         with self._lock:
-            self._held[key] = claim
+            self._held[key] = lease
         self._start()
-        return claim
+        return lease
 
     def _expired(self, key: str, name: str) -> bool:
-        content = read_claim(self._folder, name)
+        content = read_lease(self._folder, name)
         if content is not None and is_dead(content.get("process")):
             return True
         beat = None if content is None else (content.get("owner"), content.get("beat"))
@@ -102,7 +103,7 @@ class ClaimBook:
         return now - seen.since > self._lease_of(content)
 
     def _lease_of(self, content: dict[str, Any] | None) -> float:
-        """Return the lease that a claim states; its own where the claim is damaged."""
+        """Return the seconds that a lease states; our own where its file is damaged."""
         stated = None if content is None else content.get("lease_s")
         return float(stated) if isinstance(stated, int | float) else self._lease
 
@@ -116,65 +117,65 @@ class ClaimBook:
         }
         return json.dumps(value).encode()
 
-    def release(self, claim: Claim) -> None:
-        """Stop renewing a claim and remove its file."""
+    def release(self, lease: Lease) -> None:
+        """Stop renewing a lease and remove its file."""
         with self._lock:
-            self._held.pop(claim.key, None)
-            self._folder.remove(claim.name)
+            self._held.pop(lease.key, None)
+            self._folder.remove(lease.name)
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._renew, name="orderlens-claims", daemon=True)
+            self._thread = threading.Thread(target=self._renew, name="orderlens-leases", daemon=True)
             self._thread.start()
 
     def _renew(self) -> None:
         while not self._stop.wait(self._lease / 4):
             self._beat += 1
             with self._lock:
-                for claim in self._held.values():
-                    self._renew_one(claim)
+                for lease in self._held.values():
+                    self._renew_one(lease)
 
-    def _renew_one(self, claim: Claim) -> None:
+    def _renew_one(self, lease: Lease) -> None:
         try:
-            self._folder.put(claim.name, self._content(claim.key), durable=False)
-        except (StorageError, OSError) as error:  # the next beat may work; a lost claim costs work, not rows
-            _log.warning("could not renew the claim on %s: %s", claim.key, error)
+            self._folder.put(lease.name, self._content(lease.key), durable=False)
+        except (StorageError, OSError) as error:  # the next beat may work; a lost lease costs work, not rows
+            _log.warning("could not renew the lease on %s: %s", lease.key, error)
 
     def close(self) -> None:
         """Stop the thread and give back what is still held."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        for claim in list(self._held.values()):
-            self.release(claim)
+        for lease in list(self._held.values()):
+            self.release(lease)
 
 
 @contextmanager
 def maintenance(folder: Folder, lease_s: float = 60.0) -> Iterator[None]:
-    """Hold the one claim under which a run is compacted or repaired.
+    """Hold the one lease under which a run is compacted or repaired.
 
     Raises:
         RunError: another process holds it.
     """
-    book = ClaimBook(folder, lease_s)
+    book = LeaseBook(folder, lease_s)
     try:
-        claim = book.acquire(_MAINTENANCE)
-        if claim is None:
+        lease = book.acquire(_MAINTENANCE)
+        if lease is None:
             raise RunError(
                 f"{folder.label} is being compacted or repaired by another process; wait for it, or remove "
                 f"{_FOLDER}/{stem(_MAINTENANCE)}.*.json if that process is dead"
             )
-        with claim:
+        with lease:
             yield
     finally:
         book.close()
 
 
-def live_claims(folder: Folder) -> list[str]:
-    """Return the claim files of workers that are not known to be dead (maintenance not counted)."""
+def live_leases(folder: Folder) -> list[str]:
+    """Return the lease files of workers that are not known to be dead (maintenance not counted)."""
     own = stem(_MAINTENANCE)
-    names = [name for name in folder.sizes(_FOLDER) if claimed_stem(name) not in (None, own)]
-    contents = {name: read_claim(folder, name) for name in names}
+    names = [name for name in folder.sizes(_FOLDER) if leased_stem(name) not in (None, own)]
+    contents = {name: read_lease(folder, name) for name in names}
     return [
         name
         for name, content in contents.items()
@@ -182,23 +183,23 @@ def live_claims(folder: Folder) -> list[str]:
     ]
 
 
-def claimed_stem(name: str) -> str | None:
-    """Return the unit (as file stem) that a claim file is about; None for other files."""
+def leased_stem(name: str) -> str | None:
+    """Return the unit (as file stem) that a lease file is about; None for other files."""
     if not name.startswith(f"{_FOLDER}/") or not name.endswith(".json"):
         return None
     return name[len(_FOLDER) + 1 : -len(".json")].rpartition(".")[0]
 
 
-def claim_files(folder: Folder, key: str) -> dict[int, str]:
-    """Return attempt → file name of the claims on ``key``."""
+def lease_files(folder: Folder, key: str) -> dict[int, str]:
+    """Return attempt → file name of the leases on ``key``."""
     start = f"{_FOLDER}/{stem(key)}."
     names = [name for name in folder.sizes(_FOLDER) if name.startswith(start) and name.endswith(".json")]
     numbers = {name: name[len(start) : -len(".json")] for name in names}
     return {int(number): name for name, number in numbers.items() if number.isdigit()}
 
 
-def read_claim(folder: Folder, name: str) -> dict[str, Any] | None:
-    """Return a claim's content; None when it is gone or cannot be read."""
+def read_lease(folder: Folder, name: str) -> dict[str, Any] | None:
+    """Return a lease's content; None when it is gone or cannot be read."""
     try:
         value = json.loads(folder.read(name))
     except (FileNotFoundError, ValueError, RecursionError):

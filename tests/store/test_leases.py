@@ -7,9 +7,9 @@ import time
 import pytest
 
 from orderlens.errors import RunError, StorageError
-from orderlens.store import claims
-from orderlens.store.claims import ClaimBook, live_claims, maintenance
+from orderlens.store import leases
 from orderlens.store.folder import LocalFolder
+from orderlens.store.leases import LeaseBook, live_leases, maintenance
 from orderlens.store.process import UNKNOWN, is_dead, process_tag
 
 ELSEWHERE = "0123456789ab-1-1"
@@ -25,7 +25,7 @@ class Clock:
 
     def __init__(self, monkeypatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(claims.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(leases.time, "monotonic", lambda: self.now)
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def clock(monkeypatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def foreign_claim(folder: LocalFolder, beat: int = 0, attempt: int = 0, process: str = ELSEWHERE) -> None:
+def foreign_lease(folder: LocalFolder, beat: int = 0, attempt: int = 0, process: str = ELSEWHERE) -> None:
     """Write a claim as a worker on another machine does."""
     content = {"key": "u", "owner": "other", "beat": beat, "lease_s": 10.0, "process": process}
     folder.put(f"claims/u.{attempt}.json", json.dumps(content).encode())
 
 
 def test_a_live_claim_excludes_others_until_it_is_released(folder) -> None:
-    one, two = ClaimBook(folder, 60), ClaimBook(folder, 60)
+    one, two = LeaseBook(folder, 60), LeaseBook(folder, 60)
     claim = one.acquire("u")
     assert claim
     assert two.acquire("u") is None
@@ -53,8 +53,8 @@ def test_a_live_claim_excludes_others_until_it_is_released(folder) -> None:
 
 
 def test_a_claim_expires_after_a_lease_without_a_beat_on_the_watchers_own_clock(folder, clock) -> None:
-    foreign_claim(folder)
-    book = ClaimBook(folder, 60)
+    foreign_lease(folder)
+    book = LeaseBook(folder, 60)
     assert book.acquire("u") is None
     clock.now += 9
     assert book.acquire("u") is None
@@ -66,9 +66,9 @@ def test_a_claim_expires_after_a_lease_without_a_beat_on_the_watchers_own_clock(
 
 
 def test_a_beating_claim_never_expires(folder, clock) -> None:
-    book = ClaimBook(folder, 10)
+    book = LeaseBook(folder, 10)
     for beat in range(10):
-        foreign_claim(folder, beat)
+        foreign_lease(folder, beat)
         clock.now += 9
         assert book.acquire("u") is None
     book.close()
@@ -76,9 +76,9 @@ def test_a_beating_claim_never_expires(folder, clock) -> None:
 
 def test_wall_clocks_and_file_times_do_not_matter(folder, clock, monkeypatch) -> None:
     monkeypatch.setattr(time, "time", lambda: -1e9)
-    foreign_claim(folder)
+    foreign_lease(folder)
     os.utime(folder.root / "claims" / "u.0.json", (0, 0))
-    book = ClaimBook(folder, 10)
+    book = LeaseBook(folder, 10)
     assert book.acquire("u") is None
     monkeypatch.setattr(time, "time", lambda: 9e9)
     assert book.acquire("u") is None
@@ -86,8 +86,8 @@ def test_wall_clocks_and_file_times_do_not_matter(folder, clock, monkeypatch) ->
 
 
 def test_only_one_of_several_rivals_takes_an_expired_claim_over(folder, clock) -> None:
-    foreign_claim(folder)
-    books = [ClaimBook(folder, 10) for _ in range(4)]
+    foreign_lease(folder)
+    books = [LeaseBook(folder, 10) for _ in range(4)]
     assert [book.acquire("u") for book in books] == [None] * 4
     clock.now += 11
     assert sum(book.acquire("u") is not None for book in books) == 1
@@ -96,12 +96,12 @@ def test_only_one_of_several_rivals_takes_an_expired_claim_over(folder, clock) -
 
 
 def test_a_worker_that_wakes_up_late_does_not_disturb_the_new_owner(folder, clock) -> None:
-    foreign_claim(folder)
-    book, third = ClaimBook(folder, 10), ClaimBook(folder, 10)
+    foreign_lease(folder)
+    book, third = LeaseBook(folder, 10), LeaseBook(folder, 10)
     book.acquire("u")
     clock.now += 11
     assert book.acquire("u")
-    foreign_claim(folder, beat=1)  # the old owner renews its own file
+    foreign_lease(folder, beat=1)  # the old owner renews its own file
     assert third.acquire("u") is None
     book.close()
     third.close()
@@ -111,8 +111,8 @@ def test_a_worker_that_wakes_up_late_does_not_disturb_the_new_owner(folder, cloc
 def test_a_dead_process_of_this_machine_is_noticed_at_once(folder, program) -> None:
     assert program("claim", folder.root, "u").returncode == 9
     assert len(folder.sizes("claims")) == 1
-    assert live_claims(folder) == []
-    book = ClaimBook(folder, 1000)
+    assert live_leases(folder) == []
+    book = LeaseBook(folder, 1000)
     assert book.acquire("u")
     book.close()
 
@@ -128,9 +128,9 @@ def test_death_is_never_guessed() -> None:
 
 
 def test_the_thread_renews_what_is_held_and_survives_a_refusing_disk(folder, monkeypatch) -> None:
-    book = ClaimBook(folder, 0.04)
+    book = LeaseBook(folder, 0.04)
     book.acquire("u")
-    first = claims.read_claim(folder, "claims/u.0.json")
+    first = leases.read_lease(folder, "claims/u.0.json")
     real, refused = folder.put, []
 
     def moody(name: str, data: bytes, *, durable: bool = True) -> None:
@@ -141,9 +141,9 @@ def test_the_thread_renews_what_is_held_and_survives_a_refusing_disk(folder, mon
 
     monkeypatch.setattr(folder, "put", moody)
     deadline = time.monotonic() + 10
-    while claims.read_claim(folder, "claims/u.0.json") == first and time.monotonic() < deadline:
+    while leases.read_lease(folder, "claims/u.0.json") == first and time.monotonic() < deadline:
         time.sleep(0.005)
-    latest = claims.read_claim(folder, "claims/u.0.json")
+    latest = leases.read_lease(folder, "claims/u.0.json")
     assert first is not None
     assert latest is not None
     assert latest["beat"] > first["beat"]
@@ -153,7 +153,7 @@ def test_the_thread_renews_what_is_held_and_survives_a_refusing_disk(folder, mon
 
 def test_an_unreadable_claim_expires_too(folder, clock) -> None:
     folder.put("claims/u.0.json", b"")
-    book = ClaimBook(folder, 10)
+    book = LeaseBook(folder, 10)
     assert book.acquire("u") is None
     clock.now += 11
     assert book.acquire("u")
@@ -167,6 +167,6 @@ def test_maintenance_is_for_one_at_a_time(folder) -> None:
             maintenance(folder),
         ):
             pass
-        assert live_claims(folder) == []
+        assert live_leases(folder) == []
     with maintenance(folder):
         pass

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from orderlens.decode.columns import Columns
+from orderlens.decode.events import Columns
 from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.decode.target_states import TargetStates
@@ -22,10 +22,10 @@ from orderlens.grid import Canvas
 from orderlens.models.abilities import CastsDtype
 from orderlens.models.protocol import Anchor, IntArray, Model
 from orderlens.policies.policy import Policy
-from orderlens.policies.replay import Replay
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 from orderlens.store.schema import table_schema
+from orderlens.work.replay import Replay
 
 
 def circulation_table(

@@ -1,23 +1,22 @@
-"""Traces as columns: what a decoder hands to the store, one entry per revealed token.
+"""The trace tables ``reveals`` and ``revisions``, from the columns that a decoder hands on.
 
-Built with numpy from the decoder's arrays; Arrow comes last. Does not know models or files.
+Built with numpy from the decoder's arrays; Arrow comes last. Does not know files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from orderlens.decode.events import Columns
 from orderlens.models.protocol import Model
 from orderlens.policies.policy import Policy
 from orderlens.samples import EncodedSample
 from orderlens.store.schema import LOG_PROB_COLUMNS, table_schema
-
-Columns = Mapping[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
