@@ -15,7 +15,7 @@ Shape letters: C chains of the batch, B block size, W window, R rows. Knows noth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from orderlens.decode.select import Choice, choose
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows, StateBatch
 from orderlens.orders.memory import Memory
-from orderlens.orders.protocol import Order
+from orderlens.orders.protocol import Order, StaticOrder
 from orderlens.orders.view import StepView
 from orderlens.policies.policy import Policy
 from orderlens.policies.protocol import HeldView
@@ -211,18 +211,21 @@ class _Batch:
         else:
             low_C, width = np.zeros_like(start_C), chains.width(int(index_C[0]))
         tokens_CW = chains.tokens_NL[index_C[:, None], low_C[:, None] + np.arange(width)]
-        inside_R = offset_R + (start_C - low_C)[chain_R]
+        inside_R = offset_R if self.blockwise else offset_R + start_C[chain_R]
         rows = self.session.evaluate(StateBatch(np.arange(len(index_C)), low_C, tokens_CW, chain_R, inside_R))
         stats = position_stats(rows, self.model.eos_ids)
-        return _Pass(chain_R, offset_R, open_CB[chain_R, offset_R], rows, stats)
+        masked_R = open_CB[chain_R, offset_R] if self.revises else np.ones(len(chain_R), bool)
+        return _Pass(chain_R, offset_R, masked_R, rows, stats)
 
     def _choose(self, now: _Pass) -> tuple[Choice, DrawStats | None]:
         """Return what every policy commits, over all rows, and at T > 0 the draws of the committed rows."""
         count, temperature = len(now.chain_R), self.settings.temperature
-        merged = Choice(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), ())
+        policy = self.chains.policies[0]
+        if len(self.chains.policies) == 1 and not (temperature or self.revises or policy.is_static):
+            return self._ask(policy, now.chain_R, now.offset_R, now.stats), None  # nothing to merge
+        merged = Choice(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), [])
         policy_C = self.chains.policy_N[self.chain_C]
         policy_R = policy_C[now.chain_R]
-        kept: list[Any] = []
         drawing = np.zeros(count, bool)
         late = []
         for p in np.unique(policy_C):
@@ -230,32 +233,43 @@ class _Batch:
             mine = np.flatnonzero((policy_R == p) & now.masked_R)
             if policy.is_static:
                 merged.chosen_R[mine] = True
-                merged.score_R[mine] = -self._place(now, mine)
+                merged.score_R[mine] = -self.chains.place_NB[
+                    self.chain_C[now.chain_R[mine]], now.offset_R[mine]
+                ]
             elif policy.draws_first(temperature):
                 drawing[mine] = True
                 late.append((policy, mine))
             elif len(mine):
-                stats = now.stats if len(mine) == count else now.stats.take(mine)
-                kept += self._ask(policy, now, mine, stats, merged)
+                self._ask_for(policy, now, mine, now.stats.take(mine), merged)
         if temperature == 0:
-            return replace(merged, kept=tuple(kept)), None
+            return merged, None
         drawn = np.flatnonzero(drawing | merged.chosen_R)
         draws = draw_stats(
             take_rows(now.rows, drawn), now.stats.take(drawn), temperature, self._uniforms(now, drawn)
         )
         for policy, mine in late:
             if len(mine):
-                kept += self._ask(policy, now, mine, draws.take(np.searchsorted(drawn, mine)), merged)
+                self._ask_for(policy, now, mine, draws.take(np.searchsorted(drawn, mine)), merged)
         committed = np.flatnonzero(merged.chosen_R)
-        return replace(merged, kept=tuple(kept)), draws.take(np.searchsorted(drawn, committed))
+        return merged, draws.take(np.searchsorted(drawn, committed))
+
+    def _ask_for(
+        self, policy: Policy, now: _Pass, mine: IntArray, stats: PositionStats | DrawStats, into: Choice
+    ) -> None:
+        """Let one policy choose among its masked rows, and enter what it chose."""
+        found = self._ask(policy, now.chain_R[mine], now.offset_R[mine], stats)
+        into.chosen_R[mine] = found.chosen_R
+        into.score_R[mine] = found.score_R
+        into.tied_R[mine] = found.tied_R
+        into.kept.extend(found.kept)
 
     def _ask(
-        self, policy: Policy, now: _Pass, mine: IntArray, stats: PositionStats | DrawStats, into: Choice
-    ) -> tuple[Any, ...]:
-        """Let one policy choose among its masked rows; return what its rules want to remember."""
+        self, policy: Policy, chain_R: IntArray, offset_r: IntArray, stats: PositionStats | DrawStats
+    ) -> Choice:
+        """Let one policy choose among masked rows of its chains."""
         chains = self.chains
-        live_c, chain_r = _regroup(now.chain_R[mine])
-        index_c, offset_r = self.chain_C[live_c], now.offset_R[mine]
+        live_c, chain_r = _regroup(chain_R)
+        index_c = self.chain_C[live_c]
         memory = chains.memory[chains.policy_N[index_c[0]]]
         view = StepView(
             chain_R=chain_r,
@@ -269,17 +283,9 @@ class _Batch:
             memory=memory.order.at(index_c, chain_r, offset_r),
             numbers=lambda: chains.numbers.rows(index_c, chains.pass_N[index_c])[chain_r, offset_r],
         )
-        found = choose(policy, view, memory, index_c, self._place(now, mine))
-        into.chosen_R[mine], into.score_R[mine], into.tied_R[mine] = (
-            found.chosen_R,
-            found.score_R,
-            found.tied_R,
-        )
-        return found.kept
-
-    def _place(self, now: _Pass, rows: IntArray) -> IntArray:
-        """Place of each row in its static path (meaningless for other orders)."""
-        return self.chains.place_NB[self.chain_C[now.chain_R[rows]], now.offset_R[rows]]
+        static = isinstance(policy.order, StaticOrder)
+        place_r = chains.place_NB[index_c[chain_r], offset_r] if static else None
+        return choose(policy, view, memory, index_c, place_r)
 
     def _uniforms(self, now: _Pass, rows: IntArray) -> FloatArray:
         """The number behind the draw at each row in this pass: the same for every way of asking."""

@@ -5,7 +5,7 @@ The one place where the decoder calls a policy's rules, for scoring and for gene
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.models.protocol import FloatArray, IntArray
-from orderlens.orders.memory import MemoryTable
+from orderlens.orders.memory import Memory, MemoryTable
 from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, StaticOrder
 from orderlens.orders.view import StepView
 from orderlens.policies.policy import Policy
@@ -55,7 +55,7 @@ class Choice:
     chosen_R: BoolArray
     score_R: FloatArray
     tied_R: IntArray
-    kept: tuple[Any, ...]
+    kept: list[Memory]
 
     def commit(self) -> None:
         """Let the rules remember what they kept in this pass."""
@@ -74,27 +74,26 @@ def choose(
 
     Args:
         policy: the rules.
-        view: the masked positions of its chains; with ``TargetStats`` only a target-aware order sees them.
+        view: the masked positions of its chains and the order's memory; with ``TargetStats`` only a
+            target-aware order sees them.
         memory: of this policy; ``chain_C`` places the view's chains in it.
         chain_C: see ``memory``.
         place_R: place of each row in the path, for a static order under an adaptive commit rule.
     """
-    remembered = memory.order.at(chain_C, view.chain_R, view.offset_R)
-    score_R = _scores(policy, replace(view, memory=remembered), place_R)
+    public: Any = view.stats.positions if isinstance(view.stats, TargetStats) else view.stats
+    score_R = _scores(policy, view, public, place_R)
     if score_R.shape != (len(view),) or np.isnan(score_R).any():
         raise ModelOutputError(
             f"order '{policy.order.spec}' must give one number per masked position ({len(view)}), none of "
             f"them NaN; it gave an array of shape {score_R.shape}"
         )
     taken = memory.commit.at(chain_C, view.chain_R, view.offset_R)
-    public: Any = view.stats.positions if isinstance(view.stats, TargetStats) else view.stats
-    seen: StepView[Any] = replace(view, stats=public, memory=taken)
-    chosen_R = np.asarray(policy.commit.select(seen, score_R))
+    chosen_R = np.asarray(policy.commit.select(view.seeing(public, taken), score_R))
     n_C = _chosen_per_chain(policy, view, chosen_R)
-    return Choice(chosen_R, score_R, _ties(view, score_R, chosen_R, n_C), (remembered, taken))
+    return Choice(chosen_R, score_R, _ties(view, score_R, chosen_R, n_C), [view.memory, taken])
 
 
-def _scores(policy: Policy, view: StepView[Any], place_R: IntArray | None) -> FloatArray:
+def _scores(policy: Policy, view: StepView[Any], public: Any, place_R: IntArray | None) -> FloatArray:
     order = policy.order
     if isinstance(order, StaticOrder):
         assert place_R is not None
@@ -104,8 +103,8 @@ def _scores(policy: Policy, view: StepView[Any], place_R: IntArray | None) -> Fl
     if isinstance(view.stats, DrawStats) and isinstance(order, DrawingOrder):
         return np.asarray(order.draw_scores(view), np.float64)
     if isinstance(order, ConfidenceOrder):
-        public = view.stats.positions if isinstance(view.stats, TargetStats | DrawStats) else view.stats
-        return np.asarray(order.scores(replace(view, stats=public)), np.float64)
+        seen = public.positions if isinstance(public, DrawStats) else public
+        return np.asarray(order.scores(view if seen is view.stats else view.seeing(seen)), np.float64)
     raise UserInputError(f"order '{order.spec}' is neither static, confidence-based nor an oracle")
 
 

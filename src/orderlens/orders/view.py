@@ -13,7 +13,7 @@ Shape letters: C chains, R masked positions of all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -105,9 +105,15 @@ class StepView(Generic[S_co]):
         positions: PositionStats = stats.positions if isinstance(stats, TargetStats) else stats
         return positions.top_logprob
 
-    def seeing(self, stats: T) -> StepView[T]:
-        """Return the same pass with other statistics."""
-        return replace(self, stats=stats)  # type: ignore[arg-type, return-value]
+    def seeing(self, stats: T, memory: Memory | None = None) -> StepView[T]:
+        """Return the same pass with other statistics, and another rule's memory.
+
+        Spelled out because ``dataclasses.replace`` would cost more than the rules themselves.
+        """
+        return StepView(
+            self.chain_R, self.position_R, self.offset_R, self.block_C, self.step_C, self.forward_C,
+            self.filling_C, stats, memory or self.memory, self.numbers,
+        )  # fmt: skip
 
     def ranks(self, scores_R: FloatArray) -> IntArray:
         """Return each row's place (0 = first) among its chain's rows: higher scores first, then leftmost."""
