@@ -28,13 +28,17 @@ class ReadyRows:
     def __init__(self) -> None:
         self.rows = np.log(np.random.default_rng(0).dirichlet(np.ones(CHARACTERS + 2), size=8192))
 
-    def prefill(self, *_: object) -> None: ...
+    def prefill(self, *_: object) -> None:
+        """Keep nothing."""
 
-    def extend(self, *_: object) -> None: ...
+    def extend(self, *_: object) -> None:
+        """Keep nothing."""
 
-    def keep(self, *_: object) -> None: ...
+    def keep(self, *_: object) -> None:
+        """Keep nothing."""
 
     def evaluate(self, states: StateBatch) -> LogProbRows:
+        """Return as many rows as are wanted."""
         return LogProbRows(self.rows[: len(states.row_state_R)])
 
 
@@ -42,6 +46,7 @@ class StandIn(HiddenMarkovModel):
     """The control's interface around ready rows."""
 
     def open_session(self) -> ReadyRows:  # type: ignore[override]
+        """Return the stand-in."""
         return ReadyRows()
 
 
