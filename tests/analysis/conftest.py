@@ -2,72 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from orderlens.store.reader import memory_run
+from orderlens.testing import make_run, make_trace, random_path, random_trace
 
-EOS, SPECIAL = 0, 1
+EOS = 0
 
-
-def trace(
-    sample_id,
-    order,
-    logq,
-    *,
-    path=None,
-    tokens=None,
-    start=32,
-    block_size=32,
-    task=None,
-    seed=None,
-    temperature=None,
-    sample_seed=None,
-    requested=None,
-):
-    """Return the reveals of one trace; ``path`` holds positions counted from the first target position."""
-    n = len(logq)
-    path = np.arange(n) if path is None else np.asarray(path)
-    tokens = np.arange(n) % 7 + 2 if tokens is None else np.asarray(tokens)
-    shown = tokens[path]  # token revealed at each step
-    logq = np.asarray(logq, np.float64)
-    return pa.table(
-        {
-            "sample_id": pa.array([sample_id] * n, pa.string()),
-            "task": pa.array([task] * n, pa.string()),
-            "order": pa.array([order] * n, pa.string()),
-            "seed": pa.array([seed] * n, pa.int64()),
-            "temperature": pa.array([temperature] * n, pa.float64()),
-            "sample_seed": pa.array([sample_seed] * n, pa.int64()),
-            "block": pa.array(path // block_size, pa.int32()),
-            "step": pa.array(np.arange(n), pa.int32()),
-            "position": pa.array(path + start, pa.int32()),
-            "token_id": pa.array(shown, pa.int32()),
-            "logq": pa.array(logq),
-            "max_logprob": pa.array(np.minimum(logq + 0.1, 0.0)),
-            "second_logprob": pa.array(np.minimum(logq, 0.0) - 1.0),
-            "entropy": pa.array(np.abs(logq)),
-            "is_eos": pa.array(shown == EOS),
-            "is_special": pa.array(shown == SPECIAL),
-            "is_overflow": pa.array(path >= (n if requested is None else requested)),
-            "is_argmax": pa.array(np.exp(logq) > 0.4),
-            "n_tied": pa.array([1] * n, pa.int32()),
-            "n_committed": pa.array([1] * n, pa.int32()),
-        }
-    )
-
-
-def block_path(rng, n, block_size, order):
-    """Return a path that goes block by block: left to right, reversed, or random inside each."""
-    parts = [np.arange(a, min(a + block_size, n)) for a in range(0, n, block_size)]
-    rules = {"forced-ar": lambda p: p, "reverse-ar": lambda p: p[::-1]}
-    return np.concatenate([rules.get(order, rng.permutation)(part) for part in parts])
-
-
-def make_run(tables, **others):
-    """Return a run in memory from traces (and other tables)."""
-    return memory_run({"reveals": pa.concat_tables(tables), **others}, {"model": "made up"})
+trace = partial(make_trace, n_prompt=32)
 
 
 def scoring_run(n_samples=12, orders=("forced-ar", "max-prob", "oracle-min-q"), n=64, seeds=0, seed=0):
@@ -79,9 +23,9 @@ def scoring_run(n_samples=12, orders=("forced-ar", "max-prob", "oracle-min-q"), 
         level = rng.gamma(4.0, 0.5)
         for order, order_seed in named:
             scale = level * (1.3 if order == "oracle-min-q" else 1.0 + 0.05 * (order_seed or 0))
-            logq = -rng.gamma(0.5, 2 * scale, n)
-            path = block_path(rng, n, 32, order)
-            tables.append(trace(f"s{sample}", order, logq, path=path, seed=order_seed))
+            tables.append(
+                random_trace(rng, f"s{sample}", order, n, scale=scale, seed=order_seed, n_prompt=32)
+            )
     return make_run(tables)
 
 
@@ -105,20 +49,18 @@ def graded_run(
                 tokens[n - rng.integers(0, 8) :] = EOS
                 logq = -rng.gamma(0.5, 2 * scale, n)
                 key = {"task": task, "seed": 0 if order == "random" else None, "temperature": 0.0}
-                path = block_path(rng, n, 32, order)
+                path = random_path(rng, n, order)
                 tables.append(trace(f"{prefix}{item}", order, logq, path=path, tokens=tokens, **key))
                 correct = bool(rng.random() < 1 / (1 + np.exp(-effect * (1.0 + 3 * logq.mean()))))
                 verdicts.append(
                     {"sample_id": f"{prefix}{item}", "order": order, "correct": correct, "grader": "g", **key}
                 )
-    columns = {name: [row[name] for row in verdicts] for name in verdicts[0]}
-    types = {"seed": pa.int64(), "temperature": pa.float64()}
-    table = pa.table({name: pa.array(values, types.get(name)) for name, values in columns.items()})
-    outputs = table.select(["sample_id", "task", "order", "seed", "temperature"])
-    n_rows = outputs.num_rows
-    outputs = outputs.append_column("text", pa.array([f"text {i % 5}" for i in range(n_rows)]))
-    outputs = outputs.append_column("prompt_text", pa.array(["prompt"] * n_rows))
-    return make_run(tables, verdicts=table, outputs=outputs)
+    outputs = [
+        {name: value for name, value in row.items() if name not in ("correct", "grader")}
+        | {"text": f"text {place % 5}", "prompt_text": "prompt"}
+        for place, row in enumerate(verdicts)
+    ]
+    return make_run(tables, verdicts=verdicts, outputs=outputs)
 
 
 @pytest.fixture(scope="session")
@@ -130,6 +72,6 @@ def builders():
         make_run = staticmethod(make_run)
         scoring_run = staticmethod(scoring_run)
         graded_run = staticmethod(graded_run)
-        block_path = staticmethod(block_path)
+        random_path = staticmethod(random_path)
 
     return Builders

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from orderlens import metrics
@@ -28,7 +27,7 @@ def run(builders):
             n = int(rng.integers(40, 100))
             tokens = rng.integers(1, 12, n)
             tokens[n - int(rng.integers(0, 12)) :] = EOS
-            path = builders.block_path(rng, n, 32, order)
+            path = builders.random_path(rng, n, order)
             tables.append(
                 builders.trace(f"s{sample}", order, -rng.gamma(0.5, size=n), path=path, tokens=tokens)
             )
@@ -105,17 +104,13 @@ def awkward(builders):
         builders.trace("only", "forced-ar", [-np.inf]),
         builders.trace("nan", "max-prob", [-0.1, np.nan]),
         builders.trace("eos", "max-prob", [-0.1, -0.2], tokens=[EOS, EOS]),
-        builders.trace("past", "random", [-0.1, -0.2, -9.0], requested=2, seed=3),
+        builders.trace("past", "random", [-0.1, -0.2, -9.0], n_requested=2, seed=3),
         builders.trace("drawn", "max-prob", [-0.5, -0.25], temperature=0.7),
         builders.trace("oracle", "oracle-min-q", [-0.5]),
         builders.trace("elsewhere", "unheard-of", [-0.5]),
+        builders.trace("pairs", "max-prob+top=2", [-0.5, -0.25, -0.125, -1.0], forward=[0, 0, 1, 1]),
     ]
-    pairs = builders.trace("pairs", "max-prob+top=2", [-0.5, -0.25, -0.125, -1.0])
-    two = pa.array([2] * 4, pa.int32())
-    pairs = pairs.append_column("forward", pa.array([0, 0, 1, 1], pa.int32()))
-    pairs = pairs.set_column(pairs.column_names.index("n_committed"), "n_committed", two)
-    made = [one.append_column("forward", one["step"]).select(pairs.column_names) for one in made]
-    return builders.make_run([*made, pairs])
+    return builders.make_run(made)
 
 
 def test_arrow_sql_and_the_analysis_give_the_same_statistics(run, builders):
@@ -158,7 +153,7 @@ def test_a_spec_that_states_likelihoods_is_believed(builders):
 
 
 def test_overflow_rows_are_counted_and_left_out(builders):
-    run = builders.make_run([builders.trace("a", "forced-ar", [-0.1, -0.2, -9.0], requested=2)])
+    run = builders.make_run([builders.trace("a", "forced-ar", [-0.1, -0.2, -9.0], n_requested=2)])
     row = sample_table(run).iloc[0]
     assert (row.n, row.n_overflow) == (2, 1)
     assert row.log_prob == pytest.approx(-0.3)

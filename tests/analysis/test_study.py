@@ -37,7 +37,7 @@ def test_orders_spread_over_two_runs_pair_as_in_one(tmp_path):
     for name in ("coherence", "fixed-sequence"):
         mine, theirs = (study.table(name).to_pandas() for study in (parts, whole))
         pd.testing.assert_frame_equal(mine, theirs)
-    assert parts.table("coherence").cell("value", statistic="range_of_means", scope="deployable").value > 0.01
+    assert parts.table("coherence").cell("value", statistic="mean_of_ranges", scope="deployable").value > 0.01
     from orderlens.figures import coherence
 
     assert coherence.data(parts)["gaps"] == coherence.data(whole)["gaps"]

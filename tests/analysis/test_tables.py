@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -313,7 +312,7 @@ def test_several_seeds_become_separate_cells(builders):
             rows.append(
                 {"sample_id": f"i{item}", "order": "random", "correct": bool(item % 2), "grader": "g", **key}
             )
-    run = builders.make_run(traces, verdicts=pa.Table.from_pandas(pd.DataFrame(rows)))
+    run = builders.make_run(traces, verdicts=rows)
     assert [row["order"] for row in table(run, "within-cell").rows] == ["random:0", "random:1"]
 
 
@@ -369,16 +368,8 @@ def awkward_run(builders):
         builders.trace("nan", "max-prob", [-0.1, np.nan, -0.2], task="t", temperature=0.0),
         builders.trace("fine", "max-prob", [-0.1, -0.5, -0.2, -0.9], task="t", temperature=0.0),
     ]
-    ids = ["eos", "one", "nan", "fine"]
-    verdicts = pa.table(
-        {
-            "sample_id": ids,
-            "task": ["t"] * 4,
-            "order": ["max-prob"] * 4,
-            "temperature": [0.0] * 4,
-            "correct": [True] * 4,
-        }
-    )
+    key = {"task": "t", "order": "max-prob", "temperature": 0.0, "correct": True}
+    verdicts = [{"sample_id": name} | key for name in ("eos", "one", "nan", "fine")]
     return builders.make_run(traces, verdicts=verdicts)
 
 

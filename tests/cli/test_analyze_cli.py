@@ -7,12 +7,11 @@ import subprocess
 import sys
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from orderlens.analysis.null import simulate_study
 from orderlens.cli.main import main
-from orderlens.store.writer import execute, open_writer
+from orderlens.testing import make_run, random_trace
 
 FAST = ["--bootstrap", "20"]
 
@@ -21,39 +20,17 @@ FAST = ["--bootstrap", "20"]
 def run(tmp_path_factory):
     """A small generated and graded run, written by the real store."""
     rng = np.random.default_rng(0)
-    rows, verdicts = [], []
+    traces, verdicts = [], []
     for item in range(12):
-        for order in ("forced-ar", "random"):
-            key = {
-                "sample_id": f"i{item}",
-                "task": "cmath",
-                "order": order,
-                "seed": 0 if order == "random" else None,
-            }
-            key |= {"temperature": 0.0, "sample_seed": None}
-            logq = -rng.gamma(0.5, 1.0, 32)
-            path = np.arange(32) if order == "forced-ar" else rng.permutation(32)
-            rows += [
-                {
-                    **key,
-                    "block": 0,
-                    "step": t,
-                    "position": int(p) + 4,
-                    "token_id": int(p) % 5,
-                    "logq": float(y),
-                }
-                | {"is_eos": bool(p > 29), "is_special": False, "is_overflow": False, "is_argmax": True}
-                for t, (p, y) in enumerate(zip(path, logq, strict=True))
-            ]
-            verdicts.append({**key, "correct": bool(rng.random() < 0.6), "grader": "last-number"})
-    kinds = {"seed": pa.int64(), "temperature": pa.float64(), "sample_seed": pa.int64()}
-    kinds |= {name: pa.int32() for name in ("block", "step", "position", "token_id")}
-    tables = {}
-    for name, found in (("reveals", rows), ("verdicts", verdicts)):
-        tables[name] = pa.table({k: pa.array([row[k] for row in found], kinds.get(k)) for k in found[0]})
+        for order, seed in (("forced-ar", None), ("random", 0)):
+            key = {"task": "cmath", "seed": seed, "temperature": 0.0}
+            tokens = np.where(np.arange(32) > 29, 0, np.arange(32) % 5 + 2)
+            traces.append(random_trace(rng, f"i{item}", order, 32, tokens=tokens, **key))
+            correct = bool(rng.random() < 0.6)
+            names = {"sample_id": f"i{item}", "order": order}
+            verdicts.append({**names, **key, "correct": correct, "grader": "last-number"})
     folder = tmp_path_factory.mktemp("runs") / "run"
-    writer = open_writer(folder, {"model": "made up"})
-    execute(writer, {"all": None}, lambda _: tables)
+    make_run(traces, verdicts=verdicts).save(folder)
     return str(folder)
 
 

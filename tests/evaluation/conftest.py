@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
-from orderlens.store.reader import Run, memory_run
-from orderlens.store.schema import table_schema
+from orderlens.store.reader import Run
+from orderlens.testing import make_run, make_trace
 
 SCENES = [
     {
@@ -49,35 +48,17 @@ def graded_run(frame: pd.DataFrame, documents: list[dict[str, Any]] | None = Non
         key |= {"seed": int(seed) if seed else None, "temperature": 0.0, "sample_seed": None}
         n, spread = int(row["n"]), float(row["var"]) ** 0.5
         logq = float(row["mean"]) + spread * np.where(np.arange(n) % 2, 1.0, -1.0)
-        place = np.arange(n)
-        columns = {
-            "block": place // 32,
-            "step": place,
-            "forward": place,
-            "position": place,
-            "token_id": place % 7 + 2,
-        }
-        flags = {"is_eos": False, "is_special": False, "is_overflow": False, "is_argmax": True}
-        numbers = {"logq": logq, "max_logprob": logq, "second_logprob": logq - 1, "entropy": -logq}
-        reveals.append(pd.DataFrame(columns | numbers).assign(**flags, n_tied=1, n_committed=1, **key))
+        reveals.append(make_trace(logq=logq, **key))
         verdicts.append(key | {"correct": row["correct"], "extracted": "x", "reason": "made up"})
-    schema = pa.schema([*table_schema("reveals", real=pa.float64())])
-    traces = pa.concat_tables([_table(part.to_dict("records"), schema) for part in reveals])
-    tables = {"reveals": traces, "verdicts": _table(verdicts, table_schema("verdicts"), grader="made up")}
+    tables: dict[str, Any] = {"verdicts": [row | {"grader": "made up"} for row in verdicts]}
     if documents:
-        rows = [
+        tables["documents"] = [
             {"task": doc["task"], "sample_id": doc["id"], "document": json.dumps(doc)} for doc in documents
         ]
-        tables["documents"] = pa.Table.from_pylist(rows)
     record = {"skipped_too_long": [], "n_items": 0, "grader": "made up", "source": "none"}
     spec = {"kind": "evaluate", "model": {"name": "made up"}, "max_new_tokens": 64}
-    return memory_run(tables, spec | {"data": {"tasks": {str(t): record for t in frame["task"].unique()}}})
-
-
-def _table(rows: list[dict[str, Any]], schema: pa.Schema, **constant: Any) -> pa.Table:
-    return pa.Table.from_pylist(
-        [{name: row.get(name, constant.get(name)) for name in schema.names} for row in rows], schema=schema
-    )
+    spec |= {"data": {"tasks": {str(task): record for task in frame["task"].unique()}}}
+    return make_run(reveals, spec=spec, **tables)
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from orderlens.analysis.estimate import Resampling
 from orderlens.analysis.study import Options, Study
-from orderlens.store.reader import memory_run
+from orderlens.testing import make_run, make_table, make_trace
 
 EOS, SPECIAL = 0, 1
 PREFIX = 4
@@ -16,47 +14,28 @@ PREFIX = 4
 
 def trace(sample, order, path, tokens, logq, *, seed=None, temperature=None, block_size=None, hits=None):
     """Return the reveals of one trace: ``path`` holds places from 0, ``tokens`` is in text order."""
-    path, n = np.asarray(path), len(path)
-    shown = np.asarray(tokens)[path]
-    values = np.asarray(logq, np.float64)
-    hit = np.exp(values) > 0.5 if hits is None else np.asarray(hits)
-    texts, ints, reals = pa.string(), pa.int32(), pa.float64()
-    return pa.table(
-        {
-            "sample_id": pa.array([sample] * n, texts),
-            "task": pa.array([None] * n, texts),
-            "order": pa.array([order] * n, texts),
-            "seed": pa.array([seed] * n, pa.int64()),
-            "temperature": pa.array([temperature] * n, reals),
-            "sample_seed": pa.array([None if not temperature else 0] * n, pa.int64()),
-            "block": pa.array(path // (block_size or n), ints),
-            "step": pa.array(np.arange(n), ints),
-            "position": pa.array(path + PREFIX, ints),
-            "token_id": pa.array(shown, ints),
-            "logq": pa.array(values),
-            "max_logprob": pa.array(np.minimum(values + 0.1, 0.0)),
-            "second_logprob": pa.array(values - 1.0),
-            "entropy": pa.array(-values),
-            "is_eos": pa.array(shown == EOS),
-            "is_special": pa.array(shown == SPECIAL),
-            "is_overflow": pa.array([False] * n),
-            "is_argmax": pa.array(hit),
-            "n_tied": pa.array([1] * n, ints),
-            "n_committed": pa.array([1] * n, ints),
-        }
+    return make_trace(
+        sample,
+        order,
+        logq,
+        path=path,
+        tokens=tokens,
+        seed=seed,
+        temperature=temperature,
+        block_size=block_size or len(path),
+        is_argmax=hits,
+        n_prompt=PREFIX,
     )
 
 
 def study_of(traces, evaluator=None, **tables):
     """Return a study over hand-made traces."""
-    reps = Resampling(reps=50)
-    run = memory_run({"reveals": pa.concat_tables(traces), **tables}, {"kind": "by hand"})
-    return Study(run, Options(reps, evaluator=evaluator))
+    return Study(make_run(traces, **tables), Options(Resampling(reps=50), evaluator=evaluator))
 
 
 def tokens_table(pieces):
     """Return the table of token texts."""
-    return pa.table({"token_id": pa.array(list(pieces), pa.int32()), "piece": list(pieces.values())})
+    return make_table("tokens", [{"token_id": token, "piece": piece} for token, piece in pieces.items()])
 
 
 @pytest.fixture

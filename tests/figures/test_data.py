@@ -175,9 +175,7 @@ def sweep_study(by_hand, nll, evaluator):
                         "text": str(number),
                     }
                 )
-    kinds = {"task": pa.string(), "seed": pa.int64(), "sample_seed": pa.int64(), "temperature": pa.float64()}
-    outputs = pa.table({name: pa.array([row[name] for row in rows], kinds.get(name)) for name in rows[0]})
-    return by_hand.study_of(traces, evaluator=evaluator, outputs=outputs)
+    return by_hand.study_of(traces, evaluator=evaluator, outputs=rows)
 
 
 def test_the_sweep_shows_medians_and_where_all_orders_collapsed(by_hand):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from orderlens import api
@@ -17,7 +16,7 @@ from orderlens.findings.decoding import decoding_findings
 from orderlens.findings.fixed import fixed_findings
 from orderlens.findings.sweep import sweep_findings
 from orderlens.models.loading import load_model
-from orderlens.store.reader import memory_run
+from orderlens.testing import make_run, make_trace
 
 ORDERS = "forced-ar,reverse-ar,random:0,random:1,max-prob,oracle-max-q,oracle-margin,oracle-min-q"
 OPTIONS = Options(Resampling(200))
@@ -78,47 +77,15 @@ def test_too_few_texts_decide_nothing():
 
 
 def reveals(sample, order, path, tokens, logq, *, seed=None, temperature=None):
-    path, n = np.asarray(path), len(path)
-    shown = np.asarray(tokens)[path]
-    values = np.broadcast_to(np.asarray(logq, np.float64), n)
-    return {
-        "sample_id": [sample] * n,
-        "task": [None] * n,
-        "order": [order] * n,
-        "seed": [seed] * n,
-        "temperature": [temperature] * n,
-        "sample_seed": [0 if temperature else None] * n,
-        "block": [0] * n,
-        "step": list(range(n)),
-        "position": (path + 4).tolist(),
-        "token_id": shown.tolist(),
-        "logq": values.tolist(),
-        "max_logprob": values.tolist(),
-        "second_logprob": (values - 1).tolist(),
-        "entropy": (-values).tolist(),
-        "is_eos": (shown == 0).tolist(),
-        "is_special": [False] * n,
-        "is_overflow": [False] * n,
-        "is_argmax": [True] * n,
-        "n_tied": [1] * n,
-        "n_committed": [1] * n,
-    }
-
-
-KINDS = {
-    **dict.fromkeys(("sample_id", "task", "order", "prompt_text", "text"), pa.string()),
-    **dict.fromkeys(("seed", "sample_seed"), pa.int64()),
-    **dict.fromkeys(("block", "step", "position", "token_id", "n_tied", "n_committed"), pa.int32()),
-}
+    values = np.broadcast_to(np.asarray(logq, np.float64), len(path))
+    return make_trace(
+        sample, order, values, path=path, tokens=tokens, seed=seed, temperature=temperature, n_prompt=4
+    )
 
 
 def study_of(traces, outputs=None, evaluator=None):
-    columns = {name: [value for trace in traces for value in trace[name]] for name in traces[0]}
-    tables = {"reveals": pa.table({n: pa.array(v, KINDS.get(n)) for n, v in columns.items()})}
-    if outputs is not None:
-        names = outputs[0]
-        tables["outputs"] = pa.table({n: pa.array([row[n] for row in outputs], KINDS.get(n)) for n in names})
-    return Study(memory_run(tables, {}), Options(Resampling(200), evaluator=evaluator))
+    run = make_run(traces, outputs=outputs or ())
+    return Study(run, Options(Resampling(200), evaluator=evaluator))
 
 
 L2R = list(range(8))

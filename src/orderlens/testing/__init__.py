@@ -1,6 +1,6 @@
-"""Helpers for tests of code that uses OrderLens: a stub model and writers of small random checkpoints.
+"""Helpers for tests of code that uses OrderLens: stub model, made runs, small random checkpoints.
 
-Importing this needs numpy only; what writes or builds torch models imports torch when it is called.
+Importing this needs the plain install; what writes or builds torch models imports torch when it is called.
 """
 
 from __future__ import annotations
@@ -8,5 +8,16 @@ from __future__ import annotations
 from orderlens.testing.llada2 import write_llada2
 from orderlens.testing.small import small_model, write_small
 from orderlens.testing.stub import StubModel
+from orderlens.testing.traces import make_run, make_table, make_trace, random_path, random_trace
 
-__all__ = ["StubModel", "small_model", "write_llada2", "write_small"]
+__all__ = [
+    "StubModel",
+    "make_run",
+    "make_table",
+    "make_trace",
+    "random_path",
+    "random_trace",
+    "small_model",
+    "write_llada2",
+    "write_small",
+]

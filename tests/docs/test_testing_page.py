@@ -1,0 +1,21 @@
+"""The code of docs/testing.md runs as printed, block after block."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from orderlens import testing
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+
+
+def test_the_examples_run_and_every_helper_is_named(capsys):
+    scope: dict[str, object] = {}
+    for code in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
+        exec(code, scope)
+    shown = capsys.readouterr().out
+    assert "position  token_id" in shown
+    assert "max-prob  3" in shown
+    left = [name for name in testing.__all__ if name not in PAGE and not name.startswith("random_path")]
+    assert not left
