@@ -16,9 +16,9 @@ from orderlens.models.llada2.experts import grouped_product, loop_over_experts
 from orderlens.models.llada2.kernels import experts as expert_kernels
 from orderlens.models.llada2.kernels.attention import attend
 from orderlens.models.llada2.kernels.norm import add_rms_norm
-from orderlens.models.llada2.kernels.plan import plan_tiles
 from orderlens.models.llada2.kernels.queries_keys import prepare_heads
 from orderlens.models.llada2.kernels.route import choose_experts as route
+from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.routing import choose_experts, with_shared
 from orderlens.models.llada2.torch_ops import TorchOps

@@ -11,7 +11,7 @@ from orderlens.decode.cuda.panels import HeadTiling, merge_panels, reduce_panels
 from orderlens.decode.cuda.panels import choose_tiling as choose_head_tiling
 from orderlens.models.llada2.experts import grouped_product
 from orderlens.models.llada2.kernels.experts import Tiling, choose_tiling, combine, down, gate_up
-from orderlens.models.llada2.kernels.plan import plan_tiles
+from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.weights import StackedExperts
 
 GATE_UP = {

@@ -55,10 +55,6 @@ class StorageError(OrderLensError):
     """The file system refused (disk full, read-only); what was committed stays valid."""
 
 
-class UndefinedTableError(UserInputError):
-    """A table was asked for that this run cannot support."""
-
-
 class DeviceMemoryError(OrderLensError):
     """The computing device ran out of memory; nothing was lost, a smaller batch may fit."""
 

@@ -14,11 +14,21 @@ from statsmodels.stats.contingency_tables import mcnemar as sm_mcnemar
 from statsmodels.stats.proportion import proportion_confint
 
 from orderlens.analysis.auroc import delong
-from orderlens.analysis.correlation import mann_whitney_less, p_of_rho, partial_spearman, z_of_rho
+from orderlens.analysis.correlation import mann_whitney_less, partial_spearman
 from orderlens.analysis.estimate import BinaryRanks, Clusters, Resampling
 from orderlens.analysis.logistic import nested_logistic
 from orderlens.analysis.paired import adjust, mcnemar, wilson
 from orderlens.paper import printed
+
+
+def z_of_rho(rho: float, n: int) -> float:
+    """ρ√(N − 1) is the Mann–Whitney z without continuity correction when Var has no ties."""
+    return rho * math.sqrt(n - 1)
+
+
+def p_of_rho(rho: float, n: int) -> float:
+    """One-sided p of a negative Spearman ρ against a yes/no outcome, from ρ and N alone."""
+    return float(stats.norm.cdf(z_of_rho(rho, n)))
 
 
 def test_mann_whitney_worked_example():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orderlens.tasks import bundled
+from orderlens.tasks.catalogue import get_task
 from orderlens.tasks.named_option import NAMED_GRADER, grade_named
-from orderlens.tasks.registry import get_task
 
 DOC = {"options": ["north", "north-east", "3 o'clock", "13 o'clock"], "answer": "B", "answer_index": 1}
 

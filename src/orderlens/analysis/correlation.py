@@ -33,16 +33,6 @@ def mann_whitney_less(correct: ArrayLike, incorrect: ArrayLike) -> RankTest:
     return RankTest(float(result.statistic), float(result.pvalue))
 
 
-def z_of_rho(rho: float, n: int) -> float:
-    """Return ρ√(N − 1): the Mann–Whitney z without continuity correction when Var has no ties."""
-    return rho * math.sqrt(n - 1)
-
-
-def p_of_rho(rho: float, n: int) -> float:
-    """Return the one-sided p of a negative Spearman ρ against a yes/no outcome, from ρ and N alone."""
-    return float(stats.norm.cdf(z_of_rho(rho, n)))
-
-
 def partial_spearman(x: ArrayLike, y: ArrayLike, covariates: Sequence[ArrayLike]) -> RankTest:
     """Return the Spearman correlation with the covariates' ranks regressed out, and its two-sided p.
 

@@ -27,7 +27,7 @@ VERB_MODULES: tuple[str, ...] = (
     "evaluate",
     "downstream",
     "lm_eval",
-    "catalogue",
+    "listing",
     "runs",
     "analyze",
     "figures",

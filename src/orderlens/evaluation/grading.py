@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from orderlens.errors import MissingPackageError, one_line
 from orderlens.evaluation.endings import score_endings
-from orderlens.evaluation.plan import document_json
+from orderlens.evaluation.prompts import document_json
 from orderlens.evaluation.verdicts import (
     Row,
     ending_rows,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orderlens.decode.generate import GenerationSettings
-from orderlens.evaluation.plan import plan_items, plan_tasks, response_length
+from orderlens.evaluation.prompts import choose_tasks, response_length, write_prompts
 from orderlens.work.inputs import whole_number
 from orderlens.work.job import Job, Orders, base_spec, check_generation, deployable
 from orderlens.work.options import ModelLike, Options, PathLike
@@ -34,23 +34,23 @@ def evaluate_job(
     whole_number("seed", seed)
     check_generation(length, [temperature])
     files = {name: file if isinstance(file, str) else Path(file) for name, file in (sources or {}).items()}
-    planned = plan_tasks(tasks, limit=limit, sources=files, graders=graders)
+    asked = choose_tasks(tasks, limit=limit, sources=files, graders=graders)
     loaded = options.load(model)
     settings = GenerationSettings(length, temperature, seed, anchor=options.anchor_of(loaded))
-    plan = plan_items(loaded, planned, settings, chat=chat)
+    prompts = write_prompts(loaded, asked, settings, chat=chat)
     spec = base_spec(
         "evaluate",
         loaded,
         chosen,
-        plan.samples,
-        replace(options, data_record=plan.record()),
+        prompts.samples,
+        replace(options, data_record=prompts.record()),
         max_new_tokens=length,
         temperatures=(temperature,),
         seed=seed,
         stop_at_eos=settings.stop_at_eos,
-        chat=plan.chat,
+        chat=prompts.chat,
     )
-    items = [plan.items[str(sample.task), sample.id] for sample in plan.samples]
+    items = [prompts.items[str(sample.task), sample.id] for sample in prompts.samples]
     extras = [{"prompt": item.prompt, "document": item.doc} for item in items]
-    units = cut_units(plan.samples, spec.batch_size, temperature, extras=extras)
+    units = cut_units(prompts.samples, spec.batch_size, temperature, extras=extras)
     return Job(spec, units, loaded, chosen, options.batch_size is None)

@@ -41,11 +41,6 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
-def unit_key(**content: Any) -> str:
-    """Return a unit's key from what it computes (sample ids, order, seeds, …), never from its place."""
-    return digest_of(content)[:32]
-
-
 def stem(key: str) -> str:
     """Return a safe file name (no suffix) for ``key``, different for different keys."""
     safe = quote(key, safe="")

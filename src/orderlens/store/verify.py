@@ -45,7 +45,7 @@ _FOREIGN = "the file does not belong to the run; readers ignore it"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Problem:
     """One thing that is wrong.
 
     Attributes:
@@ -70,7 +70,7 @@ class Report:
     units: int
     parts: int
     rows: dict[str, int]
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Problem] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
 
     @property
@@ -81,7 +81,7 @@ class Report:
     @property
     def redo(self) -> list[str]:
         """The units to compute again."""
-        return sorted({unit for finding in self.findings for unit in finding.units})
+        return sorted({unit for problem in self.findings for unit in problem.units})
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -105,92 +105,92 @@ def verify_run(folder: Folder, *, quick: bool = False) -> Report:
     counts = len(snapshot.unit_keys()), len(snapshot.parts()), snapshot.rows()
     added, damage = _extensions(folder)
     report = Report(folder.label, completion is not None and added <= snapshot.unit_keys(), *counts)
-    report.findings += _spec_findings(spec)
+    report.findings += _spec_problems(spec)
     report.findings += damage
-    report.findings += _environment_findings(folder, names)
-    report.findings += _record_findings(folder, snapshot, names)
-    report.findings += _completion_findings(folder, snapshot, completion)
-    report.findings += _size_findings(folder, snapshot) if quick else _part_findings(folder, snapshot)
+    report.findings += _environment_problems(folder, names)
+    report.findings += _record_problems(folder, snapshot, names)
+    report.findings += _completion_problems(folder, snapshot, completion)
+    report.findings += _size_problems(folder, snapshot) if quick else _part_problems(folder, snapshot)
     report.leftovers = leftovers(names, snapshot, merged=True)
     unlisted = _unlisted(names, snapshot, report.leftovers)
     uncommitted = [name for name in unlisted if _is_uncommitted(folder, name, spec.digest)]
     report.leftovers += uncommitted
-    report.findings += [Finding("foreign", name, _FOREIGN) for name in unlisted if name not in uncommitted]
+    report.findings += [Problem("foreign", name, _FOREIGN) for name in unlisted if name not in uncommitted]
     return report
 
 
-def _spec_findings(spec: SpecFile) -> Iterator[Finding]:
+def _spec_problems(spec: SpecFile) -> Iterator[Problem]:
     if spec.edited:
         text = "the spec was edited or damaged after the run was started; undo the edit or restore a copy"
-        yield Finding("spec", SPEC, text)
+        yield Problem("spec", SPEC, text)
     elif not spec.whole:
-        yield Finding("spec", SPEC, "the file is damaged outside the spec: its digest does not match")
+        yield Problem("spec", SPEC, "the file is damaged outside the spec: its digest does not match")
 
 
-def _extensions(folder: Folder) -> tuple[set[str], list[Finding]]:
+def _extensions(folder: Folder) -> tuple[set[str], list[Problem]]:
     """Return the units that extensions bring, and what is wrong with their records."""
     try:
         return {key for extension in read_extensions(folder) for key in extension.units}, []
     except CorruptRunError as error:
-        return set(), [Finding("extension", EXTENSIONS, one_line(error))]
+        return set(), [Problem("extension", EXTENSIONS, one_line(error))]
 
 
-def _environment_findings(folder: Folder, names: Iterable[str]) -> Iterator[Finding]:
+def _environment_problems(folder: Folder, names: Iterable[str]) -> Iterator[Problem]:
     for name in names:
         inside, _, base = name.rpartition("/")
         if inside == "environments" and base.endswith(".json") and not base.startswith(TEMPORARY):
             try:
                 read_environment(folder, base.removesuffix(".json"))
             except CorruptRunError:
-                yield Finding("environment", name, "its content does not fit its name: it is damaged")
+                yield Problem("environment", name, "its content does not fit its name: it is damaged")
 
 
-def _record_findings(folder: Folder, snapshot: Snapshot, names: Iterable[str]) -> Iterator[Finding]:
+def _record_problems(folder: Folder, snapshot: Snapshot, names: Iterable[str]) -> Iterator[Problem]:
     for name in snapshot.damaged:
-        yield Finding("record", name, "the record is damaged; its unit counts as not computed")
+        yield Problem("record", name, "the record is damaged; its unit counts as not computed")
     repeated = [bundle for bundle in snapshot.bundles if bundle.record in names]
     for bundle in repeated if snapshot.generation else ():
         if read_bundle(folder, bundle.record) is None:
-            yield Finding("record", bundle.record, "the record is damaged, but the catalog repeats it")
+            yield Problem("record", bundle.record, "the record is damaged, but the catalog repeats it")
 
 
-def _completion_findings(
+def _completion_problems(
     folder: Folder, snapshot: Snapshot, completion: list[str] | None
-) -> Iterator[Finding]:
+) -> Iterator[Problem]:
     if completion is None and folder.exists(COMPLETE):
-        yield Finding("completion", COMPLETE, "the completion record is damaged")
+        yield Problem("completion", COMPLETE, "the completion record is damaged")
     missing = sorted(set(completion or ()) - snapshot.unit_keys())
     if missing:
         text = f"{len(missing)} expected units are not committed"
-        yield Finding("completion", COMPLETE, text, tuple(missing))
+        yield Problem("completion", COMPLETE, text, tuple(missing))
 
 
-def _size_findings(folder: Folder, snapshot: Snapshot) -> Iterator[Finding]:
+def _size_problems(folder: Folder, snapshot: Snapshot) -> Iterator[Problem]:
     sizes = folder.sizes("parts")
     for bundle in snapshot.bundles:
         for part in bundle.parts:
             size = sizes.get(part.path)
             if size != part.size:
                 kind, text = ("missing", "the file is missing") if size is None else ("damaged", "wrong size")
-                yield Finding(kind, part.path, text, tuple(bundle.units))
+                yield Problem(kind, part.path, text, tuple(bundle.units))
 
 
-def _part_findings(folder: Folder, snapshot: Snapshot) -> Iterator[Finding]:
+def _part_problems(folder: Folder, snapshot: Snapshot) -> Iterator[Problem]:
     seen: dict[tuple[object, ...], str] = {}
     for bundle in snapshot.bundles:
-        yield from _count_findings(bundle)
+        yield from _count_problems(bundle)
         for part in bundle.parts:
             for kind, message in _check_part(folder, part, seen):
-                yield Finding(kind, part.path, message, tuple(bundle.units))
+                yield Problem(kind, part.path, message, tuple(bundle.units))
 
 
-def _count_findings(bundle: Bundle) -> Iterator[Finding]:
+def _count_problems(bundle: Bundle) -> Iterator[Problem]:
     """Compare what units say they committed with what their parts hold."""
     for table in {name for rows in bundle.units.values() for name in rows}:
         said, held = sum(rows.get(table, 0) for rows in bundle.units.values()), bundle.rows(table)
         if said != held:
             text = f"the units committed {said} rows of '{table}', the parts hold {held}"
-            yield Finding("record", bundle.record, text, tuple(bundle.units))
+            yield Problem("record", bundle.record, text, tuple(bundle.units))
 
 
 def _check_part(folder: Folder, part: Part, seen: dict[tuple[object, ...], str]) -> Iterator[tuple[str, str]]:
@@ -290,16 +290,16 @@ def repair_run(folder: Folder, *, force: bool = False) -> Report:
 def _requeue(folder: Folder, report: Report) -> None:
     """Remove the completion first and the records last: a crash leaves a run to repair, not a wrong one."""
     redo, snapshot = set(report.redo), load_snapshot(folder)
-    if any(finding.kind not in ("foreign", "environment", "spec") for finding in report.findings):
+    if any(problem.kind not in ("foreign", "environment", "spec") for problem in report.findings):
         folder.remove(COMPLETE)
     broken = [bundle for bundle in snapshot.bundles if not redo.isdisjoint(bundle.units)]
     for name in [part.path for bundle in broken for part in bundle.parts]:
         _set_aside(folder, name)
-    for finding in report.findings:
-        if finding.kind in ("foreign", "record", "environment") and finding.path not in {
+    for problem in report.findings:
+        if problem.kind in ("foreign", "record", "environment") and problem.path not in {
             bundle.record for bundle in broken
         }:
-            _set_aside(folder, finding.path)
+            _set_aside(folder, problem.path)
     for bundle in broken:
         folder.remove(bundle.record)
     _renew_catalog(folder, broken)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orderlens.tasks.catalogue import TASKS, get_task, task_names
 from orderlens.tasks.flaws import require_gradable
 from orderlens.tasks.protocol import Task, pick_grader
-from orderlens.tasks.registry import TASKS, get_task, task_names
 from orderlens.tasks.verdict import Verdict
 
 __all__ = ["TASKS", "Task", "Verdict", "get_task", "grade", "task_names"]

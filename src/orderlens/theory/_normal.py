@@ -14,7 +14,6 @@ from orderlens.theory._inputs import Array
 
 SQRT2 = float(np.sqrt(2.0))
 SQRT_PI = float(np.sqrt(np.pi))
-SQRT_2_OVER_PI = SQRT2 / SQRT_PI
 LN2_HIGH = float.fromhex("0x1.62e42fefa39efp-1")
 LN2_LOW = float.fromhex("0x1.abc9e3b39803fp-56")
 

@@ -93,7 +93,7 @@ def test_routing() -> None:
 @needs_triton
 @pytest.mark.parametrize("block_m", [1, 4, 16])
 def test_tiles_cover_every_assignment_once(block_m: int) -> None:
-    from orderlens.models.llada2.kernels.plan import plan_tiles
+    from orderlens.models.llada2.kernels.tiles import plan_tiles
 
     ids = torch.randint(0, 12, (13, 3), generator=torch.Generator().manual_seed(5), dtype=torch.int32)
     ids[ids == 4] = 11  # an idle expert, and a busy one
@@ -116,7 +116,7 @@ def test_tiles_cover_every_assignment_once(block_m: int) -> None:
 @pytest.mark.parametrize("swap", [False, True])
 def test_experts(swap: bool) -> None:
     from orderlens.models.llada2.kernels.experts import Tiling, combine, down, gate_up
-    from orderlens.models.llada2.kernels.plan import plan_tiles
+    from orderlens.models.llada2.kernels.tiles import plan_tiles
 
     experts = StackedExperts(randn(6, 64, 64, seed=6, scale=0.2), randn(6, 64, 32, seed=7, scale=0.2))
     x = randn(21, 64, seed=8)

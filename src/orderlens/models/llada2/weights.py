@@ -11,7 +11,7 @@ F expert width, D head width.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -186,15 +186,3 @@ def random_weights(
         scale(config.hidden_size),
         normal(config.vocab_size, config.hidden_size),
     )
-
-
-def device_bytes(weights: Weights) -> int:
-    """Return the bytes that the weights hold on the computing device."""
-    tensors = [weights.embedding_VC, weights.final_norm_C, weights.unembed_VC]
-    for layer in weights.layers:
-        parts = [getattr(layer, field.name) for field in fields(layer)]
-        block = layer.feed_forward
-        inner = [block] if isinstance(block, DenseWeights) else [block, block.experts]
-        parts += [getattr(part, field.name) for part in inner for field in fields(part)]
-        tensors += [part for part in parts if isinstance(part, Tensor)]
-    return sum(tensor.nbytes for tensor in tensors if tensor.device == weights.device)

@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from orderlens.models.llada2.kernels.norm import scaled_rms
-from orderlens.models.llada2.kernels.plan import TilePlan
+from orderlens.models.llada2.kernels.tiles import TilePlan
 from orderlens.models.llada2.weights import StackedExperts
 
 

@@ -24,7 +24,7 @@ from orderlens.work.inputs import whole_number
 
 
 @dataclass(frozen=True, slots=True)
-class TaskPlan:
+class ChosenTask:
     """One task of an evaluation: its documents by row id, where they came from, and the rule that grades."""
 
     task: Task
@@ -42,13 +42,12 @@ class TaskPlan:
 class Item:
     """One prompt as the model sees it (chat template or cue included)."""
 
-    plan: TaskPlan
     doc: Document
     prompt: str
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Prompts:
     """Everything to decode.
 
     Attributes:
@@ -59,7 +58,7 @@ class Plan:
         chat: whether prompts are in the model's chat template.
     """
 
-    tasks: Sequence[TaskPlan]
+    tasks: Sequence[ChosenTask]
     items: Mapping[tuple[str, str], Item]
     samples: Sequence[EncodedSample]
     skipped: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -67,26 +66,26 @@ class Plan:
 
     def record(self) -> dict[str, Any]:
         """Return what goes into the run's spec about the data."""
-        return {"tasks": {plan.name: self._task_record(plan) for plan in self.tasks}}
+        return {"tasks": {chosen.name: self._task_record(chosen) for chosen in self.tasks}}
 
-    def _task_record(self, plan: TaskPlan) -> dict[str, Any]:
+    def _task_record(self, chosen: ChosenTask) -> dict[str, Any]:
         return {
-            "source": plan.source,
-            "grader": plan.grader,
-            "stop": list(plan.task.stop),
-            "n_items": len(plan.docs),
-            "skipped_too_long": list(self.skipped.get(plan.name, ())),
-            "documents": documents_digest(plan.docs),
+            "source": chosen.source,
+            "grader": chosen.grader,
+            "stop": list(chosen.task.stop),
+            "n_items": len(chosen.docs),
+            "skipped_too_long": list(self.skipped.get(chosen.name, ())),
+            "documents": documents_digest(chosen.docs),
         }
 
 
-def plan_tasks(
+def choose_tasks(
     names: str | Sequence[str],
     *,
     limit: int | None = None,
     sources: Mapping[str, str | Path] | None = None,
     graders: Mapping[str, str] | None = None,
-) -> list[TaskPlan]:
+) -> list[ChosenTask]:
     """Resolve task names, check graders, then load documents, so that typing errors cost nothing."""
     tasks = named_tasks(names)
     if limit is not None:
@@ -95,7 +94,9 @@ def plan_tasks(
     rules = _by_task(graders or {}, tasks, "grader")
     chosen = [choose_grader(task, rules.get(task.name)) for task in tasks]
     return [
-        TaskPlan(task, rule, _source_name(task, where.get(task.name)), task.load(where.get(task.name), limit))
+        ChosenTask(
+            task, rule, _source_name(task, where.get(task.name)), task.load(where.get(task.name), limit)
+        )
         for task, rule in zip(tasks, chosen, strict=True)
     ]
 
@@ -116,14 +117,14 @@ def response_length(names: str | Sequence[str]) -> int:
     return max(task.max_new_tokens for task in named_tasks(names))
 
 
-def plan_items(
-    model: Model, tasks: Sequence[TaskPlan], settings: GenerationSettings, *, chat: bool = True
-) -> Plan:
+def write_prompts(
+    model: Model, tasks: Sequence[ChosenTask], settings: GenerationSettings, *, chat: bool = True
+) -> Prompts:
     """Write and encode all prompts; those that cannot fit are set aside by name."""
     items = {
-        (plan.name, row): Item(plan, doc, full_prompt(model, plan.task, doc, chat))
-        for plan in tasks
-        for row, doc in plan.docs.items()
+        (chosen.name, row): Item(doc, full_prompt(model, chosen.task, doc, chat))
+        for chosen in tasks
+        for row, doc in chosen.docs.items()
     }
     prompts = [Sample(row, item.prompt, task=name) for (name, row), item in items.items()]
     encoded = encode_samples(model, prompts, need_target=False)
@@ -134,9 +135,11 @@ def plan_items(
             f"positions of {model.name}; lower --max-new-tokens"
         )
     left_out = {(str(sample.task), sample.id) for sample in encoded} - {(str(s.task), s.id) for s in kept}
-    skipped = {plan.name: [row for row in plan.docs if (plan.name, row) in left_out] for plan in tasks}
+    skipped = {
+        chosen.name: [row for row in chosen.docs if (chosen.name, row) in left_out] for chosen in tasks
+    }
     templated = chat and chat_template(model) is not None
-    return Plan(tasks, items, kept, {name: rows for name, rows in skipped.items() if rows}, templated)
+    return Prompts(tasks, items, kept, {name: rows for name, rows in skipped.items() if rows}, templated)
 
 
 def full_prompt(model: Model, task: Task, doc: Document, chat: bool) -> str:

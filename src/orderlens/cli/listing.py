@@ -110,7 +110,7 @@ def get(
 
 def tasks(json: JsonFlag = False) -> None:
     """List the benchmarks."""
-    from orderlens.tasks.registry import TASKS
+    from orderlens.tasks.catalogue import TASKS
 
     rows = []
     for name, task in TASKS.entries():
