@@ -59,7 +59,7 @@ def test_parquet_gives_the_same_rows_and_leaves_out_nulls(tmp_path):
 
 
 def test_json_files_on_the_hub_hold_lines(tmp_path):
-    path = write(tmp_path, "c4.json.gz", gzip.compress(CONTENT["jsonl"].encode()))
+    path = write(tmp_path, "c4.json.gz", gzip.compress(CONTENT["jsonl"].encode(), mtime=0))
     assert [row for _, row in read_rows(path)] == ROWS
 
 
@@ -77,7 +77,7 @@ def test_a_nameless_column_is_an_index_and_left_out(tmp_path):
     ],
 )
 def test_a_text_file_is_cut_as_asked(tmp_path, split, texts):
-    path = write(tmp_path, "story.txt.gz", gzip.compress(b"\xef\xbb\xbfone\r\ntwo\r\n\r\n\r\nthree\r\n"))
+    path = write(tmp_path, "story.txt.gz", gzip.compress(b"\xef\xbb\xbfone\r\ntwo\r\n\r\n\r\nthree\r\n", mtime=0))
     rows = [row for _, row in read_rows(path, split=split)]
     assert [row["text"] for row in rows] == texts
     ids = ["story"] if split == "none" else [f"story-{index}" for index in range(len(texts))]
@@ -118,7 +118,7 @@ def test_an_unknown_split_is_named(tmp_path):
         ("a.csv", 'id,text\n1,"a"b\n', "line 2: not valid CSV"),
         ("a.csv", "id,text\n1,caf\xe9\n".encode("latin-1"), "line 2: not UTF-8"),
         ("a.jsonl.gz", b"not gzip", "damaged or cut short"),
-        ("a.jsonl.gz", gzip.compress(b'{"text": "abc"}\n' * 999)[:60], "damaged or cut short"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "abc"}\n' * 999, mtime=0)[:60], "damaged or cut short"),
         ("a.csv.xz", lzma.compress(b"text\nabc\n" * 999)[:60], "damaged or cut short"),
         ("a.txt.xz", b"not xz", "damaged or cut short"),
         ("a.parquet", b"PAR1 nonsense", "not a readable Parquet file"),
@@ -145,7 +145,7 @@ def test_a_truncated_parquet_file_is_named(tmp_path):
 
 def test_over_long_lines_are_refused_before_they_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(rowfiles, "LONGEST_LINE", 1 << 20)
-    path = write(tmp_path, "a.jsonl.gz", gzip.compress(b'{"text": "' + b"x" * (1 << 21)))
+    path = write(tmp_path, "a.jsonl.gz", gzip.compress(b'{"text": "' + b"x" * (1 << 21), mtime=0))
     with pytest.raises(DataFileError, match="line 1: longer than 1 MiB; is it one row per line"):
         list(read_rows(path))
 
