@@ -75,7 +75,7 @@ def test_the_interval_covers_the_truth(incoherent, monkeypatch):
     assert all(too_large)
 
 
-STUDIES = int(os.environ.get("ORDERLENS_SIMULATIONS", "0"))
+STUDIES = int(os.environ.get("ORDERLENS_SIMULATIONS", "200"))
 SPECS = (
     "hmm:incoherence=0.1",
     "hmm:incoherence=0.5",
@@ -85,7 +85,6 @@ SPECS = (
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not STUDIES, reason="takes minutes: ORDERLENS_SIMULATIONS=400 pytest -m slow")
 def test_the_interval_covers_nine_to_ten_in_every_world(capsys, monkeypatch):
     """Prints the table of docs/judging.md; the variable gives the number of studies per line."""
     every = {spec: population(spec, 600, length=16) for spec in SPECS}

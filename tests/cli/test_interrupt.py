@@ -17,8 +17,26 @@ TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps for a whi
 PATIENCE_S = 120.0
 
 
-def start(*arguments, folder):
-    command = [sys.executable, "-m", "orderlens", *map(str, arguments)]
+MARKED = """
+import sys
+from pathlib import Path
+from orderlens.analysis import estimate
+from orderlens.cli.main import entry_point
+
+resample = estimate.Clusters.__init__
+
+def marked(*arguments, **more):
+    Path({begun!r}).touch()
+    resample(*arguments, **more)
+
+estimate.Clusters.__init__ = marked
+sys.exit(entry_point())
+"""
+"""The program, with a mark left when the first resampling of an analysis begins."""
+
+
+def start(*arguments, folder, program=("-m", "orderlens")):
+    command = [sys.executable, *program, *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=os.environ.copy()
     )
@@ -102,9 +120,9 @@ def test_an_analysis_writes_all_or_nothing(data, tmp_path):
     )
     table.write_text("what was here before", encoding="utf-8")
     command = ["analyze", run, "--bootstrap", 1_000_000, "--out", table]
-    process = start(*command, folder=tmp_path)
-    time.sleep(4.0)  # somewhere between reading and writing; the resampling takes minutes
-    code, _, err = stop_when(process, lambda: True)
+    begun = tmp_path / "begun"
+    process = start(*command, folder=tmp_path, program=["-c", MARKED.format(begun=str(begun))])
+    code, _, err = stop_when(process, begun.exists)
     assert code == 130, err
     assert "nothing was written; run the same command again" in last_line(err)
     assert table.read_text(encoding="utf-8") == "what was here before"

@@ -110,7 +110,6 @@ def test_no_flipped_bit_is_read(tmp_path, straight, state) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("ORDERLENS_SLOW" not in os.environ, reason="takes minutes; set ORDERLENS_SLOW=1")
 @pytest.mark.parametrize("seed", range(4))
 def test_no_flipped_bit_of_thousands_is_read(tmp_path, straight, seed) -> None:
     folder = shutil.copytree(straight(2), tmp_path / "run")

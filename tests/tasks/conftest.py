@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
+from re import _parser  # type: ignore[attr-defined]
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -21,6 +26,29 @@ def data_folder() -> Path:
     if not (folder / "SOURCES.md").is_file():
         pytest.skip("the published benchmark files are not here (set ORDERLENS_DATA)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def endless_patterns() -> Callable[[ModuleType], set[str]]:
+    """Name the patterns of a module that can backtrack without bound.
+
+    A repeat with an upper bound, or one that gives nothing back (``++``), keeps the time linear in the text.
+    """
+
+    def endless(part: Any) -> bool:
+        if isinstance(part, _parser.SubPattern):
+            return any(
+                (str(kind) in ("MAX_REPEAT", "MIN_REPEAT") and value[1] == _parser.MAXREPEAT)
+                or endless(value)
+                for kind, value in part
+            )
+        return isinstance(part, tuple | list) and any(map(endless, part))
+
+    def names(module: ModuleType) -> set[str]:
+        found = {name: value for name, value in vars(module).items() if isinstance(value, re.Pattern)}
+        return {name for name, one in found.items() if endless(_parser.parse(one.pattern, one.flags))}
+
+    return names
 
 
 @pytest.fixture

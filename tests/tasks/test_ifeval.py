@@ -5,7 +5,6 @@ import random
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -249,13 +248,22 @@ def test_early_stops_keep_the_verdict(
 HOSTILE = ["[ ", "<< ", "\n", "*\n", "x.\n", "{", "שלום \u202e", "\x00\x01"]
 
 
-def test_hostile_texts_take_bounded_time() -> None:
-    tasks.grade("ifeval", doc("language:response_language"), "load the language profiles")
-    for piece in HOSTILE:
-        start = time.process_time()
-        verdict = tasks.grade("ifeval", doc(*KWARGS), (piece * 100_000)[:100_000] + "\nx")
-        assert verdict.reason
-        assert time.process_time() - start < 15, piece
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_hostile_texts_are_graded(piece: str) -> None:
+    assert tasks.grade("ifeval", doc(*KWARGS), (piece * 100_000)[:100_000] + "\nx").reason
+
+
+QUADRATIC = {
+    "detectable_content:number_placeholders": "[ ",
+    "detectable_format:title": "<< ",
+    "detectable_format:number_bullet_lists": "\n",
+    "detectable_content:postscript": "\n",
+}
+
+
+@pytest.mark.parametrize("name", ifeval_checks._REDUCTIONS)
+def test_what_a_checker_would_search_again_from_every_place_is_cut_beforehand(name: str) -> None:
+    assert len(ifeval_checks._REDUCTIONS[name](QUADRATIC[name] * 50_000)) <= 2
 
 
 def test_importing_never_downloads() -> None:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orderlens.tasks import letters
 from orderlens.tasks.letters import RULES, first_match, last_line_only, last_stated
 
 STATED = [
@@ -140,9 +140,10 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-def test_hostile_texts_take_bounded_time(piece: str) -> None:
+def test_hostile_texts_end(piece: str) -> None:
     text = (piece * 100_000)[:100_000]
-    start = time.process_time()
-    for rule in RULES.values():
-        rule(text)
-    assert time.process_time() - start < 2
+    assert {rule(text) for rule in RULES.values()} <= {None, *letters.LETTERS}
+
+
+def test_no_pattern_can_backtrack_without_bound(endless_patterns) -> None:  # type: ignore[no-untyped-def]
+    assert endless_patterns(letters) == {"_OPENCOMPASS"}  # to the letter; its spaces follow a whole word

