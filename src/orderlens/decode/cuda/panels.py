@@ -85,6 +85,13 @@ def _panel_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    """Reduce one tile of rows against one panel of the vocabulary; grid (row tiles × panels,).
+
+    Reads hidden [R, D], unembed [V, D], excluded and eos ids, target [R]; writes top, second, token, mass and
+    moment [P, R], and eos [X, R] and target [R] from whichever panel holds that id. Tiles of rows count
+    fastest, so that programs which run together share a panel of the output matrix, the larger operand, in
+    L2. Products are exact in the operands' precision ("ieee"; TF32 would round float32 ones).
+    """
     tiles = tl.cdiv(rows, BLOCK_M)
     tile, panel = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     r = tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -147,6 +154,13 @@ def _merge_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
+    """Merge the panels of BLOCK_R rows into the final numbers; grid (R / BLOCK_R,).
+
+    Reads what the first kernel wrote ([P, R], eos [X, R], target [R]); writes token [R] and columns [R, 5 or
+    6]. Panels are taken in ascending order, BLOCK_P at a time, so sums do not vary from run to run, and the
+    first panel wins among equals: the lowest id. Sums carry over to a new largest logit a + d as
+    mass·exp(−d) and (moment − d·mass)·exp(−d), so nothing overflows and the entropy needs no second pass.
+    """
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     p = tl.arange(0, BLOCK_P)
     real = r < rows
@@ -208,6 +222,11 @@ def _one_panel_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    """Compute the logits of one chosen panel per row again; grid (R,).
+
+    Reads hidden [R, D], unembed [V, D] and panel [R]; writes logits [R, BLOCK_N] in float32. Every row may
+    want another panel, so there is nothing to share and no matrix unit: a plain sum of products.
+    """
     row = tl.program_id(0)
     column, k = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     v = tl.load(panel + row).to(tl.int32) * BLOCK_N + column

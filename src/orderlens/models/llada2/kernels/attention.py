@@ -5,6 +5,9 @@ One program handles all query heads that share a key/value head: with 4 heads of
 of 128 queries against every key read once. Long prefixes are cut into splits that run side by side and are
 merged by a second kernel in a fixed order. The loop ends at each window's own start, so a long batch mate
 costs nothing.
+
+Shape letters: N windows, W positions of a window, T = N·W tokens, H query heads, K key/value heads, D head
+width, S splits; pages hold [K, PAGE, D] each.
 """
 
 from __future__ import annotations
@@ -70,6 +73,15 @@ def _attend_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
+    """Attend from one tile of queries to one split of the keys; grid (N, K, query tiles × S).
+
+    Reads qk [T, H + K, D] (queries, then the window's own keys), fused [T, (H + 2K)·D] (its values, in
+    place), packed [N, …] (cache row, start and width of a window) and the paged cache through table [row,
+    page number]. Writes out [T, H·D] when the prefix is not split; else the unnormalised sums part_acc
+    [T·H·S, D] with part_top and part_mass [T·H·S] for ``_merge_kernel``. A tile's rows are (head of the
+    group, position): heads that share keys stand side by side, so each key is read once for all of them.
+    The window's own keys belong to the last split.
+    """
     window, kv, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     tile, split = part // SPLITS, part % SPLITS
     group: tl.constexpr = HEADS // KV_HEADS

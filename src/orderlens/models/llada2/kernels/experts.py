@@ -86,6 +86,12 @@ def _gate_up_kernel(
     BLOCK_K: tl.constexpr,
     SWAP: tl.constexpr,
 ):
+    """Compute silu(gate) · up for one tile and one panel of F; grid (tiles × F / BLOCK_N,).
+
+    Reads x [T, C] through order [A] (assignment at each sorted place), weights [E, 2F, C] (gate rows, then
+    up rows) and tiles [M, 3]; writes inner [A, F] in sorted order. Gate and up run in one loop: the tile of
+    tokens is loaded once for both. Tiles marked empty leave at once; their number is not known on the host.
+    """
     panels: tl.constexpr = F // BLOCK_N
     tile, panel = tl.program_id(0) // panels, tl.program_id(0) % panels
     expert = tl.load(tiles + tile * 3)
@@ -132,6 +138,11 @@ def _down_kernel(
     BLOCK_K: tl.constexpr,
     SWAP: tl.constexpr,
 ):
+    """Multiply one tile by one panel of the down weights; grid (tiles × C / BLOCK_N,).
+
+    Reads inner [A, F] in sorted order and weights [E, C, F]; writes out [A, C] in the order of assignments.
+    Scattering rows here, one per assignment, needs no atomics: ``combine`` adds them in a fixed order.
+    """
     panels: tl.constexpr = C // BLOCK_N
     tile, panel = tl.program_id(0) // panels, tl.program_id(0) % panels
     expert = tl.load(tiles + tile * 3)
@@ -170,6 +181,11 @@ def _combine_kernel(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """Add a token's K expert rows, the residual, and normalise; grid (T,).
+
+    Reads y [T·K, C], weights [T, K] and x [T, C]; writes total and out [T, C]. Sums are float32 in the order
+    of the choices, rounded once to the model's dtype before the norm.
+    """
     token = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH

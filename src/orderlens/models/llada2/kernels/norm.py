@@ -1,5 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Residual addition and RMS norm in one pass over a row."""
+"""Residual addition and RMS norm in one pass over a row: the sum is not read again for its norm.
+
+Shape letters: T tokens, C model width.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,11 @@ def scaled_rms(x, weight, eps, WIDTH: tl.constexpr, dtype: tl.constexpr):
 def _add_norm_kernel(
     x, delta, weight, total, out, eps, HAS_DELTA: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
+    """Add and normalise one row; grid (T,), BLOCK the next power of two of C.
+
+    Reads x, delta [T, C] and weight [C]; writes total [T, C] (only with delta) and out [T, C]. The sum is
+    rounded to the model's dtype before its square is taken: the residual stream holds the rounded value.
+    """
     row = tl.program_id(0).to(tl.int64) * WIDTH
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH

@@ -3,6 +3,8 @@
 
 Reads the fused projection [T, (H + 2K)·D] and writes normalised, rotated queries and keys [T, H + K, D].
 Values need no work: attention reads them in place. When storing, keys and values also go to their pages.
+
+Shape letters: T tokens, H query heads, K key/value heads, D head width.
 """
 
 from __future__ import annotations
@@ -43,6 +45,14 @@ def _heads_kernel(
     QK_NORM: tl.constexpr,
     STORE: tl.constexpr,
 ):
+    """Prepare one head of one token; grid (T, H + K), or (T, H + 2K) when storing.
+
+    Reads fused [T, (H + 2K)·D], the norm weights [D], cos and sin [positions, ROTARY / 2] and packed (cache
+    row, start and width of a window); writes out [T, H + K, D] and, for positions inside a window's width,
+    its key or value to page [K, PAGE, D]. A head is one vector of D lanes: the rotation's partner is loaded
+    and normalised a second time, so that lanes need not exchange values. Positions past the last table row
+    occur only in padding and are clamped.
+    """
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     window, offset = token // WIDTH, token % WIDTH
     row = tl.load(packed + window * packed_stride)

@@ -1,5 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Grouped expert choice, one program per token; shared experts are appended with weight 1."""
+"""Grouped expert choice, one program per token; shared experts are appended with weight 1.
+
+Shape letters: T tokens, E experts, K = active + shared choices of a token.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,13 @@ def _route_kernel(
     SHARED: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
+    """Choose the experts of one token; grid (T,), one warp.
+
+    Reads logits [T, E] and bias [E] (float32); writes ids [T, K] (int32) and weights [T, K] (float32). Groups
+    are ranked by the sum of their two best biased scores, and KEPT of them stay; among their experts the best
+    ACTIVE are taken one by one, the lowest id among equals. The bias only chooses: weights are the plain
+    sigmoids, divided by their sum and scaled. One warp holds all E scores.
+    """
     token = tl.program_id(0).to(tl.int64)
     size: tl.constexpr = EXPERTS // GROUPS
     expert = tl.arange(0, EXPERTS)

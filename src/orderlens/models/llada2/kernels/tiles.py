@@ -50,6 +50,11 @@ def _plan_kernel(
     FAR: tl.constexpr,
     EMPTY: tl.constexpr,
 ):
+    """Write one expert's run of assignments and its tiles; grid (E,).
+
+    Reads ids [A]; writes order [A] (int32) and tiles [M, 3] (int32). Every program reads all ids twice, so
+    that neither a sort nor atomics nor a second launch is needed and the order is always the same.
+    """
     expert = tl.program_id(0)
     lane = tl.arange(0, CHUNK)
     smaller = tl.zeros([CHUNK], tl.int32)
