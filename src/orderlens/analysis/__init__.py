@@ -3,11 +3,10 @@
 from orderlens.analysis.association import controls, order_differences, quadrants, within_cell
 from orderlens.analysis.estimate import Estimate, Resampling
 from orderlens.analysis.null import mean_only_null, simulate_study
-from orderlens.analysis.paper import beside_paper
 from orderlens.analysis.render import as_json, render
 from orderlens.analysis.selectors import selectors
 from orderlens.analysis.study import Options, Study
-from orderlens.analysis.table import Table
+from orderlens.analysis.table import Table, beside_paper
 from orderlens.analysis.tables import TABLES, table, table_names
 
 __all__ = [

@@ -132,8 +132,8 @@ def _show(
     width: int | None,
     notes: dict[str, str],
 ) -> None:
-    from orderlens.analysis.paper import beside_paper
     from orderlens.analysis.render import as_json, render
+    from orderlens.analysis.table import beside_paper
 
     ready = [beside_paper(table) for table in tables] if paper else tables
     if out is not None:

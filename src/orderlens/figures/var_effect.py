@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.downstream import graded_cells, task_panels
+from orderlens.figures.downstream import dots, finish_rows, rows_by_task, task_panels
 from orderlens.figures.marks import GREY, footnote
 from orderlens.figures.numbers import interval
-from orderlens.figures.predictors import dots, finish_rows
 from orderlens.figures.style import look
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from orderlens.analysis.predictors import Cell
     from orderlens.analysis.study import Study
 
 MARKS = {
@@ -30,14 +30,10 @@ def data(study: Study) -> dict[str, Any]:
     """Return per task and order the log-odds per standard deviation of Var under each set of controls."""
     from orderlens.analysis.predictors import var_effect
 
-    tasks = []
-    for task, cells in graded_cells(study).items():
-        rows = []
-        for cell in cells:
-            effects = {name: interval(var_effect(cell, mark[1])) for name, mark in MARKS.items()}
-            rows.append({"order": cell.order, "n": len(cell.rows), "effect": effects})
-        tasks.append({"task": task, "rows": rows})
-    return {"tasks": tasks}
+    def row(cell: Cell) -> dict[str, Any]:
+        return {"effect": {name: interval(var_effect(cell, mark[1])) for name, mark in MARKS.items()}}
+
+    return rows_by_task(study, row)
 
 
 def draw(data: Mapping[str, Any]) -> Figure:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -63,38 +63,37 @@ def export_table(
 
 
 def _parquet(sink: IO[bytes], schema: pa.Schema, chunks: Chunks) -> int:
-    rows = 0
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for chunk in chunks:
-            writer.write_table(chunk)
-            rows += chunk.num_rows
-    return rows
+        return _written(writer, chunks)
 
 
 def _arrow(sink: IO[bytes], schema: pa.Schema, chunks: Chunks) -> int:
-    rows = 0
     with pa.ipc.new_file(sink, schema) as writer:
-        for chunk in chunks:
-            writer.write_table(chunk)
-            rows += chunk.num_rows
+        return _written(writer, chunks)
+
+
+def _written(writer: Any, chunks: Chunks) -> int:
+    rows = 0
+    for chunk in chunks:
+        writer.write_table(chunk)
+        rows += chunk.num_rows
     return rows
 
 
 def _csv(sink: IO[bytes], schema: pa.Schema, chunks: Chunks) -> int:
     """Lists become JSON text, since CSV has none."""
-    rows = 0
     flat = pa.schema(
         [pa.field(item.name, pa.string() if pa.types.is_list(item.type) else item.type) for item in schema]
     )
+
+    def flattened(chunk: pa.Table) -> pa.Table:
+        columns = [
+            _as_text(chunk[item.name]) if pa.types.is_list(item.type) else chunk[item.name] for item in schema
+        ]
+        return pa.table(columns, schema=flat)
+
     with pa.csv.CSVWriter(sink, flat) as writer:
-        for chunk in chunks:
-            columns = [
-                _as_text(chunk[item.name]) if pa.types.is_list(item.type) else chunk[item.name]
-                for item in schema
-            ]
-            writer.write_table(pa.table(columns, schema=flat))
-            rows += chunk.num_rows
-    return rows
+        return _written(writer, (flattened(chunk) for chunk in chunks))
 
 
 def _as_text(column: pa.ChunkedArray) -> pa.Array:

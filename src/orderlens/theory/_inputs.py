@@ -75,10 +75,7 @@ def noise(sigma: ArrayLike) -> Array:
 
 def single_noise(sigma: float) -> float:
     """Check one σ > 0."""
-    array = noise(sigma)
-    if array.ndim:
-        raise NoiseError(f"sigma must be one number here; got shape {array.shape}")
-    return float(array)
+    return _single(noise(sigma), "sigma", NoiseError)
 
 
 def many_competitors(k: ArrayLike) -> Array:
@@ -90,9 +87,12 @@ def many_competitors(k: ArrayLike) -> Array:
 
 def competitors(k: float) -> float:
     """Check one k."""
-    array = many_competitors(k)
+    return _single(many_competitors(k), "k", CompetitorError)
+
+
+def _single(array: Array, name: str, error: type[TheoryError]) -> float:
     if array.ndim:
-        raise CompetitorError(f"k must be one number here; got shape {array.shape}")
+        raise error(f"{name} must be one number here; got shape {array.shape}")
     return float(array)
 
 

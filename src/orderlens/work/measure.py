@@ -7,8 +7,8 @@ and the column definitions are in ``orderlens.metrics.coherence``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,11 @@ from orderlens.decode.target_states import TargetStates
 from orderlens.grid import Canvas
 from orderlens.models.abilities import CastsDtype
 from orderlens.models.protocol import Anchor, IntArray, Model
+from orderlens.orders.fixed import ForcedAR
 from orderlens.policies.policy import Policy
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 from orderlens.store.schema import table_schema
-from orderlens.work.replay import Replay
 
 
 def circulation_table(
@@ -143,6 +143,34 @@ def _measure_pairs(
             "logp_i_given_j": float(i_after_j[p]),
             "gamma": float(gamma[p]),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Replay(Policy):
+    """A static policy over the recorded paths and passes of (sample id, block)."""
+
+    recorded: Mapping[tuple[str, int], tuple[IntArray, IntArray]] = field(default_factory=dict)
+
+    @classmethod
+    def recorded_in(cls, columns: Columns, samples: Sequence[EncodedSample], order: int) -> Replay:
+        """Return the paths of one policy of a scored batch, from its trace columns."""
+        found: dict[tuple[str, int], tuple[IntArray, IntArray]] = {}
+        for s, sample in enumerate(samples):
+            mine = (columns["sample"] == s) & (columns["order"] == order)
+            for block in np.unique(columns["block"][mine]):
+                here = mine & (columns["block"] == block)
+                position, forward = columns["position"][here], columns["forward"][here]
+                found[sample.id, int(block)] = np.argsort(np.argsort(position)), forward - forward.min()
+        return cls(ForcedAR(), recorded=found)
+
+    @property
+    def is_static(self) -> bool:
+        """Recorded paths need no model."""
+        return True
+
+    def planned(self, n_positions: int, sample_id: str, block: int) -> tuple[IntArray, IntArray]:
+        """Return the recorded path of this block and the pass of each of its steps."""
+        return self.recorded[sample_id, block]
 
 
 def noise_table(
