@@ -142,3 +142,12 @@ def test_hub_models_get_the_papers_evaluator():
 
 def test_the_plan_is_the_file_by_which_a_replication_is_known():
     assert plans.PLAN_FILE == replication.PLAN_FILE
+
+
+def test_a_file_in_place_of_the_folder_and_sizes_below_the_least_are_refused(tmp_path):
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    with pytest.raises(RunError, match="is a file; choose a new folder"):
+        plans.read_plan(tmp_path / "file")
+    for name, value, least in (("n_sequences", 0, 1), ("questions", -1, 0), ("target_tokens", 0, 1)):
+        with pytest.raises(UserInputError, match=f"{name}={value} must be at least {least}"):
+            make_plan("demo", "hmm", "passages", **{name: value})

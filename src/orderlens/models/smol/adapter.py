@@ -143,7 +143,7 @@ def load_adapter(folder: Path) -> Adapter:
         known = {field.name for field in fields(AdapterSettings)}
         settings = AdapterSettings(**{key: value for key, value in record.items() if key in known})
         paths = [folder / SHARDS.replace("*", str(index)) for index in range(record["shards"])]
-    except (ValueError, KeyError, TypeError) as error:
+    except (AttributeError, ValueError, KeyError, TypeError) as error:
         raise ModelLoadError(f"{record_file}: not an adapter's record ({type(error).__name__})") from None
     state: dict[str, Tensor] = {}
     for path in paths:
