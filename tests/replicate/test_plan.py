@@ -113,8 +113,11 @@ def test_a_gpu_gets_more_texts_at_once():
     assert device_batch("cuda") > device_batch("cpu")
 
 
-def test_a_damaged_plan_is_named(tmp_path):
-    (tmp_path / "plan.json").write_text("{")
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", "7", '{"plan": []}', '{"plan": {"n_sequences": "x"}}', "[" * 100_000]
+)
+def test_a_damaged_plan_is_named(tmp_path, text):
+    (tmp_path / "plan.json").write_text(text)
     with pytest.raises(RunError, match="damaged"):
         kept_plan(tmp_path, make_plan("quick", "tiny", "c4"))
 

@@ -205,7 +205,7 @@ def read_plan(folder: Path) -> Stored | None:
         found = json.loads(path.read_text(encoding="utf-8"))
         given = {name: _tuples(value) for name, value in found["plan"].items() if name in known}
         return Stored(Plan(**given), dict(found["data"]), dict(found["model"]), dict(found.get("sizes", {})))
-    except (ValueError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error}); choose a new folder") from None
 
 
