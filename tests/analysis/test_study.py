@@ -193,3 +193,18 @@ def test_statistics_are_computed_when_asked_for(tmp_path):
 def test_no_run_is_bad_input():
     with pytest.raises(UserInputError, match="no run given"):
         ol.Study.open([])
+
+
+def test_policies_that_commit_sets_say_nothing_about_the_chain_rule(tmp_path):
+    """On the exact control sets give another sum than the orders, and the chain rule still holds."""
+    samples = [ol.Sample(f"s{i}", [1, 2, 3], [(7 * i + k) % 20 for k in range(24)]) for i in range(8)]
+    policies = ["forced-ar", "reverse-ar", "forced-ar+top=4", "random:1+top=2", "random:2+top=2"]
+    ol.score("hmm:block=8", samples, policies, out=tmp_path / "run")
+    study = Study.open(tmp_path / "run")
+    assert set(study.one_by_one["order"]) == {"forced-ar", "reverse-ar"}
+    table = study.table("coherence")
+    note = "Left out, since they reveal several tokens per pass: forced-ar+top=4, random+top=2."
+    assert note in table.notes
+    (row,) = (r for r in table.rows if r["statistic"] == "observed_range" and r["scope"] == "deployable")
+    assert row["value"].value < 1e-9
+    assert row["n_orders"] == 2

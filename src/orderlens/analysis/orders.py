@@ -14,6 +14,7 @@ from orderlens.errors import OrderLensError
 from orderlens.orders import OracleOrder, Order
 from orderlens.orders.card import UNRANKED, Card
 from orderlens.orders.catalogue import ORDERS
+from orderlens.policies import spec_of
 
 
 def base_name(label: str) -> str:
@@ -93,5 +94,4 @@ def label(order: str, seed: object, several_seeds: bool) -> str:
     """Return ``order`` or, when it occurs with several seeds, ``order:seed`` (before a commit rule)."""
     if not (several_seeds and isinstance(seed, int | float) and seed == seed):
         return order
-    rule, plus, commit = order.partition("+")
-    return f"{rule}:{int(seed)}{plus}{commit}"
+    return spec_of(order, seed)

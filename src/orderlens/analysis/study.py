@@ -252,6 +252,17 @@ class Study:
         """Traces of fixed targets."""
         return self.samples[self.samples["temperature"].isna()]
 
+    @cached_property
+    def one_by_one(self) -> pd.DataFrame:
+        """Scored traces of orders that reveal one token per pass: those that the chain rule speaks about.
+
+        Tokens that are committed together are scored as if independent, so the sums of such policies may
+        differ from each other under one and the same joint distribution.
+        """
+        frame = self.scored
+        sets = frame.loc[frame["n_forwards"] < frame["n"], "order"].unique()
+        return frame[~frame["order"].isin(sets)]
+
     @property
     def generated(self) -> pd.DataFrame:
         """Traces of generated text, all temperatures."""

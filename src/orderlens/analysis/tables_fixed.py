@@ -113,14 +113,21 @@ def coherence(study: Study) -> list[Table]:
         "p: the orders agree (permuted within texts). mean_of_ranges: per sequence first.",
         "dispersion: sd over random orders per sequence. ensemble_gap: log of mean P minus mean log P.",
         "Only sequences scored under every order of the scope count for the two ranges.",
+        *_left_out(study),
     )
     title = "Order coherence of fixed sequences (0 for a model with one joint distribution)"
     table = Table("coherence", title, ("statistic", "scope"), columns, (*gaps, *rows), notes)
     return [table, *_circulation_tables(study)]
 
 
+def _left_out(study: Study) -> tuple[str, ...]:
+    """Name the policies whose sums the chain rule says nothing about."""
+    sets = [order for order in study.orders(study.scored) if order not in set(study.one_by_one["order"])]
+    return (f"Left out, since they reveal several tokens per pass: {', '.join(sets)}.",) if sets else ()
+
+
 def _range_rows(study: Study) -> list[dict[str, Cell]]:
-    frame = study.scored
+    frame = study.one_by_one
     out: list[dict[str, Cell]] = []
     wide = _per_sequence(study, frame)
     kinds = {order: kind_of(str(order)) for order in wide.columns}
@@ -157,7 +164,7 @@ def _mean_of_ranges(wide: pd.DataFrame, resampling: Resampling) -> Estimate:
 
 
 def _random_rows(study: Study) -> list[dict[str, Cell]]:
-    drawn = [order for order in study.orders(study.scored) if is_random(order)]
+    drawn = [order for order in study.orders(study.one_by_one) if is_random(order)]
     return [row for order in drawn or ["random"] for row in _seed_rows(study, order)]
 
 

@@ -12,6 +12,7 @@ from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, progress_bar, stdout
 from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.errors import UserInputError
+from orderlens.policies import spec_of
 
 if TYPE_CHECKING:
     from orderlens.store.reader import Run
@@ -140,7 +141,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
             head, justify="left" if head in ("task", "order", "grader") else "right", overflow="fold"
         )
     for row in rows:
-        order = row["order"] if row["seed"] is None else f"{row['order']}:{row['seed']}"
+        order = spec_of(row["order"], row["seed"])
         accuracy, interval = "–", "not graded"
         if row["n"]:
             accuracy = f"{100 * row['accuracy']:.2f}"

@@ -10,6 +10,7 @@ from rich.table import Table
 from orderlens.cli.console import print_json, stdout
 from orderlens.cli.printable import printable
 from orderlens.datafiles import describe
+from orderlens.policies import spec_of
 from orderlens.store.reader import Run
 
 SHOWN_TEXTS, SHOWN_CHARACTERS = 12, 60
@@ -56,10 +57,9 @@ def show_summary(run: Run, *, out: str, as_json: bool) -> None:
     for index, head in enumerate(heads):
         table.add_column(head, justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
-        seed = "" if row["seed"] is None else f":{int(row['seed'])}"
         numbers = [_number(row[name]) for name in ("mean", "var", "content_mean", "content_var")]
         temperature = [f"{row['temperature']:g}"] if with_temperature else []
-        table.add_row(f"{row['order']}{seed}", *temperature, str(row["n_samples"]), *numbers)
+        table.add_row(spec_of(row["order"], row["seed"]), *temperature, str(row["n_samples"]), *numbers)
     stdout.print(table)
     if run.spec["kind"] == "generate":
         _show_texts(run, out)
@@ -76,10 +76,9 @@ def _show_texts(run: Run, out: str) -> None:
     for head in ("sample", "order", "T", "beginning of the text"):
         table.add_column(head, overflow="fold")
     for row in texts.slice(0, SHOWN_TEXTS).to_pylist():
-        seed = "" if row["seed"] is None else f":{row['seed']}"
         text = printable(" ".join((row["text"] or "").split())) or "(empty)"
         shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
-        table.add_row(row["sample_id"], f"{row['order']}{seed}", f"{row['temperature']:g}", shown)
+        table.add_row(row["sample_id"], spec_of(row["order"], row["seed"]), f"{row['temperature']:g}", shown)
     stdout.print(table)
     if texts.num_rows > SHOWN_TEXTS:
         stdout.print(

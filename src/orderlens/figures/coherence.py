@@ -49,7 +49,7 @@ def data(study: Study) -> dict[str, Any]:
 
 
 def _gaps(study: Study) -> list[dict[str, Any]]:
-    wide = per_sequence(study.scored, "mean")
+    wide = per_sequence(study.one_by_one, "mean")
     if REFERENCE not in wide.columns:
         return []
     others = [order for order in in_paper_order(wide.columns) if order != REFERENCE]

@@ -1,7 +1,7 @@
 """Policies: an order, how many positions are committed at once, and what may be changed afterwards."""
 
 from orderlens.policies.catalogue import parse_policies, parse_policy
-from orderlens.policies.policy import Likelihood, Policy
+from orderlens.policies.policy import Likelihood, Policy, spec_of
 from orderlens.policies.protocol import Changes, Commit, HeldView, Revise, Schedule
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "Schedule",
     "parse_policies",
     "parse_policy",
+    "spec_of",
 ]

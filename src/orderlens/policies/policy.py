@@ -21,6 +21,14 @@ Likelihood: TypeAlias = Literal["exact", "estimate", "none"]
 IntArray = NDArray[np.int64]
 
 
+def spec_of(label: str, seed: float | None) -> str:
+    """Return a trace's spec from its ``order`` and ``seed``: ``random+top=4``, 3 is ``random:3+top=4``."""
+    if seed is None:
+        return label
+    order, plus, rules = label.partition("+")
+    return f"{order}:{int(seed)}{plus}{rules}"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A way of decoding.
@@ -53,7 +61,7 @@ class Policy:
     @property
     def spec(self) -> str:
         """The canonical text that parses to this policy again."""
-        return self.order.spec + self._rules
+        return spec_of(self.label, self.seed)
 
     @property
     def _rules(self) -> str:
