@@ -176,7 +176,9 @@ class OrderLensLM(LM):  # type: ignore[misc]
     ) -> list[tuple[float, bool]]:
         names = _names(requests)
         samples = [
-            Sample(name, prompt[max(0, len(prompt) - self._room(len(target))) :], target, request.task_name)
+            Sample(
+                name, prompt[max(0, len(prompt) - self._room(len(target))) :], target, task=request.task_name
+            )
             for name, request, (prompt, target) in zip(names, requests, pairs, strict=True)
             if target
         ]
@@ -187,8 +189,10 @@ class OrderLensLM(LM):  # type: ignore[misc]
                 out=self._folder(kind, samples), data_record={"source": f"lm-eval {kind}"},
             )  # fmt: skip
             found = _totals(run)
-        keys = [(request.task_name, name) for name, request in zip(names, requests, strict=True)]
-        return [found.get(key, (0.0, True)) for key in keys]
+        return [
+            found[request.task_name, name] if target else (0.0, True)
+            for name, request, (_, target) in zip(names, requests, pairs, strict=True)
+        ]
 
     def _generate(self, requests: Sequence[Any], length: int, temperature: float) -> list[str]:
         names, encode = _names(requests), self.model.tokenizer.encode
