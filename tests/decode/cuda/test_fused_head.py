@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton", reason="Triton is not installed (the dev extra has it on Linux)")
-
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter warns of −inf − −inf
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available()
-if INTERPRETED:  # read when a kernel is defined; kernels are imported by nothing else without a GPU
+if INTERPRETED:  # read when a kernel is defined, Triton's own included, so before the import
     os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="Triton is not installed (the dev extra has it on Linux)")
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 DTYPE = torch.float32 if INTERPRETED else torch.bfloat16
 
