@@ -9,7 +9,7 @@ from orderlens.decode.batches import BatchLimit
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.reference import generate_plainly, score_plainly
 from orderlens.decode.score import score_batch
-from orderlens.errors import DeviceMemoryError, UserInputError
+from orderlens.errors import DeviceMemoryError, PluginError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.orders import ConfidenceOrder
 from orderlens.policies import parse_policies, parse_policy
@@ -293,3 +293,17 @@ def test_edits_are_recorded_and_the_text_settles():
 def test_revised_texts_have_no_likelihood():
     with pytest.raises(UserInputError, match=r"score with 'max-prob\+top=2' or use it with generate"):
         score_batch(model(), samples(), parse_policies("max-prob+top=2+edit=0.9"))
+
+
+class Broken(ConfidenceOrder):
+    id, summary = "broken", "fails"
+
+    def scores(self, view):
+        return view.stats.no_such_field
+
+
+def test_a_rule_that_fails_is_named_with_its_package():
+    with pytest.raises(
+        PluginError, match=r"order 'broken' of '.*test_policies' failed: AttributeError: .*no_such"
+    ):
+        score_batch(model(), samples(), [Policy(Broken())])

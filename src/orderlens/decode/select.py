@@ -5,13 +5,15 @@ The one place where the decoder calls a policy's rules, for scoring and for gene
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.errors import ModelOutputError, UserInputError
+from orderlens.errors import ModelOutputError, OrderLensError, PluginError, UserInputError, one_line
 from orderlens.models.protocol import FloatArray, IntArray
 from orderlens.orders.memory import Memory, MemoryTable
 from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, StaticOrder
@@ -81,16 +83,32 @@ def choose(
         place_R: place of each row in the path, for a static order under an adaptive commit rule.
     """
     public: Any = view.stats.positions if isinstance(view.stats, TargetStats) else view.stats
-    score_R = _scores(policy, view, public, place_R)
+    with _naming(f"order '{policy.order.spec}'", policy.order):
+        score_R = _scores(policy, view, public, place_R)
     if score_R.shape != (len(view),) or np.isnan(score_R).any():
         raise ModelOutputError(
             f"order '{policy.order.spec}' must give one number per masked position ({len(view)}), none of "
             f"them NaN; it gave an array of shape {score_R.shape}"
         )
     taken = memory.commit.at(chain_C, view.chain_R, view.offset_R)
-    chosen_R = np.asarray(policy.commit.select(view.seeing(public, taken), score_R))
+    with _naming(f"commit rule '{policy.commit.spec}'", policy.commit):
+        chosen_R = np.asarray(policy.commit.select(view.seeing(public, taken), score_R))
     n_C = _chosen_per_chain(policy, view, chosen_R)
     return Choice(chosen_R, score_R, _ties(view, score_R, chosen_R, n_C), [view.memory, taken])
+
+
+@contextmanager
+def _naming(what: str, rule: object) -> Iterator[None]:
+    """Say whose rule it was when one that is not ours fails."""
+    try:
+        yield
+    except (OrderLensError, MemoryError):
+        raise
+    except Exception as error:
+        place = type(rule).__module__
+        if place.startswith("orderlens."):
+            raise
+        raise PluginError(f"{what} of '{place}' failed: {type(error).__name__}: {one_line(error)}") from error
 
 
 def _scores(policy: Policy, view: StepView[Any], public: Any, place_R: IntArray | None) -> FloatArray:
