@@ -40,7 +40,7 @@ def test_per_sequence_averages_seeds_and_joins_runs():
     frame = pd.DataFrame(
         {
             "task": [None, None, None],
-            "sample_id": ["a", "a", "a"],
+            "prompt": ["a", "a", "a"],
             "order": ["random", "random", "forced-ar"],
             "mean": [-1.0, -3.0, -1.5],
         }

@@ -41,5 +41,5 @@ def test_the_guides_example_runs(tmp_path, monkeypatch, capsys):
     code = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)[0]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("orderlens.figures.save.FORMATS", ("svg",))
-    exec(code.replace("n_sequences=20", "n_sequences=12"), {})
+    exec(code.replace("limit=20", "limit=12"), {})
     assert "chain-rule not supported" in capsys.readouterr().out
