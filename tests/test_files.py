@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,16 @@ def test_refusals_name_a_remedy(number, word):
     with pytest.raises((StorageError, UserInputError), match=word), storing("f"):
         raise OSError(number, os.strerror(number))
     assert word in refusal(OSError(number, os.strerror(number)))
+
+
+def test_what_a_killed_process_left_is_swept_and_a_living_one_is_not(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
+    )
+    dead, alive = (
+        tmp_path / f".orderlens-{pid}-0123456789ab.json" for pid in (int(done.stdout), os.getpid())
+    )
+    dead.write_text("half")
+    alive.write_text("half")
+    write_text(tmp_path / "a.json", "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive.name, "a.json"])

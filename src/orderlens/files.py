@@ -17,6 +17,8 @@ from uuid import uuid4
 
 from orderlens.errors import OrderLensError, StorageError, UserInputError, one_line
 
+_MARK = ".orderlens-"
+"""Begins the name of a file that is being written; the process's number follows."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOCKED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -91,7 +93,8 @@ def replacing(path: Path) -> Iterator[Path]:
         if place.exists() and not os.access(place, os.W_OK):
             raise StorageError(f"cannot write {path}: {refusal(PermissionError(errno.EACCES, ''))}")
         place.parent.mkdir(parents=True, exist_ok=True)
-        fresh = place.with_name(f".{uuid4().hex[:12]}{place.suffix[:8]}")
+        _sweep(place.parent)
+        fresh = place.with_name(f"{_MARK}{os.getpid()}-{uuid4().hex[:12]}{place.suffix[:8]}")
         try:
             yield fresh
             with fresh.open("rb+") as handle:
@@ -100,6 +103,27 @@ def replacing(path: Path) -> Iterator[Path]:
         finally:
             with suppress(OSError):
                 fresh.unlink()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a process that was killed while writing left in ``folder``."""
+    if os.name != "posix":  # elsewhere nobody can be asked by signal 0
+        return
+    for left in folder.glob(f"{_MARK}*"):
+        owner = left.name.removeprefix(_MARK).partition("-")[0]
+        if owner.isdigit() and not _runs(int(owner)):
+            with suppress(OSError):
+                left.unlink()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -9,6 +9,14 @@ import pytest
 from orderlens.training.stopping import Deferred
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A process in the background of a shell may have been started with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_a_signal_waits_until_it_is_delivered():
     with Deferred() as stop:
         signal.raise_signal(signal.SIGINT)
