@@ -1,0 +1,50 @@
+"""``Pass``: one forward pass of a batch of chains, as the parts of a round hand it on.
+
+Shape letters: C chains of the batch, R rows (positions that somebody asked about), sorted by chain, then left
+to right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderlens.models.protocol import IntArray, Rows
+from orderlens.stats import PositionStats
+
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass evaluated.
+
+    Attributes:
+        index_C: place of each chain of the batch among all chains of the call.
+        chain_R: chain of each row, as a place in ``index_C``.
+        offset_R: its offset in the chain's block.
+        masked_R: whether the position is to be filled (else it holds a token that may be revised).
+        rows: what the model says there.
+        stats: the same as position statistics.
+    """
+
+    index_C: IntArray
+    chain_R: IntArray
+    offset_R: IntArray
+    masked_R: BoolArray
+    rows: Rows
+    stats: PositionStats
+
+    @property
+    def index_R(self) -> IntArray:
+        """Place of each row's chain among all chains."""
+        return self.index_C[self.chain_R]
+
+
+def regroup(chain_r: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the distinct values of a sorted array, and each entry's place among them."""
+    new_r = np.ones(len(chain_r), bool)
+    new_r[1:] = chain_r[1:] != chain_r[:-1]
+    return chain_r[new_r], np.cumsum(new_r) - 1

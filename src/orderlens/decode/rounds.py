@@ -1,0 +1,193 @@
+"""A batch of chains of one window width that advance together, pass by pass, to their ends.
+
+Each round is one forward pass of every unfinished chain: its policy chooses the positions to commit, tokens
+are drawn or taken, a revise rule may change what the block holds, and all of it is recorded. A chain whose
+block is done either ends (EOS in the block, or canvas full) or has the block's keys cached and moves on.
+Finished chains leave the batch.
+
+Shape letters: C chains of the batch, B block size, W window, R rows. Knows nothing of files, text or torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderlens.decode.chains import Chains
+from orderlens.decode.choosing import choose_rows
+from orderlens.decode.events import Recorder
+from orderlens.decode.head import position_stats
+from orderlens.decode.passes import Pass
+from orderlens.decode.revising import Revised, apply_changes, revise_rows
+from orderlens.decode.select import Choice
+from orderlens.models.protocol import FloatArray, IntArray, Model, StateBatch
+from orderlens.stats import DrawStats
+
+Advance = Callable[[int], None]
+
+
+class Rounds:
+    """Chains of one window width that advance together."""
+
+    def __init__(
+        self,
+        model: Model,
+        chains: Chains,
+        members: IntArray,
+        recorder: Recorder,
+        on_reveals: Advance,
+        *,
+        temperature: float,
+        stop_at_eos: bool,
+    ) -> None:
+        self.model, self.chains, self.chain_C = model, chains, members
+        self.recorder, self.on_reveals = recorder, on_reveals
+        self.temperature, self.stop_at_eos = temperature, stop_at_eos
+        self.blockwise = model.attention == "block-causal"
+        self.static_P = np.array([policy.is_static for policy in chains.policies])
+        self.revises_P = np.array([policy.revise is not None for policy in chains.policies])
+        self.revises = bool(self.revises_P.any())
+        self.session = model.open_session()
+
+    def run(self) -> None:
+        """Decode all chains to their end, each from where it stands.
+
+        A chain changes only after the model calls it depends on have succeeded, so a run that fails for lack
+        of memory can be repeated with fewer chains.
+        """
+        self._prefill()
+        while True:
+            self._leave_done_blocks()  # first: a chain taken up again may stand at the end of its block
+            if not len(self.chain_C):
+                return
+            self._round()
+
+    def _prefill(self) -> None:
+        """Cache every distinct prefix once; the policies of a prompt share it."""
+        chains = self.chains
+        prefixes = [chains.tokens_NL[n, : chains.start_N[n]] for n in self.chain_C]
+        keys = [
+            (chains.canvases[n].offset, prefix.tobytes())
+            for n, prefix in zip(self.chain_C, prefixes, strict=True)
+        ]
+        distinct = dict(zip(keys, prefixes, strict=True))
+        self.session.prefill(list(distinct.values()), [offset for offset, _ in distinct])
+        place = {key: index for index, key in enumerate(distinct)}
+        self.session.keep(np.array([place[key] for key in keys]))
+
+    def _round(self) -> None:
+        """Make one forward pass of every chain."""
+        now = self._evaluate()
+        choice, draws = choose_rows(self.chains, now, self.temperature)
+        committed = np.flatnonzero(choice.chosen_R)
+        revised = revise_rows(self.model, self.chains, now) if self.revises else []
+        self._commit(now, choice, draws, committed)
+        for change in revised:
+            apply_changes(self.chains, change, self.recorder)
+        self._count_pass(now, committed, revised)
+
+    def _evaluate(self) -> Pass:
+        """Evaluate every chain's window and reduce the rows that somebody needs."""
+        chains, index_C = self.chains, self.chain_C
+        open_CB, policy_C = chains.open_NB[index_C], chains.policy_N[index_C]
+        wanted_CB = open_CB
+        if self.static_P.any():
+            due_CB = chains.rank_NB[index_C] == chains.pass_N[index_C][:, None]
+            wanted_CB = np.where(self.static_P[policy_C][:, None], due_CB, open_CB)
+        if self.revises:
+            wanted_CB = wanted_CB | (chains.held_NB[index_C] & self.revises_P[policy_C][:, None])
+        chain_R, offset_R = np.nonzero(wanted_CB)
+        start_C = chains.start_N[index_C]
+        if self.blockwise:
+            low_C, width = start_C, self.model.block_size
+        else:
+            low_C, width = np.zeros_like(start_C), chains.width(int(index_C[0]))
+        tokens_CW = chains.tokens_NL[index_C[:, None], low_C[:, None] + np.arange(width)]
+        inside_R = offset_R if self.blockwise else offset_R + start_C[chain_R]
+        rows = self.session.evaluate(StateBatch(np.arange(len(index_C)), low_C, tokens_CW, chain_R, inside_R))
+        stats = position_stats(rows, self.model.eos_ids)
+        masked_R = open_CB[chain_R, offset_R] if self.revises else np.ones(len(chain_R), bool)
+        return Pass(index_C, chain_R, offset_R, masked_R, rows, stats)
+
+    def _commit(self, now: Pass, choice: Choice, draws: DrawStats | None, committed: IntArray) -> None:
+        """Write the committed tokens, record them, and let the rules remember."""
+        chains, stats = self.chains, now.stats.take(committed)
+        chain_r, offset_r = now.chain_R[committed], now.offset_R[committed]
+        index_r = self.chain_C[chain_r]
+        position_r = chains.start_N[index_r] + offset_r
+        token_r = stats.top_token if draws is None else draws.token
+        logq_r = np.minimum(stats.top_logprob if draws is None else draws.logprob, 0.0)
+        count_C = np.bincount(chain_r, minlength=len(self.chain_C))
+        columns: dict[str, NDArray[Any]] = {
+            "sample": chains.sample_N[index_r],
+            "order": chains.policy_N[index_r],
+            "block": chains.block_N[index_r],
+            "step": chains.step_N[index_r]
+            + _places_in_set(chain_r, offset_r, choice.score_R[committed], count_C),
+            "forward": chains.forward_N[index_r],
+            "position": position_r,
+            "token_id": token_r,
+            "top_token": stats.top_token,
+            "logq": logq_r,
+            "max_logprob": np.minimum(stats.top_logprob, 0.0),
+            "second_logprob": stats.second_logprob,
+            "entropy": stats.entropy,
+            "is_overflow": position_r >= chains.requested_end_N[index_r],
+            "n_tied": choice.tied_R[committed],
+            "n_committed": count_C[chain_r],
+        }
+        if draws is not None:
+            columns["tempered_logq"] = np.minimum(draws.tempered_logprob, 0.0)
+        self.recorder.add_reveals(columns)
+        chains.tokens_NL[index_r, position_r] = token_r
+        chains.open_NB[index_r, offset_r] = False
+        chains.held_NB[index_r, offset_r] = True
+        chains.logq_NB[index_r, offset_r] = logq_r
+        chains.step_N[self.chain_C] += count_C
+        choice.commit()
+        self.on_reveals(len(committed))
+
+    def _count_pass(self, now: Pass, committed: IntArray, revised: Sequence[Revised]) -> None:
+        chains, index_C = self.chains, self.chain_C
+        if self.revises:
+            count = len(index_C)
+            chains.post_N[index_C] += np.bincount(now.chain_R[now.masked_R], minlength=count) == 0
+            chains.settled_N[index_C] = np.bincount(now.chain_R[committed], minlength=count) == 0
+            for change in revised:
+                chains.settled_N[change.chain_r] = False
+        chains.pass_N[index_C] += 1
+        chains.forward_N[index_C] += 1
+
+    def _leave_done_blocks(self) -> None:
+        """End or advance every chain whose block is done; drop the ended ones."""
+        chains = self.chains
+        while (done := np.flatnonzero(chains.done_with_block(self.chain_C))).size:
+            ending = {int(c): chains.ending(int(self.chain_C[c]), self.stop_at_eos) for c in done}
+            moving = np.array([c for c, reason in ending.items() if reason is None], np.int64)
+            if self.blockwise and len(moving):
+                index = self.chain_C[moving]
+                position = chains.start_N[index][:, None] + np.arange(chains.block_size)
+                self.session.extend(moving, chains.tokens_NL[index[:, None], position])
+            for c in moving:
+                chains.next_block(int(self.chain_C[c]))
+            for c, reason in ending.items():
+                chains.reason[self.chain_C[c]] = reason
+            staying = np.flatnonzero([chains.reason[n] is None for n in self.chain_C])
+            if len(staying) < len(self.chain_C):
+                self.session.keep(staying)
+                self.chain_C = self.chain_C[staying]
+            if not len(self.chain_C):
+                return
+
+
+def _places_in_set(chain_r: IntArray, offset_r: IntArray, score_r: FloatArray, count_C: IntArray) -> IntArray:
+    """Return each committed row's place in its chain's set: higher score first, then left to right."""
+    if count_C.max(initial=0) <= 1:
+        return np.zeros(len(chain_r), np.int64)
+    by_r = np.lexsort((offset_r, -score_r, chain_r))
+    place_r = np.empty(len(by_r), np.int64)
+    place_r[by_r] = np.arange(len(by_r)) - (np.cumsum(count_C) - count_C)[chain_r]
+    return place_r
