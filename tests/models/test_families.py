@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orderlens.errors import ModelLoadError, UnknownNameError
-from orderlens.models.families import find_family
+from orderlens.models.families import BUILTIN, FAMILIES, Family, find_family, summary
 from orderlens.models.loading import load_model
 
 
@@ -27,6 +27,22 @@ def folder_with(path: Path, config: Any) -> Path:
 )
 def test_a_family_is_found_by_what_the_file_says(tmp_path: Path, config: Any, family: str) -> None:
     assert find_family(folder_with(tmp_path, config)) == family
+
+
+def test_a_family_that_the_file_does_not_name_is_found_by_its_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = Family("json:loads", "a test", sign=lambda config: "graph" in config, also=("OtherName",))
+    monkeypatch.setitem(BUILTIN, "signed", family)
+    assert find_family(folder_with(tmp_path, {"graph": 1})) == "signed"
+    assert find_family(folder_with(tmp_path, {"architectures": ["othername"]})) == "signed"
+    assert find_family(folder_with(tmp_path, {"graph": 1, "model_type": "orderlens"})) == "orderlens"
+
+
+def test_every_family_says_what_it_is() -> None:
+    assert set(BUILTIN) <= set(FAMILIES.names())
+    assert all(summary(name) for name in FAMILIES.names())
+    assert summary("somebody's") == "plugin: model_type in config.json"
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,15 @@ def _expectations(devices: list[dict[str, Any]]) -> list[str]:
     """What a user can run here, the paper's model included."""
     if not devices:
         return ["without torch: hmm, theory, analyze, figures and runs work; the rest needs orderlens[torch]"]
-    from orderlens.models.llada2.memory import expectation
+    from orderlens.models.torch.fit import expectation
+    from orderlens.models.torch.outlook import published
 
-    paper = [expectation(place).line for place in _places(devices)]
+    found = published("LLaDA2-mini")
+    assert found is not None
+    paper = [
+        expectation(place, found.config, found.dtype, "LLaDA-2.x mini", mapped=True).line
+        for place in _places(devices)
+    ]
     return ["tiny and hmm run here on the CPU", *paper]
 
 
@@ -127,18 +133,22 @@ def _about(model: str, devices: list[dict[str, Any]]) -> tuple[dict[str, Any], l
         MODELS.get(model.partition(":")[0])  # refuses a name that nobody knows
         return small, [f"{model} runs here on the CPU"]
     require_torch()
-    from orderlens.models.llada2.memory import expectation
-    from orderlens.models.llada2.outlook import look_at
+    from orderlens.models.torch.fit import expectation
+    from orderlens.models.torch.outlook import look_at
 
     found = look_at(model)
     if found is None:
-        return small, [f"{model} is not a LLaDA-2 checkpoint; small models run here on the CPU"]
+        return small, [f"{model}: small models run here on the CPU"]
     kind, name = str(found.dtype).removeprefix("torch."), model.rstrip("/").rpartition("/")[2]
-    expected = [expectation(place, found.config, found.dtype, name) for place in _places(devices)]
-    known = f"{model}: {found.config.n_parameters / 1e9:.2f} B weights in {kind} ({found.source})"
+    expected = [
+        expectation(place, found.config, found.dtype, name, mapped=found.mapped) for place in _places(devices)
+    ]
+    size = f"{found.config.n_parameters / 1e9:.2f} B weights in {kind} ({found.source})"
+    known = f"{model}: family {found.family}, {size}"
     trouble = [] if found.problem is None else [f"problem: {found.problem}"]
     about = {
         "spec": model,
+        "family": found.family,
         "parameters": found.config.n_parameters,
         "dtype": kind,
         "source": found.source,

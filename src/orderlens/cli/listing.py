@@ -70,7 +70,7 @@ def models(context: typer.Context, json: JsonFlag = False) -> None:
     """List the models that can be loaded by name, and the families that can be loaded from files."""
     if context.invoked_subcommand is not None:
         return
-    from orderlens.models.families import FAMILIES
+    from orderlens.models.families import FAMILIES, summary
     from orderlens.models.loading import MODELS
 
     rows = [
@@ -81,9 +81,7 @@ def models(context: typer.Context, json: JsonFlag = False) -> None:
     rows.append(
         {"id": "FOLDER", "kind": "local", "summary": "a local checkpoint folder in the Hugging Face layout"}
     )
-    rows += [
-        {"id": name, "kind": "family", "summary": "model_type in config.json"} for name in FAMILIES.names()
-    ]
+    rows += [{"id": name, "kind": "family", "summary": summary(name)} for name in FAMILIES.names()]
     _warn(MODELS)
     _warn(FAMILIES)
     _show(rows, ("id", "kind", "summary"), json)

@@ -1,13 +1,15 @@
 """Which family a checkpoint folder belongs to, from its ``config.json``, and who loads it.
 
 To add a family: write its loader ``(folder, name, options) -> Model`` in a file or package of its own and add
-one line below, under what its ``config.json`` calls it. Third parties use the entry-point group
-``orderlens.families``. numpy only: a family's code is imported when a folder of it is loaded.
+one entry below, under what its ``config.json`` calls it. A family whose published files do not name it gives
+a ``sign`` instead. Third parties use the entry-point group ``orderlens.families``. numpy only: the code of a
+family is imported when a folder of it is loaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,42 +20,78 @@ from orderlens.models.protocol import Model
 from orderlens.registry import Registry, suggest
 
 FolderLoader: TypeAlias = Callable[[Path, str, LoadOptions], Model]
+Config: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One entry of the list.
+
+    Attributes:
+        loader: ``"module:function"`` that loads such a folder.
+        summary: what it is, for ``orderlens models``.
+        look: ``"module:LOOK"``, a ``models.torch.outlook.Look`` with which ``doctor`` describes a checkpoint
+            that is not loaded; without one the headers of the weight files are all that is told.
+        sign: whether a ``config.json`` is of this family although it does not say so.
+        also: other names of the family in ``model_type`` or ``architectures``.
+    """
+
+    loader: str
+    summary: str
+    look: str | None = None
+    sign: Callable[[Config], bool] | None = None
+    also: tuple[str, ...] = ()
+
+
+BUILTIN: dict[str, Family] = {
+    "orderlens": Family("orderlens.models.small.folder:load_folder", "folders that 'orderlens train' writes"),
+    "llada2_moe": Family(
+        "orderlens.models.llada2.model:load_folder",
+        "LLaDA-2.0 and 2.1, mini and flash: block-causal, blocks of 32",
+        look="orderlens.models.llada2.outlook:LOOK",
+    ),
+}
+"""``model_type`` (or, where there is none, an entry of ``architectures``) → the family."""
 
 FAMILIES: Registry[FolderLoader] = Registry(
     "model family",
-    {
-        "orderlens": "orderlens.models.small.folder:load_folder",
-        "llada2_moe": "orderlens.models.llada2.model:load_folder",
-    },
+    {name: family.loader for name, family in BUILTIN.items()},
     entry_point_group="orderlens.families",
     check=lambda found: None if callable(found) else "is no function (folder, name, options) -> Model",
 )
-"""``model_type`` (or, where there is none, an entry of ``architectures``) → loader of such folders."""
 
 
 def find_family(folder: Path) -> str:
-    """Return the name of the family that the folder's ``config.json`` names.
+    """Return the name of the family that the folder's ``config.json`` names, or bears the sign of.
 
     Raises:
         ModelLoadError: there is no readable ``config.json``.
         UnknownNameError: no family has that name; the message lists those that are supported.
     """
     path = folder / CONFIG
-    stated = _stated(read_json(path))
-    known = FAMILIES.names()
-    for name in stated:
-        found = next((item for item in known if item.casefold() == name.casefold()), None)
-        if found is not None:
-            return found
+    config = read_json(path)
+    stated, known = _stated(config), FAMILIES.names()
+    spellings = {name.casefold(): name for name in known}
+    spellings |= {other.casefold(): name for name, family in BUILTIN.items() for other in family.also}
+    named = (spellings[name.casefold()] for name in stated if name.casefold() in spellings)
+    signed = (name for name, family in BUILTIN.items() if family.sign is not None and family.sign(config))
+    found = next(named, None) or next(signed, None)
+    if found is not None:
+        return found
     what = (
         f"model_type '{stated[0]}' is of no known family{suggest(stated[0], known)}"
         if stated
-        else ("neither model_type nor architectures say what the model is")
+        else "neither model_type nor architectures say what the model is"
     )
     raise UnknownNameError(f"{path}: {what} (supported: {', '.join(known)})")
 
 
-def _stated(config: Mapping[str, Any]) -> list[str]:
+def summary(name: str) -> str:
+    """Return what the family is, in a few words."""
+    return BUILTIN[name].summary if name in BUILTIN else "plugin: model_type in config.json"
+
+
+def _stated(config: Config) -> list[str]:
     """Return what the configuration calls the model, most specific first."""
     architectures = config.get("architectures")
     names = [config.get("model_type"), *(architectures if isinstance(architectures, list) else [])]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from orderlens.cli.main import main
-from orderlens.models.llada2 import memory
+from orderlens.models.torch import fit
 
 Make = Callable[..., tuple[Path, dict[str, Any]]]
 
@@ -58,7 +58,7 @@ def test_smaller_and_larger_gpus(
     devices = [{"name": "cpu"}, {"name": "cuda:0 (small)"}, {"name": "cuda:1 (large)"}, {"name": "mps"}]
     free = {"cpu": 64e9, "cuda:0": 24e9, "cuda:1": 80e9, "mps": 36e9}
     monkeypatch.setattr("orderlens.cli.doctor._devices", lambda: devices)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: int(free[str(device)]))
+    monkeypatch.setattr(fit, "free_bytes", lambda device: int(free[str(device)]))
     code, found = report(capsys)
     assert code == 0
     lines = found["expect"]

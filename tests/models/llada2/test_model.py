@@ -16,6 +16,7 @@ from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.llada2.model import LLaDA2Model, load_llada2
 from orderlens.models.llada2.roles import find_roles
 from orderlens.models.loading import load_model
+from orderlens.models.torch import fit
 from orderlens.policies import parse_policies
 from orderlens.samples import EncodedSample
 
@@ -175,3 +176,16 @@ def test_generating_equals_the_plain_decoder(model: LLaDA2Model, temperature: fl
             assert columns["position"][mine].tolist() == [reveal.position for reveal in plain]
             assert columns["token_id"][mine].tolist() == [reveal.token for reveal in plain]
             assert np.abs(columns["logq"][mine] - [reveal.logq for reveal in plain]).max() < 1e-4
+
+
+def test_suggested_batch(model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def free(amount: Any) -> None:
+        monkeypatch.setattr("orderlens.models.llada2.model.free_bytes", lambda _: amount)
+
+    free(fit.WORKING_BYTES + 10**6)
+    few = model.suggested_batch(400)
+    assert 1 <= few < model.suggested_batch(40) <= fit.MAX_BATCH
+    free(10**13)
+    assert model.suggested_batch(400) == fit.MAX_BATCH
+    free(None)
+    assert model.suggested_batch(400) == 8

@@ -31,7 +31,6 @@ from orderlens.models.llada2.config import (
     LLaDA2Config,
     parse_config,
 )
-from orderlens.models.llada2.memory import suggested_sequences
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.roles import IdsOnly, TokenRoles, find_roles
 from orderlens.models.llada2.weights import Weights, published_tensors
@@ -41,6 +40,7 @@ from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
 from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.fit import suggested_sequences
 from orderlens.models.torch.memory import free_bytes
 from orderlens.models.torch.session import PagedSession
 

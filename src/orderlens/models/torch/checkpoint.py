@@ -7,6 +7,8 @@ there must be is said by the caller.
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -85,6 +87,22 @@ class Checkpoint:
     def dtype_of(self, name: str) -> torch.dtype:
         """Return the dtype one tensor is stored in, from the header."""
         return STORED_DTYPES[self._handles[name].get_slice(name).get_dtype()]
+
+    @property
+    def main_dtype(self) -> torch.dtype:
+        """The dtype that most numbers are stored in."""
+        sizes = Counter[str]()
+        for name, handle in self._handles.items():
+            sizes[handle.get_slice(name).get_dtype()] += self._size(name)
+        return STORED_DTYPES.get(sizes.most_common(1)[0][0], torch.float32) if sizes else torch.float32
+
+    @property
+    def n_values(self) -> int:
+        """How many numbers the tensors hold together."""
+        return sum(map(self._size, self._handles))
+
+    def _size(self, name: str) -> int:
+        return math.prod(self._handles[name].get_slice(name).get_shape())
 
     def __contains__(self, name: str) -> bool:
         return name in self._handles

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.errors import UserInputError
@@ -20,7 +21,58 @@ from orderlens.grid import block_edges
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.pages import Slot
-from orderlens.models.torch.window import pack, to_device
+from orderlens.models.torch.window import HEADER, pack, to_device
+
+
+class RowReader:
+    """Runs windows through an engine and keeps the rows that are wanted: what all sessions share."""
+
+    def __init__(
+        self, engine: Engine, unembed_VC: Tensor, excluded: tuple[int, ...], valid_vocab: int
+    ) -> None:
+        self._engine = engine
+        self._unembed_VC, self._excluded, self._valid_vocab = unembed_VC, excluded, valid_vocab
+
+    def read(self, packed_NX: NDArray[np.int32], row_state_R: IntArray, row_offset_R: IntArray) -> HiddenRows:
+        """Return the hidden states at (state, offset) of packed windows, in the order asked."""
+        width = packed_NX.shape[1] - HEADER
+        parts, places = [], []
+        for low, hidden_nWC in self._engine.hidden(packed_NX):
+            inside = (row_state_R >= low) & (row_state_R < low + len(hidden_nWC))
+            place_r = np.flatnonzero(inside)
+            flat_r = (row_state_R[place_r] - low) * width + row_offset_R[place_r]
+            parts.append(hidden_nWC.flatten(0, 1)[to_device(flat_r, hidden_nWC.device)])
+            places.append(place_r)
+        return self.rows(self._in_order(parts, places))
+
+    def rows(self, hidden_RC: Tensor) -> HiddenRows:
+        """Return hidden states with what turns them into logits."""
+        return HiddenRows(hidden_RC, self._unembed_VC, self._excluded, self._valid_vocab)
+
+    def _in_order(self, parts: list[Tensor], places: list[IntArray]) -> Tensor:
+        """Put the rows of all parts back into the order they were asked in."""
+        if not parts:
+            return self._unembed_VC.new_empty(0, self._unembed_VC.shape[1])
+        place_R = np.concatenate(places)
+        rows_RC = torch.cat(parts)
+        if (np.diff(place_R) > 0).all():
+            return rows_RC
+        return rows_RC[torch.from_numpy(np.argsort(place_R)).to(rows_RC.device)]
+
+    def check_length(self, length: int) -> None:
+        """Refuse sequences that are longer than the model's context."""
+        limit = self._engine.shape.max_positions
+        if length > limit:
+            raise UserInputError(f"a sequence of {length} tokens exceeds the model's {limit} positions")
+
+    def check_tokens(self, tokens_NW: IntArray) -> None:
+        """Refuse ids outside the vocabulary."""
+        low, high = int(tokens_NW.min(initial=0)), int(tokens_NW.max(initial=0))
+        if low < 0 or high >= len(self._unembed_VC):
+            bad = low if low < 0 else high
+            raise UserInputError(
+                f"token id {bad} is outside the model's vocabulary of {len(self._unembed_VC)}"
+            )
 
 
 class PagedSession:
@@ -35,7 +87,7 @@ class PagedSession:
         valid_vocab: int,
     ) -> None:
         self._engine, self._block_size = engine, block_size
-        self._unembed_VC, self._excluded, self._valid_vocab = unembed_VC, excluded, valid_vocab
+        self._reader = RowReader(engine, unembed_VC, excluded, valid_vocab)
         self._slots: list[Slot] = []
         weakref.finalize(self, engine.pool.close, self._slots)  # pages go back when the session is dropped
 
@@ -86,28 +138,10 @@ class PagedSession:
     def evaluate(self, states: StateBatch) -> HiddenRows:
         """Return the hidden states of the wanted rows."""
         rows_N = self._checked_rows(states)
-        self._check_tokens(states.tokens_NW)
+        self._reader.check_tokens(states.tokens_NW)
         width = states.tokens_NW.shape[1]
         packed = pack(rows_N, states.starts_N, np.full(len(rows_N), width), states.tokens_NW)
-        parts, places = [], []
-        for low, hidden_nWC in self._engine.hidden(packed):
-            inside = (states.row_state_R >= low) & (states.row_state_R < low + len(hidden_nWC))
-            place_r = np.flatnonzero(inside)
-            flat_r = (states.row_state_R[place_r] - low) * width + states.row_offset_R[place_r]
-            parts.append(hidden_nWC.flatten(0, 1)[to_device(flat_r, hidden_nWC.device)])
-            places.append(place_r)
-        hidden_RC = self._in_order(parts, places)
-        return HiddenRows(hidden_RC, self._unembed_VC, self._excluded, self._valid_vocab)
-
-    def _in_order(self, parts: list[Tensor], places: list[IntArray]) -> Tensor:
-        """Put the rows of all parts back into the order they were asked in."""
-        if not parts:
-            return self._unembed_VC.new_empty(0, self._unembed_VC.shape[1])
-        place_R = np.concatenate(places)
-        rows_RC = torch.cat(parts)
-        if (np.diff(place_R) > 0).all():
-            return rows_RC
-        return rows_RC[torch.from_numpy(np.argsort(place_R)).to(rows_RC.device)]
+        return self._reader.read(packed, states.row_state_R, states.row_offset_R)
 
     def _checked_rows(self, states: StateBatch) -> IntArray:
         """Return the page-table rows of the states' slots."""
@@ -117,10 +151,7 @@ class PagedSession:
             raise ValueError(
                 f"state {bad} starts at {states.starts_N[bad]} but its slot has {lengths_N[bad]} cached"
             )
-        end = int((states.starts_N + states.tokens_NW.shape[1]).max(initial=0))
-        limit = self._engine.shape.max_positions
-        if end > limit:
-            raise UserInputError(f"a sequence of {end} tokens exceeds the model's {limit} positions")
+        self._reader.check_length(int((states.starts_N + states.tokens_NW.shape[1]).max(initial=0)))
         return np.array([slot.row for slot in self._slots], dtype=np.int64)[states.slots_N]
 
     def _replace(self, slots: list[Slot]) -> None:
@@ -128,22 +159,12 @@ class PagedSession:
         self._engine.pool.close(slot for slot in self._slots if slot.row not in kept)
         self._slots[:] = slots
 
-    def _check_tokens(self, tokens_NW: IntArray) -> None:
-        low, high = int(tokens_NW.min(initial=0)), int(tokens_NW.max(initial=0))
-        if low < 0 or high >= len(self._unembed_VC):
-            bad = low if low < 0 else high
-            raise UserInputError(
-                f"token id {bad} is outside the model's vocabulary of {len(self._unembed_VC)}"
-            )
-
-    def _packed(
-        self, windows: list[tuple[int, int, IntArray]]
-    ) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+    def _packed(self, windows: list[tuple[int, int, IntArray]]) -> NDArray[np.int32]:
         """Return packed integers, short windows padded with their own first token."""
         width = max(len(tokens) for _, _, tokens in windows)
         tokens_NW = np.stack(
             [np.pad(tokens, (0, width - len(tokens)), constant_values=tokens[0]) for *_, tokens in windows]
         )
         columns = np.array([(row, start, len(tokens)) for row, start, tokens in windows])
-        self._check_tokens(tokens_NW)
+        self._reader.check_tokens(tokens_NW)
         return pack(columns[:, 0], columns[:, 1], columns[:, 2], tokens_NW)

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 import torch
 
-from orderlens.models.llada2 import memory
 from orderlens.models.llada2.config import FLASH, MINI
-from orderlens.models.llada2.memory import MAX_BATCH
-from orderlens.models.llada2.model import LLaDA2Model
+from orderlens.models.torch import fit as memory
 
 BF16 = torch.bfloat16
+
+
+def expect(device: str) -> memory.Expectation:
+    return memory.expectation(device, MINI, BF16, "LLaDA-2.x mini", mapped=True)
 
 
 def test_published_sizes() -> None:
@@ -37,7 +39,7 @@ def test_what_to_expect_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, free: float | None, fits: bool | None, words: str
 ) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda _: None if free is None else int(free))
-    found = memory.expectation(torch.device("cuda:0"))
+    found = expect("cuda:0")
     assert found.fits is fits
     assert words in found.line
     assert found.line.startswith("LLaDA-2.x mini: 32.5 GB of weights ")
@@ -55,7 +57,7 @@ def test_what_to_expect_of_a_gpu(
 @pytest.mark.parametrize(("free", "words"), [(60e9, "seconds per token;"), (16e9, "read from the disk")])
 def test_what_to_expect_of_a_cpu(monkeypatch: pytest.MonkeyPatch, free: float, words: str) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda _: int(free))
-    found = memory.expectation(torch.device("cpu"))
+    found = expect("cpu")
     assert "memory-mapped on the CPU" in found.line
     assert words in found.line
     assert found.batch[16384] == min(512, (int(free) - memory.WORKING_BYTES) // (16384 * 40960))
@@ -65,7 +67,7 @@ def test_apple_memory_is_what_the_driver_recommends(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 48 * 10**9)
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 10**9)
     assert memory.free_bytes(torch.device("mps")) == 47 * 10**9
-    found = memory.expectation(torch.device("mps"))
+    found = expect("mps")
     assert found.fits
     assert "fit on mps (47.0 GB free)" in found.line
 
@@ -79,14 +81,19 @@ def test_free_memory_of_the_host_is_known() -> None:
     assert free is None or free > 2**20
 
 
-def test_suggested_batch(model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    def free(amount: Any) -> None:
-        monkeypatch.setattr("orderlens.models.llada2.model.free_bytes", lambda _: amount)
+@dataclass(frozen=True)
+class Uncached:
+    n_parameters: int = 8 * 10**9
+    kv_values_per_token: int = 0
+    max_positions: int = 4096
 
-    free(memory.WORKING_BYTES + 10**6)
-    few = model.suggested_batch(400)
-    assert 1 <= few < model.suggested_batch(40) <= MAX_BATCH
-    free(10**13)
-    assert model.suggested_batch(400) == MAX_BATCH
-    free(None)
-    assert model.suggested_batch(400) == 8
+
+def test_a_model_that_caches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda _: int(20e9))
+    found = memory.expectation("cuda:0", Uncached(), BF16, "full")
+    assert found.batch == {160: memory.MAX_BATCH, 2048: memory.MAX_BATCH}
+    monkeypatch.setattr(memory, "free_bytes", lambda _: int(10e9))
+    assert (
+        "do not fit on cpu (10.0 GB free): free memory"
+        in memory.expectation("cpu", Uncached(), BF16, "full").line
+    )

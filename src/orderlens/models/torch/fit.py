@@ -7,10 +7,10 @@ where it happens, by halving.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from orderlens.models.llada2.config import MINI, LLaDA2Config
 from orderlens.models.torch.memory import WORKING_BYTES, free_bytes
 
 MAX_BATCH, UNKNOWN_MEMORY_BATCH = 512, 8
@@ -19,27 +19,46 @@ EXAMPLE_LENGTHS = (160, 2048, 16384)
 """Sequence lengths for which ``doctor`` tells a batch size: the paper's C4 texts, a chat, its longest."""
 
 
-def weight_bytes(config: LLaDA2Config, dtype: torch.dtype) -> int:
+class Sized(Protocol):
+    """What must be known of a network to say what fits; a family's configuration has these."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of weights."""
+        ...
+
+    @property
+    def kv_values_per_token(self) -> int:
+        """Numbers cached per token over all layers; 0 where nothing is cached (full attention)."""
+        ...
+
+    @property
+    def max_positions(self) -> int:
+        """Longest sequence."""
+        ...
+
+
+def weight_bytes(config: Sized, dtype: torch.dtype) -> int:
     """Return the bytes of all weights."""
     return config.n_parameters * dtype.itemsize
 
 
-def cache_bytes(config: LLaDA2Config, dtype: torch.dtype) -> int:
+def cache_bytes(config: Sized, dtype: torch.dtype) -> int:
     """Return the bytes of keys and values per token."""
     return config.kv_values_per_token * dtype.itemsize
 
 
-def suggested_sequences(config: LLaDA2Config, dtype: torch.dtype, free: int | None, tokens_each: int) -> int:
+def suggested_sequences(config: Sized, dtype: torch.dtype, free: int | None, tokens_each: int) -> int:
     """Return how many sequences to decode together given free memory beside the weights (None: unknown)."""
     if free is None:
         return UNKNOWN_MEMORY_BATCH
     return min(MAX_BATCH, sequences_that_fit(config, dtype, free, tokens_each))
 
 
-def sequences_that_fit(config: LLaDA2Config, dtype: torch.dtype, free: int, tokens_each: int) -> int:
+def sequences_that_fit(config: Sized, dtype: torch.dtype, free: int, tokens_each: int) -> int:
     """Return how many sequences of ``tokens_each`` tokens ``free`` bytes can cache, at least 1."""
     each = max(1, tokens_each) * cache_bytes(config, dtype)
-    return max(1, (free - WORKING_BYTES) // each)
+    return max(1, (free - WORKING_BYTES) // each) if each else MAX_BATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +83,24 @@ class Expectation:
 
 
 def expectation(
-    device: torch.device | str,
-    config: LLaDA2Config = MINI,
-    dtype: torch.dtype = torch.bfloat16,
-    name: str = "LLaDA-2.x mini",
+    device: torch.device | str, config: Sized, dtype: torch.dtype, name: str, *, mapped: bool = False
 ) -> Expectation:
-    """Say what to expect of a LLaDA-2.x model on ``device``."""
+    """Say what to expect of a model on ``device``.
+
+    Args:
+        device: where it would run.
+        config: its shape.
+        dtype: dtype of its weights.
+        name: what to call it.
+        mapped: on the CPU its weights stay in their files, so what is free can hold the cache.
+    """
     device = torch.device(device)
     needed, free = weight_bytes(config, dtype), free_bytes(device)
-    mapped = device.type == "cpu"  # weights stay in the file, so what is free can hold the cache
+    mapped = mapped and device.type == "cpu"
     fits = None if free is None else free >= needed + (0 if mapped else WORKING_BYTES)
     room = None if free is None else free if mapped else free - needed
     batch = {} if fits is False and not mapped else _batches(config, dtype, room)
-    line = f"{name}: {needed / 1e9:.1f} GB of weights {_place(device, free, fits)}"
+    line = f"{name}: {needed / 1e9:.1f} GB of weights {_place(device, free, fits, mapped)}"
     if batch:
         sizes = ", ".join(f"{count} of {tokens:,}" for tokens, count in batch.items())
         line += f"; sequences at once: {sizes} tokens"
@@ -84,7 +108,7 @@ def expectation(
     return Expectation(str(device), needed / 1e9, free_gb, fits, batch, line)
 
 
-def _batches(config: LLaDA2Config, dtype: torch.dtype, room: int | None) -> dict[int, int]:
+def _batches(config: Sized, dtype: torch.dtype, room: int | None) -> dict[int, int]:
     return {
         tokens: suggested_sequences(config, dtype, room, tokens)
         for tokens in EXAMPLE_LENGTHS
@@ -92,10 +116,10 @@ def _batches(config: LLaDA2Config, dtype: torch.dtype, room: int | None) -> dict
     }
 
 
-def _place(device: torch.device, free: int | None, fits: bool | None) -> str:
+def _place(device: torch.device, free: int | None, fits: bool | None, mapped: bool) -> str:
     """Say where the weights will be and what that means for speed."""
     have = "" if free is None else f"{free / 1e9:.1f} GB free"
-    if device.type == "cpu":
+    if mapped:
         speed = "seconds per token"
         speed += "" if fits is not False else " at best: experts are read from the disk at every step"
         return f"memory-mapped on the CPU ({have or 'free memory unknown'}), {speed}"
@@ -103,4 +127,5 @@ def _place(device: torch.device, free: int | None, fits: bool | None) -> str:
         return f"on {device} (free memory unknown)"
     if fits:
         return f"fit on {device} ({have})"
-    return f"do not fit on {device} ({have}): use --device cpu, or load_llada2(…, experts='host')"
+    remedy = "free memory or use a machine with more" if device.type == "cpu" else "use --device cpu"
+    return f"do not fit on {device} ({have}): {remedy}"
