@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from orderlens.cli.console import JsonFlag, print_json, print_line, stdout
-from orderlens.errors import PluginError, UserInputError, one_line
+from orderlens.errors import OrderLensError, PluginError, UserInputError, one_line
 
 if TYPE_CHECKING:
     from orderlens.registry import Registry
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def orders(json: JsonFlag = False) -> None:
-    """List the reveal orders, and the commit and revise rules that make policies of them."""
+    """List reveal orders, the commit and revise rules that make policies of them, and published samplers."""
     from orderlens.orders.catalogue import ORDERS
     from orderlens.orders.protocol import OracleOrder, StaticOrder
     from orderlens.policies.catalogue import COMMITS, REVISIONS
@@ -52,6 +52,7 @@ def orders(json: JsonFlag = False) -> None:
         )
         rows.append({"id": name, "kind": word, "needs_target": word == "oracle", "summary": kind.summary})
     rows += _rules(COMMITS, "commit") + _rules(REVISIONS, "revise")
+    rows += _presets()
     _warn(ORDERS)
     _show(rows, ("id", "kind", "summary"), json)
 
@@ -64,6 +65,25 @@ def _rules(registry: Registry[Any], word: str) -> list[dict[str, object]]:
         else {"id": f"+{name}", "kind": word, "needs_target": False, "summary": rule.summary}
         for name, rule in registry.entries()
     ]
+
+
+def _presets() -> list[dict[str, object]]:
+    from orderlens.policies import parse_policy
+    from orderlens.policies.presets import PRESETS
+
+    _warn(PRESETS)
+    rows: list[dict[str, object]] = []
+    for name, preset in PRESETS.entries():
+        try:
+            policy = parse_policy(name)
+        except OrderLensError as error:
+            rows.append({"id": name, "kind": "broken", "needs_target": None, "summary": one_line(error)})
+            continue
+        assert not isinstance(preset, PluginError)
+        about = {"source": preset.source, "reading": preset.reading, "differs": preset.differs}
+        known = {"id": name, "kind": "preset", "needs_target": policy.needs_target}
+        rows.append(known | {"summary": preset.summary, "spec": policy.spec} | about)
+    return rows
 
 
 def models(context: typer.Context, json: JsonFlag = False) -> None:

@@ -2,6 +2,7 @@
 
 from orderlens.policies.catalogue import parse_policies, parse_policy
 from orderlens.policies.policy import Likelihood, Policy, spec_of
+from orderlens.policies.presets import Preset
 from orderlens.policies.protocol import Changes, Commit, HeldView, Revise, Schedule
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "HeldView",
     "Likelihood",
     "Policy",
+    "Preset",
     "Revise",
     "Schedule",
     "parse_policies",

@@ -1,4 +1,7 @@
-"""Policy specs, ``ORDER[:ARG][+COMMIT[=VALUE[:VALUE]…]][+REVISE[=…]]``, to policies, plug-ins included."""
+"""Policy specs, ``ORDER[:ARG][+COMMIT[=VALUE[:VALUE]…]][+REVISE[=…]]``, to policies, plug-ins included.
+
+The name of a published sampler (``orderlens.policies.presets``) stands for its whole spec.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.orders.catalogue import ORDERS, parse_order
 from orderlens.orders.protocol import Order
 from orderlens.policies.policy import Policy
+from orderlens.policies.presets import PRESETS
 from orderlens.policies.protocol import Commit, Revise
 from orderlens.policies.schedules import Top
 from orderlens.registry import Registry, suggest
@@ -49,7 +53,7 @@ def parse_policy(spec: PolicyLike) -> Policy:
         return Policy.of(spec)
     if not isinstance(spec, str):
         raise UserInputError(f"{spec!r} is no order; give a text such as 'max-prob' or 'max-prob+top=2'")
-    order, *rules = spec.strip().split("+")
+    order, *rules = _written_out(spec.strip()).split("+")
     parsed = [_parse_rule(spec, rule.strip()) for rule in rules]
     commits = [rule for rule in parsed if isinstance(rule, Commit)]
     revisions = [rule for rule in parsed if isinstance(rule, Revise)]
@@ -58,6 +62,26 @@ def parse_policy(spec: PolicyLike) -> Policy:
             f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule"
         )
     return Policy(parse_order(order), commits[0] if commits else Top(), revisions[0] if revisions else None)
+
+
+def _written_out(spec: str) -> str:
+    """Return the spec behind a preset's name, or ``spec`` itself; a name that nobody knows is refused."""
+    head, plus, _ = spec.partition("+")
+    name, _, argument = head.strip().partition(":")
+    orders, presets = ORDERS.names(), PRESETS.names()
+    if name in orders:
+        return spec
+    if name not in presets:
+        raise UnknownNameError(
+            f"unknown order '{name}'{suggest(name, [*orders, *presets])} "
+            f"(orders: {', '.join(orders)}; presets: {', '.join(presets)})"
+        )
+    preset = PRESETS.get(name)
+    if plus:
+        raise UserInputError(
+            f"policy '{spec}': preset '{name}' is a whole policy; write '{preset.spec}' out to change a part"
+        )
+    return preset.seeded(name, argument)
 
 
 def _parse_rule(spec: str, text: str) -> Commit | Revise:
