@@ -13,7 +13,8 @@ from rich.table import Table
 
 from orderlens.cli import console
 from orderlens.cli.main import main
-from orderlens.cli.printable import ENCODING_ERRORS, install, printable, printable_json
+from orderlens.cli.printable import ENCODING_ERRORS, install, printable_json
+from orderlens.plaintext import printable
 
 HOSTILE = {
     "ESC": "\x1b[31mred",

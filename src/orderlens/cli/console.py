@@ -29,8 +29,9 @@ from rich.segment import Segment
 from rich.text import Text
 
 from orderlens.cli.forecast import Forecast
-from orderlens.cli.printable import ENCODING_ERRORS, install, printable, printable_json
+from orderlens.cli.printable import ENCODING_ERRORS, install, printable_json
 from orderlens.cli.progress_lines import Lines
+from orderlens.plaintext import printable
 
 
 class SafeConsole(Console):

@@ -8,8 +8,8 @@ import numpy as np
 from rich.table import Table
 
 from orderlens.cli.console import print_json, stdout
-from orderlens.cli.printable import printable
 from orderlens.datafiles import describe
+from orderlens.plaintext import printable
 from orderlens.policies import spec_of
 from orderlens.store.reader import Run
 

@@ -22,7 +22,8 @@ from orderlens.metrics.segments import AnyArray, BoolArray, FloatArray, IntArray
 SIGMAS = (0.1, 0.3, 0.5, 1.0)
 """Noise scales at which the exact Jensen loss is reported."""
 
-_LOG_HALF = math.log(0.5)
+LOG_HALF = math.log(0.5)
+"""A reveal with log q below it is a bottleneck step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def segment_path_stats(
     bad = segments.any(~np.isfinite(log_q_N))
     log_q_N = np.where(np.isfinite(log_q_N), log_q_N, log_q_N.dtype.type(0))
     # Compared in the stored precision: float32(log ½) widened to float64 would count as below ½.
-    bottleneck = segments.mean(log_q_N < log_q_N.dtype.type(_LOG_HALF))
+    bottleneck = segments.mean(log_q_N < log_q_N.dtype.type(LOG_HALF))
     y_N = log_q_N.astype(np.float64)
     mean = segments.mean(y_N)
     ordered = segments.sort(y_N)

@@ -29,6 +29,7 @@ from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, sample_table
 from orderlens.store.schema import SCHEMAS, TRACE_KEY
 from orderlens.store.sources import MemorySource, Source, folder_source
 from orderlens.store.specfile import plain_spec
+from orderlens.views import SampleView
 
 _SEEDED = re.compile(r"(?P<name>[^:+]+):(?P<seed>[0-9]{1,18})(?P<rest>(\+.*)?)")
 Place = str | os.PathLike[str]
@@ -256,6 +257,20 @@ class Run:
                     pc.is_null(table[name]) if value is None else pc.equal(table[name], value)
                 )
         return table
+
+    def sample(self, sample_id: str, *, orders: Sequence[str] | None = None) -> SampleView:
+        """Return everything about one sample for display: its traces, texts, changes and verdicts.
+
+        Args:
+            sample_id: the sample.
+            orders: only these orders (``random:3`` also gives the seed); all by default.
+
+        Raises:
+            RunError: there is no such sample, or no trace of an order.
+        """
+        from orderlens.store.fetch import fetch_sample
+
+        return fetch_sample(self._sources, sample_id, orders)
 
     def save(self, path: Place, filesystem: Any = None) -> Run:
         """Write a run that lives in memory to a folder, and return the run in it.

@@ -80,9 +80,9 @@ class Part:
         """Return the JSON form."""
         return {name: getattr(self, name) for name in self.__slots__}
 
-    def may_hold(self, order: str) -> bool:
+    def may_hold(self, order: str | None) -> bool:
         """Say whether rows of ``order`` can be in here: always, unless the part belongs to another order."""
-        return "/order=" not in self.path or f"/{hive_folder('order', order)}/" in self.path
+        return order is None or "/order=" not in self.path or f"/{hive_folder('order', order)}/" in self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ class Bundle:
             environments=tuple(value["environments"]),
         )
 
-    def may_hold(self, sample_id: str, order: str) -> bool:
-        """Say whether a trace of ``sample_id`` under ``order`` can be in here."""
-        if order not in self.orders:
+    def may_hold(self, sample_id: str, order: str | None) -> bool:
+        """Say whether a trace of ``sample_id`` under ``order`` (None: any) can be in here."""
+        if order is not None and order not in self.orders:
             return False
         if self.samples is not None:
             return sample_id in self.samples

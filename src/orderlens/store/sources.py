@@ -57,8 +57,8 @@ class Source(Protocol):
     def traces(self, columns: Sequence[str] | None, *, dictionaries: bool = False) -> Iterator[pa.Table]:
         """Yield reveals in chunks of whole traces sorted by step (key strings as dictionaries on request)."""
 
-    def find(self, sample_id: str, order: str) -> Iterator[pa.Table]:
-        """Yield the reveals of one sample."""
+    def find(self, sample_id: str, order: str | None = None, name: str = "reveals") -> Iterator[pa.Table]:
+        """Yield the rows of one sample in a table whose rows belong to traces, of one order or of all."""
 
     def is_complete(self) -> bool:
         """Say whether everything that was asked for is there."""
@@ -125,13 +125,13 @@ class FolderSource:
             with self._opened(part, dictionaries=dictionaries) as file:
                 yield from read_groups("reveals", file, _present("reveals", file, columns))
 
-    def find(self, sample_id: str, order: str) -> Iterator[pa.Table]:
+    def find(self, sample_id: str, order: str | None = None, name: str = "reveals") -> Iterator[pa.Table]:
         """Yield the rows of one sample from the row groups that may hold it."""
         hopeful = [bundle for bundle in self.snapshot.bundles if bundle.may_hold(sample_id, order)]
-        parts = [part for bundle in hopeful for part in bundle.parts if part.table == "reveals"]
+        parts = [part for bundle in hopeful for part in bundle.parts if part.table == name]
         for part in [part for part in parts if part.may_hold(order)]:
             with self._opened(part) as file:
-                for table in read_groups("reveals", file, groups=groups_with_sample(file, sample_id)):
+                for table in read_groups(name, file, groups=groups_with_sample(file, sample_id)):
                     yield of_sample(table, sample_id, order)
 
     @contextmanager
@@ -234,11 +234,12 @@ class MemorySource:
                 yield chosen.slice(start, cut - start)
                 start = cut
 
-    def find(self, sample_id: str, order: str) -> Iterator[pa.Table]:
+    def find(self, sample_id: str, order: str | None = None, name: str = "reveals") -> Iterator[pa.Table]:
         """Yield the rows of one sample."""
-        yield of_sample(self.table("reveals"), sample_id, order)
+        yield of_sample(self.table(name), sample_id, order)
 
 
-def of_sample(table: pa.Table, sample_id: str, order: str) -> pa.Table:
-    """Return the rows of one sample under one order."""
-    return table.filter(pc.and_(pc.equal(table["sample_id"], sample_id), pc.equal(table["order"], order)))
+def of_sample(table: pa.Table, sample_id: str, order: str | None) -> pa.Table:
+    """Return the rows of one sample under one order, or under all."""
+    wanted = pc.equal(table["sample_id"], sample_id)
+    return table.filter(wanted if order is None else pc.and_(wanted, pc.equal(table["order"], order)))

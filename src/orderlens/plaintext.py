@@ -1,0 +1,30 @@
+"""What may be shown anywhere (terminal, page, notebook): every other character becomes its escape.
+
+Texts, ids, file names and models come from elsewhere. A control character in them could move a terminal's
+cursor, hide or recolour what stands there, set a title or a link; a bidirectional control could swap what is
+read, on a page too. Letters of every script, combining marks and emoji pass.
+"""
+
+from __future__ import annotations
+
+import re
+
+UNSAFE = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1 (CSI, OSC, …)
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional marks, embeddings, overrides, isolates
+    "\u2028\u2029\ufff9-\ufffb"  # line separators, interlinear anchors
+    "\U000e0000-\U000e007f"  # invisible tags
+    "\ud800-\udfff"  # halves of characters: no text at all
+    "]"
+)
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` with every unsafe character as ``\x1b``, ``\u202e`` or ``\U000e0041``."""
+    return UNSAFE.sub(lambda found: escape(ord(found[0])), text)
+
+
+def escape(code: int) -> str:
+    """Return the escape of a code point."""
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,69 @@
+"""One sample of one or several runs, read for display: only the row groups that hold it are touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orderlens.errors import RunError
+from orderlens.policies import spec_of
+from orderlens.store.codec import sort_rows
+from orderlens.store.samples import likelihood
+from orderlens.store.sources import Source
+from orderlens.views import SampleView, TraceKey, sample_view
+
+_TABLES = ("reveals", "revisions", "outputs", "verdicts")
+
+
+def fetch_sample(
+    sources: Mapping[str, Source], sample_id: str, orders: Sequence[str] | None = None
+) -> SampleView:
+    """Return the view of a sample over all runs that hold it; see ``Run.sample``."""
+    tables = {name: _rows(sources, sample_id, name) for name in _TABLES}
+    if not tables["reveals"].num_rows:
+        where = ", ".join(sources)
+        raise RunError(f"there is no sample '{sample_id}' in {where}; list ids with run.samples()")
+    if orders is not None:
+        tables["reveals"] = _of_orders(tables["reveals"], sample_id, orders)
+    tables["tokens"] = _tokens(sources, tables)
+
+    def stated(key: TraceKey) -> str | None:
+        return likelihood(sources[key.run].spec.get("likelihood"), key.order, key.temperature)
+
+    return sample_view(sample_id, {name: table for name, table in tables.items() if table.num_rows}, stated)
+
+
+def _rows(sources: Mapping[str, Source], sample_id: str, name: str) -> pa.Table:
+    found = []
+    for run, source in sources.items():
+        if name in source.tables():
+            chunks = [part for part in source.find(sample_id, name=name) if part.num_rows]
+            found += [chunk.append_column("run", pa.repeat(run, chunk.num_rows)) for chunk in chunks]
+    return sort_rows(pa.concat_tables(found, promote_options="permissive"), name) if found else pa.table({})
+
+
+def _of_orders(reveals: pa.Table, sample_id: str, orders: Sequence[str]) -> pa.Table:
+    """Keep the traces whose order, with or without its seed, is among ``orders``."""
+    pairs = zip(reveals["order"].to_pylist(), reveals["seed"].to_pylist(), strict=True)
+    named = [(order, spec_of(order, seed)) for order, seed in pairs]
+    present = {name for both in named for name in both}
+    for order in orders:
+        if order not in present:
+            known = ", ".join(sorted({name for name, _ in named}))
+            raise RunError(f"sample '{sample_id}' has no trace of order '{order}' (known: {known})")
+    return reveals.filter(pa.array([not {*both}.isdisjoint(orders) for both in named]))
+
+
+def _tokens(sources: Mapping[str, Source], tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Return the texts of the tokens that occur, with their run."""
+    columns = [("reveals", "token_id"), ("revisions", "old_token"), ("revisions", "new_token")]
+    parts = [tables[name][column] for name, column in columns if tables[name].num_rows]
+    wanted = pc.unique(pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int32()))
+    found = []
+    for run in pc.unique(tables["reveals"]["run"]).to_pylist():
+        for chunk in sources[run].scan("tokens", ["token_id", "piece"]):
+            kept = chunk.filter(pc.is_in(chunk["token_id"], value_set=wanted))
+            found.append(kept.append_column("run", pa.repeat(run, kept.num_rows)))
+    return pa.concat_tables(found) if found else pa.table({})

@@ -1,0 +1,87 @@
+"""Views as JSON values: what the front end reads (``frontend/src/types.ts`` names the same fields).
+
+Columns stay columns, undefined numbers become null, unsafe characters of texts become their escapes, and
+log-probabilities keep six decimals, far finer than any pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from orderlens.plaintext import printable
+from orderlens.views.sample import SampleView
+from orderlens.views.trace import FLAGS, NUMBERS, TraceView
+
+DECIMALS = 6
+_COLUMNS = ("forward", "block", "position", "token_id", "n_tied", "n_committed")
+_STATS = ("n", "mean", "var", "log_prob", "min", "bottleneck_rate", "gini", "gini_mean")
+
+
+def plain_sample(sample: SampleView) -> dict[str, Any]:
+    """Return a sample as JSON values; ``sample_id`` and ``key`` are for links, never shown."""
+    return {
+        "sample_id": sample.sample_id,
+        "name": printable(sample.sample_id),
+        "prompt": _text(sample.prompt),
+        "suffix": _text(sample.suffix),
+        "pieces": {
+            run: {str(token): printable(piece) for token, piece in sorted(pieces.items())}
+            for run, pieces in sample.pieces.items()
+        },
+        "traces": [plain_trace(trace) for trace in sample.traces],
+    }
+
+
+def plain_trace(trace: TraceView) -> dict[str, Any]:
+    """Return a trace as JSON values; the place in a column is the step."""
+    return {
+        "key": asdict(trace.key),
+        "label": printable(trace.label),
+        "reveals": _reveals(trace),
+        "revisions": [_numbers(asdict(item)) for item in trace.revisions],
+        "text": _text(trace.text),
+        "finish_reason": _text(trace.finish_reason),
+        "likelihood": trace.likelihood,
+        "verdict": _verdict(trace),
+        "stats": _numbers({name: getattr(trace.stats, name) for name in _STATS}),
+        "n_forwards": trace.n_forwards,
+        "cascade": trace.cascade.length,
+        "bottlenecks": [_numbers(asdict(item)) for item in trace.bottlenecks()],
+        "blocks": [
+            _numbers(asdict(item)) | {"lorenz": [_number(value) for value in item.lorenz]}
+            for item in trace.blocks
+        ],
+    }
+
+
+def _reveals(trace: TraceView) -> dict[str, Any]:
+    """Return the columns; a column of numbers without any value is left out."""
+    shown = trace.reveals
+    out: dict[str, Any] = {name: getattr(shown, name).tolist() for name in _COLUMNS}
+    for name in NUMBERS:
+        values = getattr(shown, name)
+        if not np.isnan(values).all() or name == "logq":
+            out[name] = [_number(float(value)) for value in values]
+    return out | {name: getattr(shown, name).astype(int).tolist() for name in FLAGS}
+
+
+def _verdict(trace: TraceView) -> dict[str, Any] | None:
+    if trace.verdict is None:
+        return None
+    return {name: _text(v) if isinstance(v, str) else v for name, v in asdict(trace.verdict).items()}
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: _number(v) if isinstance(v, float) else v for name, v in values.items()}
+
+
+def _number(value: float) -> float | None:
+    return round(value, DECIMALS) if math.isfinite(value) else None
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else printable(text)
