@@ -26,6 +26,7 @@ def score(
     anchor: Anchor | None = None,
     batch_size: int | None = None,
     circulation: int = 0,
+    couplings: int = 0,
     noise_floor: bool = False,
     device: str | None = None,
     dtype: str | None = None,
@@ -45,6 +46,8 @@ def score(
         batch_size: samples per work unit; chosen for the model by default. As many of them are scored
             together as fit in memory.
         circulation: adjacent pairs per sample and order whose swap is measured (table ``circulation``).
+        couplings: sets committed in one pass, per sample and policy, that are revealed again one by one
+            (table ``couplings``).
         noise_floor: score every path again under perturbations that should change nothing (table ``noise``).
         device: where to put a model given as a spec.
         dtype: its precision.
@@ -61,7 +64,9 @@ def score(
         device, dtype, block_size, anchor, batch_size, out, data_record or recorded(samples), progress
     )
     given = as_samples(samples)
-    job = score_job(model, given, orders, options, circulation=circulation, noise_floor=noise_floor)
+    job = score_job(
+        model, given, orders, options, circulation=circulation, couplings=couplings, noise_floor=noise_floor
+    )
     return run_job(job, out, progress, extend=extend)
 
 

@@ -28,6 +28,7 @@ from orderlens.metrics.order_shape import (
     segment_local_arness,
     segment_spearman_l2r,
 )
+from orderlens.metrics.passes import segment_pass_variance
 from orderlens.metrics.path import SIGMAS, first_and_mean, segment_path_stats, sub_blocks
 from orderlens.metrics.segments import AnyArray, BoolArray, FloatArray, IntArray, Segments, divide
 from orderlens.metrics.text import segment_distinct_n, segment_token_entropy
@@ -175,6 +176,7 @@ def _path_columns(traces: Traces) -> Columns:
     }
     out |= {f"content_{name}": column for name, column in _content_columns(traces, out).items()}
     del out["content_n"]
+    out["var_between"], out["var_inside"] = segment_pass_variance(logq, at["forward"], segments)
     return out | trace_stats(logq, traces.eos, traces.content, at["forward"], segments)
 
 

@@ -32,6 +32,10 @@ def score(
     circulation: Annotated[
         int, typer.Option("--circulation", help="Measure so many adjacent swaps per sample and order.")
     ] = 0,
+    couplings: Annotated[
+        int,
+        typer.Option("--couplings", help="Reveal so many jointly committed sets per trace one by one."),
+    ] = 0,
     noise_floor: Annotated[
         bool, typer.Option("--noise-floor", help="Rescore each path under harmless perturbations.")
     ] = False,
@@ -64,6 +68,7 @@ def score(
             anchor=where,
             batch_size=batch_size,
             circulation=circulation,
+            couplings=couplings,
             noise_floor=noise_floor,
             out=out,
             extend=extend,

@@ -76,14 +76,14 @@ def score_batch(
         report.failed()
         return members
 
-    for members in _equal_windows(model, canvases):
+    for members in equal_windows(model, canvases):
         run_within(known, model, members, work, lambda i: f"sample '{samples[i].id}'", again)
     merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     in_order = np.lexsort((merged["step"], merged["order"], merged["sample"]))
     return {name: values[in_order] for name, values in merged.items()}
 
 
-def _equal_windows(model: Model, canvases: Sequence[Canvas]) -> Iterator[list[int]]:
+def equal_windows(model: Model, canvases: Sequence[Canvas]) -> Iterator[list[int]]:
     """Group samples whose windows have one width: all of them, or equal canvases under full attention."""
     widths = [model.block_size if model.attention == "block-causal" else canvas.total for canvas in canvases]
     for width in sorted(set(widths)):

@@ -84,6 +84,12 @@ class TargetStates:
         row_UB[row_state_R, row_offset_R] = np.arange(len(row_state_R))
         return row_UB, stats
 
+    def window(self, m: int, visible_B: BoolArray) -> IntArray:
+        """Return the tokens [W] of one block's window with ``visible_B`` of the block shown."""
+        shown_1B = np.where(visible_B, self.blocks.clean_MB[m], self.model.mask_id)[None]
+        tokens_W: IntArray = self._windows(np.array([m]), shown_1B)[0]
+        return tokens_W
+
     def _windows(self, m_U: IntArray, shown_UB: IntArray) -> IntArray:
         """Put the blocks' shown tokens into their windows."""
         around_MW = self.blocks.around_MW

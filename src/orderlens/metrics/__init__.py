@@ -31,6 +31,7 @@ from orderlens.metrics.order_shape import (
     rank_correlation,
     spearman_l2r,
 )
+from orderlens.metrics.passes import PassVariance, coupling, entropy_bound, pass_variance
 from orderlens.metrics.path import PathStats, argmax_accuracy, block_variance, path_stats
 from orderlens.metrics.text import (
     cut_at_eos,
@@ -46,6 +47,7 @@ __all__ = [
     "EosCascade",
     "ExternalPerplexity",
     "NoiseFloor",
+    "PassVariance",
     "PathStats",
     "adjacent_swaps",
     "agreement",
@@ -54,10 +56,12 @@ __all__ = [
     "circulation",
     "circulation_by",
     "concordance",
+    "coupling",
     "cut_at_eos",
     "dispersion",
     "distinct_n",
     "ensemble_gap",
+    "entropy_bound",
     "eos_cascade",
     "eos_fraction",
     "external_perplexity",
@@ -71,6 +75,7 @@ __all__ = [
     "lorenz_gini",
     "mean_of_ranges",
     "noise_floor",
+    "pass_variance",
     "path_stats",
     "range_of_means",
     "rank_correlation",

@@ -49,6 +49,20 @@ class OnDevice(Protocol):
         ...
 
 
+@runtime_checkable
+class HasJoint(Protocol):
+    """Knows the joint distribution of its tokens: an exact control."""
+
+    @property
+    def is_coherent(self) -> bool:
+        """Whether its conditionals are those of the joint."""
+        ...
+
+    def marginal_log_prob(self, tokens: Sequence[int]) -> float:
+        """Return the log-probability of the visible tokens, those behind a mask summed out."""
+        ...
+
+
 class Template(Protocol):
     """A chat template: see ``models.chat``."""
 

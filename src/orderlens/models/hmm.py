@@ -166,19 +166,34 @@ class HiddenMarkovModel:
             self.attention,
         )
 
+    @property
+    def is_coherent(self) -> bool:
+        """Whether the conditionals are those of the chain: not under the tilt of the incoherent variant."""
+        return self.incoherence == 0
+
     def joint_log_prob(self, tokens: Sequence[int]) -> float:
         """Return the true log-probability of ``tokens`` as the beginning of a sequence, any length."""
+        if self.mask_id in tokens:
+            raise UserInputError(
+                f"hmm: token id {self.mask_id} is not in the vocabulary (0…{self.mask_id - 1})"
+            )
+        return self.marginal_log_prob(tokens)
+
+    def marginal_log_prob(self, tokens: Sequence[int]) -> float:
+        """Return the true log-probability of the visible ``tokens`` with the masked ones summed out."""
         total = 0.0
         state_K = self.parameters.initial_K
         for token in tokens:
-            if not 0 <= token < self.vocab_size or token == self.mask_id:
+            if not 0 <= token < self.vocab_size:
                 raise UserInputError(f"hmm: token id {token} is not in the vocabulary (0…{self.mask_id - 1})")
-            seen_K = state_K * self.parameters.emission_KV[:, token]
-            mass = seen_K.sum()
-            if mass == 0:
-                return -np.inf
-            total += float(np.log(mass))
-            state_K = (seen_K / mass) @ self.parameters.transition_KK
+            if token != self.mask_id:
+                seen_K = state_K * self.parameters.emission_KV[:, token]
+                mass = seen_K.sum()
+                if mass == 0:
+                    return -np.inf
+                total += float(np.log(mass))
+                state_K = seen_K / mass
+            state_K = state_K @ self.parameters.transition_KK
         return total
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:

@@ -126,6 +126,23 @@ _CIRCULATION = [
     _field("logp_i_given_j", pa.float64(), "log p of i's token once j is revealed"),
     _field("gamma", pa.float64(), "(logp_i + logp_j_given_i) − (logp_j + logp_i_given_j)"),
 ]
+_COUPLINGS = [
+    _field("block", pa.int32(), "block of the set"),
+    _field("forward", pa.int32(), "forward pass of its trace that committed the set (0-based)"),
+    _field("size", pa.int32(), "tokens of the set"),
+    _field("n_sets", pa.int32(), "sets of two or more tokens in the trace, of which this one was drawn"),
+    _field("path", pa.int32(), "how it is revealed one by one: 0 as in the trace, 1 backwards, then drawn"),
+    _field("positions", pa.list_(pa.int32()), "the set's positions as this path reveals them"),
+    _field("logq", pa.list_(pa.float64()), "log q of each of them in the pass that committed the set"),
+    _field(
+        "sequential",
+        pa.list_(pa.float64()),
+        "log p of each of them once those before it are revealed",
+    ),
+    _field("coupling", pa.float64(), "Σ sequential − Σ logq"),
+    _field("joint_coupling", pa.float64(), "the same from the model's joint; null for a model that has none"),
+    _field("entropy_bound", pa.float64(), "Σ entropy − max entropy of the set in that pass"),
+]
 _NOISE = [
     _field(
         "perturbation", pa.string(), "what was changed in the second scoring: batch-size, cache or bfloat16"
@@ -161,6 +178,7 @@ TRACE_TABLES: dict[str, list[pa.Field]] = {
     "outputs": _OUTPUTS,
     "verdicts": _VERDICTS,
     "circulation": _CIRCULATION,
+    "couplings": _COUPLINGS,
     "noise": _NOISE,
     "endings": _ENDINGS,
 }

@@ -24,6 +24,7 @@ from orderlens.models.protocol import Anchor, Model
 from orderlens.policies import Policy, parse_policies
 from orderlens.registry import Registry
 from orderlens.samples import EncodedSample
+from orderlens.work.couplings import coupling_table
 from orderlens.work.measure import circulation_table, noise_table
 from orderlens.work.options import with_block_size
 from orderlens.work.outputs import float_type, generated_outputs, scored_outputs, token_table
@@ -86,7 +87,7 @@ def open_model(spec: RunSpec, *, device: str | None = None, dtype: str | None = 
 
 
 def score_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
-    """Score a batch of targets; measure circulation and noise floor where asked for."""
+    """Score a batch of targets; measure circulation, couplings and noise floor where asked for."""
     orders = local.orders_of(spec, unit)
     limit = local.limit or _limit(spec, unit, model)
     columns = score_batch(model, unit.samples, orders, spec.anchor, local.on_reveals, limit)
@@ -95,7 +96,7 @@ def score_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
         "reveals": reveal_table(columns, labels, model, float_type(model)),
         "outputs": scored_outputs(model, labels),
     }
-    return tables | _measurements(spec, unit, model, orders, columns)
+    return tables | _measurements(spec, unit, model, orders, columns, limit)
 
 
 def measure_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
@@ -164,12 +165,21 @@ def _limit(spec: RunSpec, unit: Unit, model: Model) -> BatchLimit:
 
 
 def _measurements(
-    spec: RunSpec, unit: Unit, model: Model, orders: Sequence[Policy], columns: Columns
+    spec: RunSpec,
+    unit: Unit,
+    model: Model,
+    orders: Sequence[Policy],
+    columns: Columns,
+    limit: BatchLimit | None = None,
 ) -> Tables:
     tables: Tables = {}
     if spec.circulation_pairs is not None:
         tables["circulation"] = circulation_table(
             model, unit.samples, orders, columns, spec.circulation_pairs, anchor=spec.anchor
+        )
+    if spec.coupling_sets is not None:
+        tables["couplings"] = coupling_table(
+            model, unit.samples, orders, columns, spec.coupling_sets, anchor=spec.anchor, limit=limit
         )
     if spec.noise_floor or spec.kind == "measure":
         tables["noise"] = noise_table(model, unit.samples, orders, columns, anchor=spec.anchor)

@@ -65,6 +65,7 @@ def score_job(
     options: Options,
     *,
     circulation: int = 0,
+    couplings: int = 0,
     noise_floor: bool = False,
 ) -> Job:
     """Return the job of scoring fixed targets."""
@@ -72,6 +73,7 @@ def score_job(
     for policy in chosen:
         policy.refuse_to_score()
     whole_number("circulation", circulation, least=0)
+    whole_number("couplings", couplings, least=0)
     loaded = options.load(model)
     encoded = encode_samples(loaded, samples, need_target=True)
     spec = base_spec(
@@ -81,6 +83,7 @@ def score_job(
         encoded,
         options,
         circulation_pairs=circulation or None,
+        coupling_sets=couplings or None,
         noise_floor=noise_floor or None,
     )
     return checked(Job(spec, cut_units(encoded, spec.batch_size), loaded, chosen, options.batch_size is None))

@@ -15,7 +15,7 @@ from orderlens.errors import RunError
 from orderlens.models.protocol import Anchor, Model
 from orderlens.samples import EncodedSample
 
-ADDED_IN_1_1 = ("circulation_pairs", "noise_floor", "likelihood")
+ADDED_IN_1_1 = ("circulation_pairs", "coupling_sets", "noise_floor", "likelihood")
 """Fields that runs of schema 1.0 do not state; such a run is resumed without them."""
 _ALWAYS = ("kind", "model", "block_size", "orders", "data")
 _TUPLES = ("orders", "temperatures")
@@ -33,6 +33,7 @@ class RunSpec:
         data: where the samples came from, their number and a digest of their tokens.
         anchor: where the block grid starts; None is the model's own choice.
         circulation_pairs: adjacent swaps measured per sample and order; None measures none.
+        coupling_sets: sets committed in one pass that are revealed one by one, per trace; None measures none.
         batch_size: samples per work unit (0: left to the stage that measures).
         noise_floor: whether paths are scored again under harmless perturbations.
         max_new_tokens: positions to decode.
@@ -52,6 +53,7 @@ class RunSpec:
     data: Mapping[str, Any]
     anchor: Anchor | None = None
     circulation_pairs: int | None = None
+    coupling_sets: int | None = None
     batch_size: int = 0
     noise_floor: bool | None = None
     max_new_tokens: int | None = None
