@@ -105,6 +105,11 @@ class DrawStats:
         )
 
 
+def positions_of(stats: PositionStats | TargetStats | DrawStats) -> PositionStats:
+    """Return the statistics that any order may see."""
+    return stats if isinstance(stats, PositionStats) else stats.positions
+
+
 def require_finite_rows(bad_R: NDArray[np.bool_]) -> None:
     """Raise when any row is NaN or has no finite entry."""
     if bad_R.any():

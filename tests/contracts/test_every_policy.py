@@ -14,10 +14,24 @@ from orderlens.policies.catalogue import COMMITS, REVISIONS
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 
-EXAMPLES = {"top": ["2", "5"], "threshold": ["0.3", "0.9"], "edit": ["0.2", "0.5:3"]}
-"""Values to try; a rule without an entry is tried as it stands."""
-COMMITTED = [f"{name}={value}" for name in COMMITS.names() for value in EXAMPLES.get(name, ["1"])]
-REVISED = [f"{name}={value}" for name in REVISIONS.names() for value in EXAMPLES.get(name, ["1"])]
+EXAMPLES = {
+    "top": ["=2", "=5"],
+    "steps": ["=4"],
+    "cosine": ["=3"],
+    "dream": ["", "=3:0.1"],
+    "threshold": ["=0.3", "=0.9"],
+    "above": ["=0.4", "=0.4:3"],
+    "unanimous": ["=0.2"],
+    "factor": ["=1.2"],
+    "bound": ["=1"],
+    "dilated": ["", "=3"],
+    "spaced": ["", "=3"],
+    "hierarchy": ["=0.2:0.4"],
+    "edit": ["=0.2", "=0.5:3"],
+}
+"""What to try behind a rule's name; a rule without an entry is tried with ``=1``."""
+COMMITTED = [f"{name}{value}" for name in COMMITS.names() for value in EXAMPLES.get(name, ["=1"])]
+REVISED = [f"{name}{value}" for name in REVISIONS.names() for value in EXAMPLES.get(name, ["=1"])]
 ORDERS = ("forced-ar", "random:1", "max-prob", "entropy")
 MODEL = HiddenMarkovModel(seed=2, n_states=4, block_size=6, incoherence=0.5)
 SAMPLES = [

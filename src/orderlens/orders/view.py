@@ -122,6 +122,15 @@ class StepView(Generic[S_co]):
         rank_R[by_R] = np.arange(len(by_R)) - self.starts_C[self.chain_R]
         return rank_R
 
+    def any_C(self, chosen_R: BoolArray) -> BoolArray:
+        """Return which chains have at least one of the chosen rows."""
+        return np.asarray(np.bincount(self.chain_R[chosen_R], minlength=len(self.block_C)) > 0)
+
+    def least_C(self, values_R: IntArray) -> IntArray:
+        """Return the smallest value of each chain's rows."""
+        least: IntArray = np.minimum.reduceat(values_R, self.starts_C)
+        return least
+
     def best(self, scores_R: FloatArray) -> BoolArray:
         """Return which row is first in its chain: the largest score, the leftmost among equals."""
         tied = np.flatnonzero(scores_R == np.maximum.reduceat(scores_R, self.starts_C)[self.chain_R])

@@ -14,6 +14,7 @@ from orderlens.policies.policy import Policy
 from orderlens.policies.presets import PRESETS
 from orderlens.policies.protocol import Commit, Revise
 from orderlens.policies.schedules import Top
+from orderlens.policies.spread import Spaced
 from orderlens.registry import Registry, suggest
 
 
@@ -32,7 +33,17 @@ COMMITS: Registry[type[Commit]] = Registry(
     "commit rule",
     {
         "top": "orderlens.policies.schedules:Top",
+        "steps": "orderlens.policies.schedules:Steps",
+        "cosine": "orderlens.policies.schedules:Cosine",
+        "dream": "orderlens.policies.schedules:Timesteps",
         "threshold": "orderlens.policies.thresholds:Threshold",
+        "above": "orderlens.policies.thresholds:Above",
+        "unanimous": "orderlens.policies.thresholds:Unanimous",
+        "factor": "orderlens.policies.prefixes:Factor",
+        "bound": "orderlens.policies.prefixes:Bound",
+        "dilated": "orderlens.policies.spread:Dilated",
+        "spaced": "orderlens.policies.spread:Spaced",
+        "hierarchy": "orderlens.policies.spread:Hierarchy",
     },
     entry_point_group="orderlens.commits",
     check=_must_be(Commit),
@@ -55,13 +66,20 @@ def parse_policy(spec: PolicyLike) -> Policy:
         raise UserInputError(f"{spec!r} is no order; give a text such as 'max-prob' or 'max-prob+top=2'")
     order, *rules = _written_out(spec.strip()).split("+")
     parsed = [_parse_rule(spec, rule.strip()) for rule in rules]
-    commits = [rule for rule in parsed if isinstance(rule, Commit)]
+    commits = _narrowed([rule for rule in parsed if isinstance(rule, Commit)])
     revisions = [rule for rule in parsed if isinstance(rule, Revise)]
     if len(commits) > 1 or len(revisions) > 1:
         raise UserInputError(
             f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule"
         )
     return Policy(parse_order(order), commits[0] if commits else Top(), revisions[0] if revisions else None)
+
+
+def _narrowed(commits: list[Commit]) -> list[Commit]:
+    """Return one rule where the second narrows what the first takes."""
+    if len(commits) == 2 and isinstance(commits[1], Spaced) and not isinstance(commits[0], Spaced):
+        return [commits[1].over(commits[0])]
+    return commits
 
 
 def _written_out(spec: str) -> str:

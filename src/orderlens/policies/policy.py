@@ -108,7 +108,7 @@ class Policy:
         assert isinstance(self.order, StaticOrder)
         path = check_path(self.order, n_positions, sample_id, block)
         schedule = self.commit if isinstance(self.commit, Schedule) else Top()
-        return path, schedule.passes(n_positions)
+        return schedule.plan(path)
 
     def refuse_to_generate(self) -> None:
         """Raise where generation makes no sense."""

@@ -59,6 +59,13 @@ PRESETS: Registry[Preset] = Registry(
     {
         "llada": "orderlens.policies.published:LLADA",
         "fast-dllm": "orderlens.policies.published:FAST_DLLM",
+        "fast-dllm-factor": "orderlens.policies.published:FAST_DLLM_FACTOR",
+        "eb-sampler": "orderlens.policies.published:EB_SAMPLER",
+        "dus": "orderlens.policies.published:DUS",
+        "llada2.0": "orderlens.policies.published:LLADA2_0",
+        "sdar": "orderlens.policies.published:SDAR",
+        "hierarchy": "orderlens.policies.published:HIERARCHY",
+        "dream": "orderlens.policies.published:DREAM",
         "bd3-lm": "orderlens.policies.published:BD3_LM",
         "top-k-margin": "orderlens.policies.published:TOP_K_MARGIN",
         "gt-margin": "orderlens.policies.published:GT_MARGIN",

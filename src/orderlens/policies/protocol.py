@@ -50,6 +50,12 @@ class Commit(Rule):
 
     randomised: ClassVar[bool] = False
     """Whether the choice depends on random numbers beyond the order's."""
+    needs: frozenset[str] = frozenset()
+    """Names of what the view must hold in ``asked`` besides the statistics (see ``StepView``)."""
+
+    def planned_passes(self, n_positions: int) -> int:
+        """Return how many passes a block of so many positions is planned to take; n where nobody knows."""
+        return n_positions
 
     @abstractmethod
     def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
@@ -62,6 +68,14 @@ class Schedule(Commit):
     @abstractmethod
     def passes(self, n_positions: int) -> IntArray:
         """Return [n]: the pass at which the position that comes t-th is revealed (0, …, never falling)."""
+
+    def plan(self, path: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the path [n] that a static order's ``path`` becomes, and the pass of each of its steps."""
+        return path, self.passes(len(path))
+
+    def planned_passes(self, n_positions: int) -> int:
+        """Return the passes that the counts add up to."""
+        return int(self.passes(n_positions)[-1]) + 1
 
     def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
         """Return the next positions by score, as many as the schedule gives this pass."""
@@ -148,15 +162,24 @@ def whole_number(rule: str, text: str, least: int) -> int:
     return int(text)
 
 
-def real_number(rule: str, text: str, low: float, high: float) -> float:
-    """Return a number between ``low`` and ``high``, both allowed."""
+def real_number(rule: str, text: str, low: float, high: float = np.inf) -> float:
+    """Return a finite number between ``low`` and ``high``, both allowed."""
     try:
         value = float(text)
     except ValueError:
         value = np.nan
-    if not low <= value <= high:
-        raise UserInputError(f"'{rule}={text}': the value must be a number between {low:g} and {high:g}")
+    if not low <= value <= high or np.isinf(value):
+        wanted = f"of at least {low:g}" if np.isinf(high) else f"between {low:g} and {high:g}"
+        raise UserInputError(f"'{rule}={text}': the value must be a number {wanted}")
     return value
+
+
+def some_values(rule: str, values: list[str], least: int, most: int, example: str) -> list[str]:
+    """Return between ``least`` and ``most`` values of a rule, or say how it is written."""
+    if not least <= len(values) <= most or not all(values):
+        count = f"{least}" if least == most else f"{least} to {most}"
+        raise UserInputError(f"'{rule}' takes {count} values, e.g. {example}")
+    return values
 
 
 def plain(value: float) -> str:

@@ -23,6 +23,54 @@ FAST_DLLM = Preset(
     "Without its approximate caches, which run an extra pass per block and change the marginals; its Dream "
     "variant without cache first takes a quota per step and is one by one at steps = length.",
 )
+FAST_DLLM_FACTOR = Preset(
+    "max-prob+factor=1",
+    "Fast-dLLM, arXiv 2505.22618; ZHZisZZ/dllm pipelines/fastdllm/llada/sampler.py",
+    "The most probable positions while the r-th has p ≥ 1 − 1/(r+1), the best one always.",
+    "No extra position when the first failure is at the last rank, as in the copies of dInfer and "
+    "PC-Sampler; no limit on the passes of a block, at which dllm's version fails.",
+)
+EB_SAMPLER = Preset(
+    "entropy+bound=0.1",
+    "EB-Sampler, arXiv 2505.24857; copies in NEUIR/PC-Sampler and yks23/Information-Gain-Sampler",
+    "The lowest entropies first, as many as keep Σ H − max H within 0.1 nats, at least one.",
+    "Inside the block; those copies work on the whole canvas. DUS's copy counts in bits and stops after a "
+    "fixed number of passes with masks left.",
+)
+DUS = Preset(
+    "forced-ar+dilated",
+    "DUS, arXiv 2506.19037; omerlux/DUS generate.py, scheduler dilated, base 2, skip 1",
+    "Every 16th position of 32, then every 8th, 4th, …: sets that no model chooses.",
+    "Nothing is put back: the public default takes positions below p = 0.3 back into no later level, so that "
+    "masks stay in the text.",
+)
+LLADA2_0 = Preset(
+    "max-prob+above=0.95",
+    "LLaDA-2.0; ZHZisZZ/dllm pipelines/llada2/sampler.py, SGLang LowConfidence",
+    "Every position with p > 0.95, at least the best one (32 steps for blocks of 32); above=T:N has the "
+    "floor of N steps.",
+    "A block is always finished: with eos_early_stop the public loop leaves it with masks. No extra pass per "
+    "block, which SGLang needs for its cache.",
+)
+SDAR = Preset(
+    "max-prob+above=0.85",
+    "SDAR low_confidence_dynamic; SDAR generate.py",
+    "Every position with p > 0.85, at least the best one (4 steps for blocks of 4).",
+    "Counts are those of the positions to fill; the public top-k may overwrite given tokens.",
+)
+HIERARCHY = Preset(
+    "max-prob+hierarchy=0.4:0.9",
+    "dInfer, arXiv 2510.08666; inclusionAI/dInfer decoding/parallel_strategy.py, hierarchy",
+    "The best of every run of masks if p > 0.4, all with p > 0.9, at least the block's best.",
+    "Log-probabilities are float32 or better, and any batch size is allowed.",
+)
+DREAM = Preset(
+    "entropy+dream",
+    "Dream, arXiv 2508.15487; DreamLM/Dream generation_utils.py, alg entropy, eps 0.001",
+    "The lowest entropy first, floor(|M| (1 − t'/t)) positions per pass, as many passes as positions.",
+    "Every text has its own count (the public one is the mean over the batch); passes that reveal nothing "
+    "are left out; alg origin, the public default, reveals at random and is not this preset.",
+)
 BD3_LM = Preset(
     "random",
     "BD3-LM first hitting, arXiv 2503.09573; kuleshov-group/bd3lms diffusion.py",

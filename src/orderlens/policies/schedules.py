@@ -1,11 +1,30 @@
-"""Commit rules whose counts are known beforehand."""
+"""Commit rules whose counts are known beforehand: so many at each pass, evenly, by a cosine or by time.
+
+A pass that a published schedule leaves empty is left out: it would see the state of the pass before and
+change nothing. Counts are formed in whole numbers or fractions, never in floats that round.
+"""
 
 from __future__ import annotations
 
+from fractions import Fraction
+from functools import lru_cache
+from math import cos, floor, pi
+
 import numpy as np
 
+from orderlens.errors import UserInputError
 from orderlens.orders.view import StepView
-from orderlens.policies.protocol import BoolArray, FloatArray, IntArray, Schedule, one_value, whole_number
+from orderlens.policies.protocol import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Schedule,
+    one_value,
+    plain,
+    real_number,
+    some_values,
+    whole_number,
+)
 from orderlens.stats import DrawStats, PositionStats
 
 
@@ -38,3 +57,139 @@ class Top(Schedule):
             return view.best(scores_R)
         chosen: BoolArray = view.ranks(scores_R) < self.k
         return chosen
+
+
+class Steps(Schedule):
+    """A block's positions split evenly over N passes, the remainder given to the first passes.
+
+    LLaDA's ``get_num_transfer_tokens`` (ML-GSAI/LLaDA ``generate.py``; steps = length by default, which is
+    one per pass). N counts the passes of a block; LLaDA's ``steps`` are those of all blocks together. SDAR
+    and LLaDA-2.0 count over the block length even where the prompt fills a part of it, and SDAR may then
+    overwrite tokens; here only what is to be filled is split.
+    """
+
+    id = "steps"
+    summary = "steps=N: a block's positions evenly over N passes, the remainder in the first ones"
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    @classmethod
+    def parse(cls, values: list[str]) -> Steps:
+        """Build from ``N``."""
+        return cls(whole_number("steps", one_value("steps", values, "steps=8"), 1))
+
+    @property
+    def spec(self) -> str:
+        """``steps=N``."""
+        return f"steps={self.n}"
+
+    def passes(self, n_positions: int) -> IntArray:
+        """Return the even split."""
+        return _passes(_even(n_positions, self.n))
+
+
+class Cosine(Schedule):
+    """MaskGIT's counts: after pass t of N, floor(n cos(π (t+1) / 2N)) positions are still masked.
+
+    google-research/maskgit ``mask_schedule.py`` and ``parallel_decode.py`` (12 iterations, cosine): at least
+    one position is revealed by every pass and the last pass takes what is left. The cosine is formed exactly
+    where n·cos is a whole number (N divisible by 3), where float32 and float64 disagree. With N > n the
+    public loop repeats passes that reveal nothing; they are left out.
+    """
+
+    id = "cosine"
+    summary = "cosine=N: MaskGIT's counts over N passes, few positions first and many last"
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    @classmethod
+    def parse(cls, values: list[str]) -> Cosine:
+        """Build from ``N``."""
+        return cls(whole_number("cosine", one_value("cosine", values, "cosine=8"), 1))
+
+    @property
+    def spec(self) -> str:
+        """``cosine=N``."""
+        return f"cosine={self.n}"
+
+    def passes(self, n_positions: int) -> IntArray:
+        """Return the cosine's counts."""
+        return _passes(_cosine(n_positions, self.n))
+
+    def planned_passes(self, n_positions: int) -> int:
+        """Return N, which anneals MaskGIT's noise whatever passes are left out."""
+        return self.n
+
+
+class Timesteps(Schedule):
+    """Dream's counts: pass i of N reveals floor(|M| (1 − t_{i+1} / t_i)), t from 1 to EPS in even steps.
+
+    Dream ``generation_utils.py`` (512 steps, eps 1e-3). The last pass takes what is left. Without N there are
+    as many passes as positions, which is still not one each: the first pass reveals nothing (and is left out
+    here), the last one two. The public code takes |M| as the mean over the batch, so that texts of other
+    lengths share one count; here every text has its own. N counts the passes of a block.
+    """
+
+    id = "dream"
+    summary = "dream[=N[:EPS]]: Dream's timesteps from 1 to EPS (0.001) in N passes, as many as positions"
+    EPS = 0.001
+
+    def __init__(self, n: int | None = None, eps: float = EPS) -> None:
+        self.n, self.eps = n, eps
+
+    @classmethod
+    def parse(cls, values: list[str]) -> Timesteps:
+        """Build from nothing, ``N``, or ``N`` and ``EPS``."""
+        if not values:
+            return cls()
+        n, *rest = some_values("dream", values, 1, 2, "dream=32 or dream=32:0.001")
+        eps = real_number("dream", rest[0], 0.0, 1.0) if rest else cls.EPS
+        if eps == 1:
+            raise UserInputError("'dream=N:1': time must fall, so EPS must be below 1")
+        return cls(whole_number("dream", n, 1), eps)
+
+    @property
+    def spec(self) -> str:
+        """``dream``, ``dream=N`` or ``dream=N:EPS``."""
+        eps = "" if self.eps == self.EPS else f":{plain(self.eps)}"
+        return "dream" if self.n is None else f"dream={self.n}{eps}"
+
+    def passes(self, n_positions: int) -> IntArray:
+        """Return the counts of the timesteps without the passes that reveal nothing."""
+        return _passes(_timesteps(n_positions, self.n or n_positions, plain(self.eps)))
+
+
+def _passes(counts: tuple[int, ...]) -> IntArray:
+    """Return the pass of every place of a path from the counts of the passes, empty ones left out."""
+    kept = np.array([count for count in counts if count], np.int64)
+    return np.repeat(np.arange(len(kept)), kept)
+
+
+@lru_cache(maxsize=256)
+def _even(n: int, steps: int) -> tuple[int, ...]:
+    base, more = divmod(n, steps)
+    return tuple(base + (t < more) for t in range(min(steps, n)))
+
+
+@lru_cache(maxsize=256)
+def _cosine(n: int, steps: int) -> tuple[int, ...]:
+    counts, left = [], n
+    for t in range(1, steps + 1):
+        # cos(π t / 2N) is rational only at t/N = 0, 2/3 and 1 (Niven), so elsewhere the floor is safe.
+        exact = n // 2 if 3 * t == 2 * steps else floor(n * cos(pi * t / (2 * steps)))
+        after = max(1, min(left - 1, exact)) if t < steps else 0
+        counts.append(left - after)
+        left = after
+    return tuple(counts)
+
+
+@lru_cache(maxsize=256)
+def _timesteps(n: int, steps: int, eps: str) -> tuple[int, ...]:
+    counts, left, fall = [], n, 1 - Fraction(eps)
+    for i in range(steps):
+        count = floor(left * fall / (steps - i * fall)) if i < steps - 1 else left
+        counts.append(count)
+        left -= count
+    return tuple(counts)

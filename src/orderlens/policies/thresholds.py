@@ -1,19 +1,35 @@
-"""Commit rules that take every position the model is sure enough of."""
+"""Commit rules that take every position the model is sure enough of, whatever the order says.
+
+Probabilities are those of the token that would be committed, at temperature 1.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from orderlens.orders.view import StepView
-from orderlens.policies.protocol import BoolArray, Commit, FloatArray, one_value, plain, real_number
+from orderlens.policies.protocol import (
+    BoolArray,
+    Commit,
+    FloatArray,
+    IntArray,
+    one_value,
+    plain,
+    real_number,
+    some_values,
+    whole_number,
+)
+from orderlens.policies.schedules import Steps
 from orderlens.stats import DrawStats, PositionStats
+
+View = StepView[PositionStats | DrawStats]
 
 
 class Threshold(Commit):
     """Every position whose proposed token has p ≥ T at temperature 1, and at least the order's first.
 
     The rule of Fast-dLLM (NVlabs/Fast-dLLM, ``get_transfer_index``; T = 0.9 in its scripts), whose order is
-    ``max-prob``. The comparison is p ≥ T: LLaDA-2.x and SGLang use p > T, which differs only at equality.
+    ``max-prob``. The comparison is p ≥ T; ``above`` is the strict one.
     """
 
     id = "threshold"
@@ -32,7 +48,85 @@ class Threshold(Commit):
         """``threshold=T``."""
         return f"threshold={plain(self.threshold)}"
 
-    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
+    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return the sure positions and each chain's first."""
         sure: BoolArray = np.exp(view.proposal_logprob_R) >= self.threshold
         return sure | view.best(scores_R)
+
+
+class Above(Commit):
+    """Every position with p > T; where they are fewer than the floor, the order's first so many instead.
+
+    LLaDA-2.0's rule (dFactory, ZHZisZZ/dllm ``pipelines/llada2/sampler.py``; T = 0.95, blocks of 32), that of
+    SGLang's LowConfidence and SDAR's low_confidence_dynamic (T = 0.85). The floor is the even split of the
+    block over N passes; without N it is one, the published default of 32 steps for 32 positions. The strict
+    comparison makes T = 1 one by one, which p ≥ T does not where p rounds to 1.
+    """
+
+    id = "above"
+    summary = "above=T[:N]: every position with p > T, at least the even split over N passes (one without N)"
+
+    def __init__(self, threshold: float, steps: int | None = None) -> None:
+        self.threshold, self.steps = threshold, steps
+
+    @classmethod
+    def parse(cls, values: list[str]) -> Above:
+        """Build from ``T`` and optionally ``N``."""
+        threshold, *steps = some_values("above", values, 1, 2, "above=0.95 or above=0.95:8")
+        return cls(
+            real_number("above", threshold, 0.0, 1.0), whole_number("above", steps[0], 1) if steps else None
+        )
+
+    @property
+    def spec(self) -> str:
+        """``above=T`` or ``above=T:N``."""
+        return f"above={plain(self.threshold)}" + ("" if self.steps is None else f":{self.steps}")
+
+    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
+        """Return the sure positions where they reach the floor, else the first ones of the order."""
+        sure_R = np.exp(view.proposal_logprob_R) > self.threshold
+        if self.steps is None:
+            enough_C = view.any_C(sure_R)
+            return sure_R if enough_C.all() else sure_R | (view.best(scores_R) & ~enough_C[view.chain_R])
+        floor_C = self._floor(view, self.steps)
+        few_C = np.bincount(view.chain_R[sure_R], minlength=len(floor_C)) < floor_C
+        first_R = view.ranks(scores_R) < floor_C[view.chain_R]
+        return np.where(few_C[view.chain_R], first_R, sure_R)
+
+    def _floor(self, view: View, steps: int) -> IntArray:
+        """Return what the even split gives each chain's pass, at least one."""
+        floor_C = np.ones(len(view.filling_C), np.int64)
+        for n in np.unique(view.filling_C):
+            counts = np.bincount(Steps(steps).passes(int(n)))
+            mine = (view.filling_C == n) & (view.forward_C < len(counts))
+            floor_C[mine] = counts[view.forward_C[mine]]
+        return floor_C
+
+
+class Unanimous(Commit):
+    """The whole rest of the block once every masked position has p ≥ T, else the order's first alone.
+
+    The bypass of the Info-Gain sampler (yks23/Information-Gain-Sampler; T = 0.8). All of the set is taken
+    from one pass, so its members have not seen each other.
+    """
+
+    id = "unanimous"
+    summary = "unanimous=T: all positions once each of them has p ≥ T, else the order's first alone"
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+
+    @classmethod
+    def parse(cls, values: list[str]) -> Unanimous:
+        """Build from ``T``."""
+        return cls(real_number("unanimous", one_value("unanimous", values, "unanimous=0.8"), 0.0, 1.0))
+
+    @property
+    def spec(self) -> str:
+        """``unanimous=T``."""
+        return f"unanimous={plain(self.threshold)}"
+
+    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
+        """Return all rows of the unanimous chains and the first of the others."""
+        unsure_R = np.exp(view.proposal_logprob_R) < self.threshold
+        return ~view.any_C(unsure_R)[view.chain_R] | view.best(scores_R)
