@@ -14,19 +14,19 @@ from orderlens.decode.cuda import panels as head_kernels
 from orderlens.decode.cuda.fused_head import FusedHead, position_stats_fused
 from orderlens.models.llada2.experts import grouped_product, loop_over_experts
 from orderlens.models.llada2.kernels import experts as expert_kernels
-from orderlens.models.llada2.kernels.attention import attend
-from orderlens.models.llada2.kernels.norm import add_rms_norm
-from orderlens.models.llada2.kernels.queries_keys import prepare_heads
 from orderlens.models.llada2.kernels.route import choose_experts as route
 from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.routing import choose_experts, with_shared
 from orderlens.models.llada2.torch_ops import TorchOps
-from orderlens.models.llada2.torch_ops import attend as plain_attend
 from orderlens.models.llada2.triton_ops import TritonOps
 from orderlens.models.llada2.weights import LayerWeights, StackedExperts, random_weights
 from orderlens.models.protocol import HiddenRows
 from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.kernels.attention import attend
+from orderlens.models.torch.kernels.norm import add_rms_norm
+from orderlens.models.torch.kernels.queries_keys import prepare_heads
+from orderlens.models.torch.paged import attend as plain_attend
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.window import Windows, pack
 

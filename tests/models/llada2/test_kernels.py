@@ -67,7 +67,7 @@ def test_published_shapes_are_supported() -> None:
 
 @needs_triton
 def test_add_norm() -> None:
-    from orderlens.models.llada2.kernels.norm import add_rms_norm
+    from orderlens.models.torch.kernels.norm import add_rms_norm
 
     plain = TorchOps(SMALL, DEVICE, DTYPE)
     x, delta, weight = randn(5, 96), randn(5, 96, seed=1), randn(96, seed=2)

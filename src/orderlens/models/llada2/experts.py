@@ -17,12 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from orderlens.models.llada2.weights import Experts, StackedExperts
-
-
-def swiglu(gate_up: Tensor) -> Tensor:
-    """Return silu(gate) · up, halving the last dimension."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+from orderlens.models.torch.heads import swiglu
 
 
 def loop_over_experts(x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor, experts: Experts) -> Tensor:

@@ -32,10 +32,11 @@ from orderlens.models.llada2.config import (
     parse_config,
 )
 from orderlens.models.llada2.network import Network
-from orderlens.models.llada2.roles import IdsOnly, TokenRoles, find_roles
+from orderlens.models.llada2.roles import find_roles
 from orderlens.models.llada2.weights import Weights, published_tensors
 from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import FloatArray, Tokenizer
+from orderlens.models.roles import IdsOnly, TokenRoles
 from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index

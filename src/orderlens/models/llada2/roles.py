@@ -1,4 +1,4 @@
-"""Which token ids mean what in a LLaDA-2 checkpoint, and the stand-in for a missing tokenizer.
+"""Which token ids mean what in a LLaDA-2 checkpoint.
 
 Sources, in this order: explicit values, config.json, the tokenizer, the published ids.
 """
@@ -6,39 +6,15 @@ Sources, in this order: explicit values, config.json, the tokenizer, the publish
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from orderlens.errors import ModelLoadError, UserInputError
+from orderlens.errors import ModelLoadError
 from orderlens.models.llada2.config import PUBLISHED_EOS_ID, PUBLISHED_MASK_ID, LLaDA2Config
+from orderlens.models.roles import TokenRoles, check_roles, known_ids
 from orderlens.models.tokenizer import FastTokenizer
 
 TURN_END = "<|role_end|>"
 MASK_TOKEN = "<|mask|>"  # noqa: S105  a vocabulary entry
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRoles:
-    """Which ids mean what; ``valid_vocab`` is one past the largest id the tokenizer knows."""
-
-    mask_id: int
-    eos_ids: frozenset[int]
-    special_ids: frozenset[int]
-    valid_vocab: int
-
-
-class IdsOnly:
-    """Stands in for a tokenizer where the checkpoint has none: token ids work, text is refused."""
-
-    def encode(self, text: str) -> list[int]:
-        """Refuse."""
-        raise UserInputError(
-            f"this checkpoint has no tokenizer.json, so the text '{text[:40]}' cannot be encoded"
-        )
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the ids, spelled out."""
-        return " ".join(str(int(index)) for index in ids)
 
 
 def find_roles(
@@ -49,24 +25,13 @@ def find_roles(
     eos_ids: Sequence[int] | None = None,
 ) -> TokenRoles:
     """Return the token roles from explicit values, config.json, the tokenizer, or the published ids."""
-    known = tokenizer.largest_id + 1 if tokenizer else config.vocab_size
-    if known > config.vocab_size:
-        raise ModelLoadError(
-            f"the tokenizer knows ids up to {known - 1}, but the model's vocabulary has {config.vocab_size}; "
-            "tokenizer.json belongs to another checkpoint"
-        )
+    known = known_ids(tokenizer, config.vocab_size)
     mask = mask_id if mask_id is not None else _mask_id(values, tokenizer)
     eos = frozenset(eos_ids if eos_ids is not None else _eos_ids(values, config, tokenizer))
-    for label, index in (("mask", mask), *(("EOS", token) for token in sorted(eos))):
-        if not 0 <= index < config.vocab_size:
-            raise ModelLoadError(
-                f"{label} id {index} is outside the vocabulary of {config.vocab_size}; "
-                f"config.json can name it ({'mask' if label == 'mask' else 'eos'}_token_id)"
-            )
     special = set(tokenizer.special_ids) if tokenizer else set()
     turn_end = tokenizer.id_of(TURN_END) if tokenizer else None
     special |= {turn_end} if turn_end is not None else set()
-    return TokenRoles(mask, eos, frozenset(special - eos - {mask}), known)
+    return check_roles(TokenRoles(mask, eos, frozenset(special - eos - {mask}), known), config.vocab_size)
 
 
 def _mask_id(values: dict[str, Any], tokenizer: FastTokenizer | None) -> int:

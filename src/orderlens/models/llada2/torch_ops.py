@@ -15,11 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from orderlens.models.llada2.config import LLaDA2Config
-from orderlens.models.llada2.experts import can_group, grouped_product, loop_over_experts, swiglu
+from orderlens.models.llada2.experts import can_group, grouped_product, loop_over_experts
 from orderlens.models.llada2.routing import choose_experts, router_logits, with_shared
 from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
-from orderlens.models.torch.pages import PAGE, PagePool
-from orderlens.models.torch.rotary import rotary_tables, rotate
+from orderlens.models.torch.heads import rms_norm, swiglu, turned_heads
+from orderlens.models.torch.paged import attend, store_keys
+from orderlens.models.torch.pages import PagePool
+from orderlens.models.torch.rotary import rotary_tables
 from orderlens.models.torch.window import Windows
 
 
@@ -65,8 +67,7 @@ class TorchOps:
 
     def norm(self, x_TC: Tensor, weight_C: Tensor) -> Tensor:
         """Return the normalised and scaled activations."""
-        scale = torch.rsqrt(x_TC.float().pow(2).mean(dim=-1, keepdim=True) + self.config.norm_eps)
-        return (x_TC.float() * scale).to(x_TC.dtype) * weight_C
+        return rms_norm(x_TC, weight_C, self.config.norm_eps)
 
     def add_norm(self, x_TC: Tensor, delta_TC: Tensor, weight_C: Tensor) -> tuple[Tensor, Tensor]:
         """Return x + delta and its norm."""
@@ -77,17 +78,8 @@ class TorchOps:
         self, h_TC: Tensor, index: int, layer: LayerWeights, windows: Windows, pool: PagePool, store: bool
     ) -> Tensor:
         """Return attention outputs [T, H·D] before the output projection; ``store`` also caches the keys."""
-        config = self.config
-        fused = functional.linear(h_TC, layer.qkv_OC).view(
-            windows.count, windows.width, -1, config.head_width
-        )
-        first_k, first_v = config.n_heads, config.n_heads + config.n_kv_heads
-        q, k, v = (part.transpose(1, 2) for part in torch.tensor_split(fused, (first_k, first_v), dim=2))
-        if layer.q_norm_D is not None and layer.k_norm_D is not None:
-            q, k = self.norm(q, layer.q_norm_D), self.norm(k, layer.k_norm_D)
-        positions_NW = windows.positions.clamp_max(config.max_positions - 1)  # padding may run past the end
-        cos, sin = self.cos[positions_NW][:, None], self.sin[positions_NW][:, None]
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        fused_TO = functional.linear(h_TC, layer.qkv_OC)
+        q, k, v = turned_heads(fused_TO, layer, (self.cos, self.sin), windows.positions, self.config)
         if store:
             store_keys(k, v, index, windows, pool)
         o_NHWD = attend(q, k, v, index, windows, pool)
@@ -113,35 +105,3 @@ class TorchOps:
 def dense(h_TC: Tensor, block: DenseWeights) -> Tensor:
     """Return a plain SwiGLU feed-forward."""
     return functional.linear(swiglu(functional.linear(h_TC, block.gate_up_FC)), block.down_CF)
-
-
-def store_keys(k_NKWD: Tensor, v_NKWD: Tensor, index: int, windows: Windows, pool: PagePool) -> None:
-    """Write the windows' keys and values into their slots' pages."""
-    valid_NW = torch.arange(windows.width, device=k_NKWD.device) < windows.widths[:, None]
-    positions_NW = windows.positions
-    row_T = windows.rows[:, None].expand_as(positions_NW)[valid_NW]
-    position_T = positions_NW[valid_NW]
-    page_T = pool.table_RX[row_T.long(), (position_T // PAGE).long()].long()
-    inside_T = (position_T % PAGE).long()
-    pool.keys[index][page_T, :, inside_T] = k_NKWD.transpose(1, 2)[valid_NW]
-    pool.values[index][page_T, :, inside_T] = v_NKWD.transpose(1, 2)[valid_NW]
-
-
-def attend(
-    q_NHWD: Tensor, k_NKWD: Tensor, v_NKWD: Tensor, index: int, windows: Windows, pool: PagePool
-) -> Tensor:
-    """Return attention outputs [N, H, W, D] over each window's cached prefix and the window itself."""
-    n_pages = -(-windows.longest_start // PAGE)
-    pages_NX = pool.table_RX[windows.rows.long(), :n_pages].long()
-    past_k, past_v = (_unpaged(pages_PKSD[pages_NX]) for pages_PKSD in (pool.keys[index], pool.values[index]))
-    keys, values = torch.cat((past_k, k_NKWD), dim=2), torch.cat((past_v, v_NKWD), dim=2)
-    device = q_NHWD.device
-    seen_past = torch.arange(n_pages * PAGE, device=device) < windows.starts[:, None]
-    seen_self = torch.arange(windows.width, device=device) < windows.widths[:, None]
-    mask_N11X = torch.cat((seen_past, seen_self), dim=1)[:, None, None]
-    return functional.scaled_dot_product_attention(q_NHWD, keys, values, attn_mask=mask_N11X, enable_gqa=True)
-
-
-def _unpaged(pages_NXKSD: Tensor) -> Tensor:
-    """Return [N, K, X·S, D]."""
-    return pages_NXKSD.transpose(1, 2).flatten(2, 3)

@@ -13,15 +13,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from orderlens.models.llada2.config import LLaDA2Config
-from orderlens.models.llada2.kernels.attention import attend, split_count
 from orderlens.models.llada2.kernels.experts import choose_tiling, combine, down, gate_up
-from orderlens.models.llada2.kernels.norm import add_rms_norm
-from orderlens.models.llada2.kernels.queries_keys import prepare_heads
 from orderlens.models.llada2.kernels.route import choose_experts
 from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.routing import router_logits
 from orderlens.models.llada2.torch_ops import dense
 from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
+from orderlens.models.torch.kernels.attention import attend, split_count
+from orderlens.models.torch.kernels.norm import add_rms_norm
+from orderlens.models.torch.kernels.queries_keys import prepare_heads
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.rotary import rotary_tables
 from orderlens.models.torch.window import Windows

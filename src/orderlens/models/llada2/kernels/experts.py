@@ -21,9 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.models.llada2.kernels.norm import scaled_rms
 from orderlens.models.llada2.kernels.tiles import TilePlan
 from orderlens.models.llada2.weights import StackedExperts
+from orderlens.models.torch.kernels.norm import scaled_rms
 
 
 @dataclass(frozen=True, slots=True)

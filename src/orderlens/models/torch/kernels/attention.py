@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.torch.pages import PAGE, PagePool
+from orderlens.models.torch.shapes import HeadShape
 from orderlens.models.torch.window import Windows
 
 LOG2_E = 1.4426950408889634
@@ -147,7 +147,7 @@ def attend(
     windows: Windows,
     pool: PagePool,
     index: int,
-    config: LLaDA2Config,
+    config: HeadShape,
     splits: int,
 ) -> Tensor:
     """Return attention outputs [T, H·D].

@@ -14,9 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.models.llada2.config import LLaDA2Config
-from orderlens.models.llada2.weights import LayerWeights
 from orderlens.models.torch.pages import PAGE, PagePool
+from orderlens.models.torch.shapes import HeadNorms, HeadShape
 from orderlens.models.torch.window import Windows
 
 
@@ -91,18 +90,24 @@ def _heads_kernel(
 
 def prepare_heads(
     fused_TO: Tensor,
-    layer: LayerWeights,
+    layer: HeadNorms,
     tables: tuple[Tensor, Tensor],
     windows: Windows,
-    pool: PagePool,
+    pool: PagePool | None,
     index: int,
-    config: LLaDA2Config,
+    config: HeadShape,
     store: bool,
 ) -> Tensor:
-    """Return queries and keys [T, H + K, D]; with ``store`` also cache the windows' keys and values."""
+    """Return queries and keys [T, H + K, D]; with ``store`` also cache the windows' keys and values.
+
+    Without ``store`` no pool is needed. The rotation is computed in float32 whatever the tables' dtype.
+    """
     heads = config.n_heads + config.n_kv_heads
     out = torch.empty(len(fused_TO), heads, config.head_width, device=fused_TO.device, dtype=fused_TO.dtype)
     unused = tables[0]
+    cache = (unused, unused, unused)
+    if store and pool is not None:
+        cache = (pool.keys[index], pool.values[index], pool.table_RX)
     grid = (len(fused_TO), heads + (config.n_kv_heads if store else 0))
     _heads_kernel[grid](
         fused_TO,
@@ -111,11 +116,9 @@ def prepare_heads(
         layer.k_norm_D if layer.k_norm_D is not None else unused,
         *tables,
         out,
-        pool.keys[index],
-        pool.values[index],
-        pool.table_RX,
+        *cache,
         windows.packed_NX.stride(0),
-        pool.table_RX.stride(0),
+        cache[2].stride(0),
         config.max_positions - 1,
         config.norm_eps,
         WIDTH=windows.width,
