@@ -20,7 +20,7 @@ from orderlens.models.loading import MODELS, load_model
 from orderlens.models.protocol import StateBatch
 from orderlens.policies import parse_policies
 from orderlens.samples import EncodedSample
-from orderlens.testing import StubModel, write_llada2, write_small
+from orderlens.testing import StubModel, write_bd3lm, write_llada2, write_mdlm, write_sedd, write_small
 
 CHECKPOINTS = {
     "orderlens, block-causal": ("orderlens", write_small, {}),
@@ -31,6 +31,10 @@ CHECKPOINTS = {
         {"n_heads": 4, "n_kv_heads": 2, "qk_norm": False, "int8": True},
     ),
     "llada2_moe": ("llada2_moe", write_llada2, {}),
+    "mdlm": ("mdlm", write_mdlm, {}),
+    "mdlm, time conditioning": ("mdlm", write_mdlm, {"time_conditioning": True}),
+    "bd3lm": ("bd3lm", write_bd3lm, {}),
+    "sedd": ("sedd", write_sedd, {}),
 }
 """A checkpoint that the test writes → its family, its writer and the writer's options."""
 NAMES = [

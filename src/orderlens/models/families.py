@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from orderlens.errors import UnknownNameError
 from orderlens.models.configfile import CONFIG, read_json
+from orderlens.models.dit.config import is_sedd
 from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import Model
 from orderlens.registry import Registry, suggest
@@ -49,6 +50,22 @@ BUILTIN: dict[str, Family] = {
         "orderlens.models.llada2.model:load_folder",
         "LLaDA-2.0 and 2.1, mini and flash: block-causal, blocks of 32",
         look="orderlens.models.llada2.outlook:LOOK",
+    ),
+    "mdlm": Family(
+        "orderlens.models.dit.model:load_mdlm",
+        "MDLM: full attention, GPT-2's vocabulary",
+        look="orderlens.models.dit.model:MDLM_LOOK",
+    ),
+    "bd3lm": Family(
+        "orderlens.models.dit.model:load_bd3lm",
+        "BD3-LM: block-causal, blocks of 4, 8 or 16, GPT-2's vocabulary",
+        look="orderlens.models.dit.model:BD3LM_LOOK",
+    ),
+    "sedd": Family(
+        "orderlens.models.dit.model:load_sedd",
+        "SEDD with absorbing noise: full attention, GPT-2's vocabulary",
+        look="orderlens.models.dit.model:SEDD_LOOK",
+        sign=is_sedd,
     ),
 }
 """``model_type`` (or, where there is none, an entry of ``architectures``) → the family."""

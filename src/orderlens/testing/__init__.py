@@ -5,6 +5,7 @@ Importing this needs the plain install; what writes or builds torch models impor
 
 from __future__ import annotations
 
+from orderlens.testing.dit import write_bd3lm, write_mdlm, write_sedd
 from orderlens.testing.llada2 import write_llada2
 from orderlens.testing.small import small_model, write_small
 from orderlens.testing.stub import StubModel
@@ -18,6 +19,9 @@ __all__ = [
     "random_path",
     "random_trace",
     "small_model",
+    "write_bd3lm",
     "write_llada2",
+    "write_mdlm",
+    "write_sedd",
     "write_small",
 ]

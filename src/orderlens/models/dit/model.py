@@ -1,0 +1,111 @@
+"""MDLM, BD3-LM and SEDD checkpoints as models. One loader each; what they share is behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from orderlens.models.configfile import CONFIG, read_json
+from orderlens.models.dit.config import DitConfig, parse_bd3lm, parse_mdlm, parse_sedd
+from orderlens.models.dit.gpt2 import END_OF_TEXT, Gpt2Tokenizer, fitting
+from orderlens.models.dit.network import DitNetwork
+from orderlens.models.dit.paged import PagedDit
+from orderlens.models.dit.weights import EMBEDDING, check_tensors, load_weights
+from orderlens.models.options import LoadOptions
+from orderlens.models.protocol import Tokenizer
+from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
+from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
+from orderlens.models.torch.device import pick_device, pick_dtype, with_index
+from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.full import canvas_engine
+from orderlens.models.torch.model import Loaded, NetworkModel, Recipe, TokenFacts
+from orderlens.models.torch.outlook import Look
+
+Parser: TypeAlias = Callable[[Mapping[str, Any], str], DitConfig]
+
+MDLM_LOOK = Look(parse_mdlm, check_tensors)
+BD3LM_LOOK = Look(parse_bd3lm, check_tensors)
+SEDD_LOOK = Look(parse_sedd, check_tensors)
+
+
+def load_mdlm(folder: Path, name: str, options: LoadOptions) -> NetworkModel:
+    """Load an MDLM checkpoint."""
+    return _load(folder, name, options, parse_mdlm)
+
+
+def load_bd3lm(folder: Path, name: str, options: LoadOptions) -> NetworkModel:
+    """Load a BD3-LM checkpoint."""
+    return _load(folder, name, options, parse_bd3lm)
+
+
+def load_sedd(folder: Path, name: str, options: LoadOptions, *, sigma: float | None = None) -> NetworkModel:
+    """Load a SEDD checkpoint with absorbing noise.
+
+    Args:
+        folder: holds config.json and safetensors.
+        name: the spec that loads this model again.
+        options: device and dtype.
+        sigma: one noise level for every state; None for the level that fits its share of masks.
+    """
+
+    def parse(record: Mapping[str, Any], source: str) -> DitConfig:
+        config = parse_sedd(record, source)
+        return config if sigma is None else replace(config, sigmas=(sigma, sigma))
+
+    return _load(folder, name, options, parse)
+
+
+def _load(folder: Path, name: str, options: LoadOptions, parse: Parser) -> NetworkModel:
+    path = folder / CONFIG
+    config = parse(read_json(path), str(path))
+    checkpoint = Checkpoint(folder)
+    check_tensors(checkpoint, config)
+    device = with_index(pick_device(options.device))
+    dtype = pick_dtype(options.dtype, checkpoint.dtype_of(config.prefix + EMBEDDING))
+    tokenizer, tokens = _tokens(folder, config)
+    recipe = Recipe(
+        name=name,
+        load=lambda kind: _assembled(DitNetwork(load_weights(checkpoint, config, device, kind), config)),
+        size=config,
+        tokens=tokens,
+        tokenizer=tokenizer,
+        digest=lambda: f"{weights_digest(checkpoint.shards)}:{config}",
+        attention=config.attention,
+        anchor="zero" if config.attention == "block-causal" else "prompt",
+    )
+    return NetworkModel(recipe, recipe.load(dtype), min(config.block_size, config.max_positions))
+
+
+def _assembled(network: DitNetwork) -> Loaded:
+    """Put engine and plain forward around a network."""
+
+    def plain(ids_1L: Tensor, visible_LL: Tensor | None) -> Tensor:
+        positions = torch.arange(ids_1L.shape[1], device=ids_1L.device)[None]
+        return network.forward(
+            ids_1L,
+            positions,
+            lambda _, q, k, v: scaled_dot_product_attention(q, k, v, attn_mask=visible_LL),
+        )
+
+    config, full = network.config, network.config.attention == "full"
+    engine = canvas_engine(network, config.max_positions) if full else Engine(PagedDit(network), config)
+    return Loaded(engine, plain, network.weights.unembed_VX)
+
+
+def _tokens(folder: Path, config: DitConfig) -> tuple[Tokenizer, TokenFacts]:
+    """Return the tokenizer, the folder's own or GPT-2's, and what the ids mean."""
+    eos, special = config.eos_id, frozenset[int]()
+    tokenizer: Tokenizer = Gpt2Tokenizer(config.vocab_size)
+    if has_tokenizer(folder):
+        own = fitting(FastTokenizer.from_folder(folder), config.vocab_size, folder)
+        named = (own.named_id("eos_token"), own.id_of(END_OF_TEXT), eos)
+        eos = next(index for index in named if index is not None)
+        tokenizer, special = own, own.special_ids - {eos, config.mask_id}
+    facts = TokenFacts(config.vocab_size, config.mask_id, frozenset({eos}), special, config.vocab_size)
+    return tokenizer, facts
