@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.reference import generate_plainly, score_plainly
+from orderlens.decode.reference import generate_plainly, score_plainly, text_plainly
 from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.policies import parse_policy
 from orderlens.policies.catalogue import COMMITS, REVISIONS
+from orderlens.policies.plans import Planner
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 
@@ -28,6 +31,14 @@ EXAMPLES = {
     "spaced": ["", "=3"],
     "hierarchy": ["=0.2:0.4"],
     "edit": ["=0.2", "=0.5:3"],
+    "mask-predict": ["", "=4"],
+    "rcr": ["", "=4:cosine"],
+    "p2": ["", "=4"],
+    "remdm-cap": ["", "=9:0.3"],
+    "remdm-rescale": ["=0:0.5"],
+    "remdm-conf": ["", "=3"],
+    "remdm-loop": ["=20", "=20:0.2"],
+    "refine": ["", "=4:2"],
 }
 """What to try behind a rule's name; a rule without an entry is tried with ``=1``."""
 COMMITTED = [f"{name}{value}" for name in COMMITS.names() for value in EXAMPLES.get(name, ["=1"])]
@@ -42,9 +53,18 @@ SAMPLES = [
 ]
 
 
+def _policies(rule):
+    """Every policy to try a revise rule in: a planner has an order of its own and no commit rule."""
+    kind = REVISIONS.get(rule.partition("=")[0])
+    if issubclass(kind, Planner):
+        seeds = (":2",) if kind.order_id == "random" else ("",)
+        return [parse_policy(f"{kind.order_id}{seed}+{rule}") for seed in seeds]
+    return [parse_policy(f"{order}+top=3+{rule}") for order in ORDERS]
+
+
 @pytest.mark.parametrize("rule", [*COMMITTED, *REVISED])
 def test_it_describes_itself(rule):
-    policy = parse_policy(f"max-prob+{rule}")
+    policy = parse_policy(f"max-prob+{rule}") if rule in COMMITTED else _policies(rule)[0]
     part = policy.revise or policy.commit
     assert part.summary.startswith(part.id)
     assert parse_policy(policy.spec).spec == policy.spec
@@ -68,12 +88,48 @@ def test_a_commit_rule_scores_and_generates_like_the_slow_path(order, rule):
 
 
 @pytest.mark.parametrize("rule", REVISED)
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_revise_rule_ends_and_fills_every_position(order, rule):
-    policy = parse_policy(f"{order}+top=3+{rule}")
-    generation = generate_batch(MODEL, SAMPLES, [policy], GenerationSettings(14, stop_at_eos=False))
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_revise_rule_generates_like_the_slow_path(rule, temperature):
+    policies = _policies(rule)
+    settings = GenerationSettings(14, temperature, 3, stop_at_eos=False)
+    generation = generate_batch(MODEL, SAMPLES, policies, settings)
     for done in generation.chains:
-        mine = generation.columns["sample"] == done.sample
-        filled = generation.columns["position"][mine]
-        assert sorted(filled.tolist()) == list(range(len(SAMPLES[done.sample].prompt), done.canvas.end))
+        slow = text_plainly(
+            MODEL, SAMPLES[done.sample], policies[done.order], 14,
+            temperature=temperature, sample_seed=3, stop_at_eos=False,
+        )  # fmt: skip
+        reveals, revisions = (
+            _of(columns, done) for columns in (generation.columns, generation.revisions or NOTHING)
+        )
+        assert done.tokens.tolist() == slow.tokens.tolist()
+        assert done.n_forwards == slow.forwards
+        for name in ("position", "forward", "logq"):
+            assert reveals[name] == pytest.approx([getattr(item, name) for item in slow.reveals], abs=1e-9)
+            expected = [getattr(item, name) for item in slow.revisions]
+            assert revisions[name] == pytest.approx(expected, abs=1e-9, nan_ok=True)
+        assert revisions["event"].tolist() == [item.event for item in slow.revisions]
+        assert revisions["new_token"].tolist() == [item.token for item in slow.revisions]
+
+
+NOTHING = {
+    name: np.empty(0) for name in ("sample", "order", "position", "forward", "logq", "event", "new_token")
+}
+
+
+def _of(columns, done):
+    mine = (columns["sample"] == done.sample) & (columns["order"] == done.order)
+    return {name: values[mine] for name, values in columns.items()}
+
+
+@pytest.mark.parametrize("rule", REVISED)
+def test_a_revise_rule_ends_within_its_bound_and_fills_every_position(rule):
+    policies = _policies(rule)
+    generation = generate_batch(MODEL, SAMPLES, policies, GenerationSettings(14, stop_at_eos=False))
+    for done in generation.chains:
+        start = len(SAMPLES[done.sample].prompt)
+        filled = _of(generation.columns, done)["position"]
+        assert sorted(filled.tolist()) == list(range(start, done.canvas.end))
         assert not np.isin(done.tokens, [MODEL.mask_id]).any()
+        edges = [start, *range(start - start % 6 + 6, done.canvas.end + 1, 6)]
+        rule_of = policies[done.order].revise
+        assert done.n_forwards <= sum(rule_of.max_passes(b - a) for a, b in pairwise(edges))

@@ -274,7 +274,7 @@ def test_edits_are_recorded_and_the_text_settles():
     generation = generate_batch(chain, samples(), policies, GenerationSettings(20, stop_at_eos=False))
     revisions = generation.revisions
     assert len(revisions["position"]) > 0
-    assert revisions["is_edit"].all()
+    assert (revisions["event"] == "edit").all()
     assert (revisions["old_token"] != revisions["new_token"]).all()
     assert (np.exp(revisions["logq"]) > 0.2).all()
     for done in generation.chains:

@@ -20,7 +20,9 @@ from orderlens.grid import Canvas
 from orderlens.models.protocol import IntArray, Model
 from orderlens.orders.paths import check_path
 from orderlens.orders.protocol import StaticOrder
+from orderlens.policies.plans import Planner
 from orderlens.policies.policy import Policy
+from orderlens.policies.protocol import Revise
 from orderlens.samples import EncodedSample
 
 NEVER = np.iinfo(np.int64).max
@@ -39,6 +41,8 @@ class Chain:
         steps: tokens revealed.
         stop: one past the last decoded block.
         finish_reason: ``"eos"`` or ``"length"``.
+        n_forwards: passes it took where its policy revises, those that changed nothing included; else None,
+            because its reveals tell.
     """
 
     sample: int
@@ -48,6 +52,7 @@ class Chain:
     steps: int
     stop: int
     finish_reason: str | None
+    n_forwards: int | None = None
 
 
 class Chains:
@@ -58,7 +63,9 @@ class Chains:
         tokens_NL: canvases, mask id where nothing is decided.
         start_N: first position of the current block.
         block_N: its number, 0 for the first one.
-        step_N: tokens revealed so far.
+        step_N: tokens revealed so far, those taken back again included.
+        filled_N: positions filled now.
+        told_N: the most that were filled at any time: how far the text is.
         forward_N: passes made so far.
         pass_N: passes made in the current block.
         post_N: of these, passes that began without a mask.
@@ -93,6 +100,7 @@ class Chains:
         self.tokens_NL = np.full((count, max(max(c.end, c.total) for c in canvases)), model.mask_id)
         for n, s in enumerate(self.sample_N.tolist()):
             self.tokens_NL[n, : canvases[s].total] = given_tokens(samples[s], canvases[s], model.mask_id)
+        self.filled_N, self.told_N = np.zeros(count, np.int64), np.zeros(count, np.int64)
         names = "start_N", "block_N", "step_N", "forward_N", "pass_N", "post_N", "filling_N"
         self.start_N, self.block_N, self.step_N, self.forward_N, self.pass_N, self.post_N, self.filling_N = (
             np.zeros(count, np.int64) for _ in names
@@ -157,12 +165,19 @@ class Chains:
     def done_with_block(self, chain_C: IntArray) -> NDArray[np.bool_]:
         """Return which chains have nothing left to do in their block."""
         full_C = np.asarray(~self.open_NB[chain_C].any(axis=1))
-        if full_C.any():
-            for c in np.flatnonzero(full_C):
-                revise = self.policies[self.policy_N[chain_C[c]]].revise
-                if revise is not None and self.filling_N[chain_C[c]]:
-                    full_C[c] = self.settled_N[chain_C[c]] or self.post_N[chain_C[c]] >= revise.post_passes
+        for c in np.flatnonzero(full_C):
+            full_C[c] = self._has_settled(int(chain_C[c]))
         return full_C
+
+    def _has_settled(self, n: int) -> bool:
+        """Return whether the chain's policy will change nothing more in its full block."""
+        rule, filling = self.policies[self.policy_N[n]].revise, int(self.filling_N[n])
+        if rule is None or not filling:
+            return True
+        if isinstance(rule, Planner):
+            return rule.ends_when_full or int(self.pass_N[n]) >= rule.passes(filling)
+        assert isinstance(rule, Revise)
+        return bool(self.settled_N[n]) or int(self.post_N[n]) >= rule.post_passes
 
     def ending(self, n: int, stop_at_eos: bool) -> str | None:
         """Return why the chain ends with its current block, or None where another one follows."""
@@ -188,6 +203,7 @@ class Chains:
                 int(self.step_N[n]),
                 int(self.start_N[n]) + self.block_size,
                 self.reason[n],
+                int(self.forward_N[n]) if self.policies[self.policy_N[n]].revise is not None else None,
             )
             for n, canvas in enumerate(self.canvases)
         ]

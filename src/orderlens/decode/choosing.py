@@ -5,60 +5,92 @@ Shape letters: C chains of the batch, R rows of the pass, c and r those of one p
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from orderlens.decode.chains import Chains
 from orderlens.decode.head import draw_stats, take_rows
 from orderlens.decode.passes import Pass, regroup
+from orderlens.decode.planning import Planned, plan_rows
 from orderlens.decode.select import Choice, choose
 from orderlens.models.protocol import FloatArray, IntArray
 from orderlens.orders.protocol import StaticOrder
 from orderlens.orders.view import StepView
+from orderlens.policies.plans import Planner
 from orderlens.policies.policy import Policy
 from orderlens.stats import DrawStats, PositionStats
 
 
-def choose_rows(chains: Chains, now: Pass, temperature: float) -> tuple[Choice, DrawStats | None]:
-    """Return what every policy commits, over all rows, and at T > 0 the draws of the committed rows."""
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a pass commits.
+
+    Attributes:
+        choice: over all rows.
+        draws: of the committed rows, at T > 0.
+        plans: what planners take back as well.
+    """
+
+    choice: Choice
+    draws: DrawStats | None = None
+    plans: list[Planned] = field(default_factory=list)
+
+
+def choose_rows(chains: Chains, now: Pass, temperature: float) -> Chosen:
+    """Let every policy choose among its rows."""
     policy, count = chains.policies[0], len(now.chain_R)
     if len(chains.policies) == 1 and not (temperature or policy.revise is not None or policy.is_static):
-        return _ask(chains, policy, now, np.arange(count), now.stats), None  # nothing to merge
+        return Chosen(_ask(chains, policy, now, np.arange(count), now.stats))  # nothing to merge
     merged = Choice(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), [])
+    chosen = Chosen(merged, None, [])
     policy_C = chains.policy_N[now.index_C]
     policy_R = policy_C[now.chain_R]
     drawing = np.zeros(count, bool)
     late = []
-    for p in np.unique(policy_C):
-        policy = chains.policies[p]
-        mine = np.flatnonzero((policy_R == p) & now.masked_R)
+    for p in np.unique(policy_C).tolist():
+        policy, mine = chains.policies[p], np.flatnonzero(policy_R == p)
+        planned = isinstance(policy.revise, Planner)
+        if not planned:
+            mine = mine[now.masked_R[mine]]
         if policy.is_static:
             merged.chosen_R[mine] = True
             merged.score_R[mine] = -chains.place_NB[now.index_R[mine], now.offset_R[mine]]
-        elif policy.draws_first(temperature):
+        elif policy.draws_first(temperature) or (planned and temperature):
             drawing[mine] = True
-            late.append((policy, mine))
+            late.append((p, mine))
         elif len(mine):
-            _enter(merged, mine, _ask(chains, policy, now, mine, now.stats.take(mine)))
+            _enter(chains, now, p, mine, now.stats.take(mine), chosen)
     if temperature == 0:
-        return merged, None
+        return chosen
     drawn = np.flatnonzero(drawing | merged.chosen_R)
     draws = draw_stats(
         take_rows(now.rows, drawn), now.stats.take(drawn), temperature, _uniforms(chains, now, drawn)
     )
-    for policy, mine in late:
+    for p, mine in late:
         if len(mine):
-            stats = draws.take(np.searchsorted(drawn, mine))
-            _enter(merged, mine, _ask(chains, policy, now, mine, stats))
+            _enter(chains, now, p, mine, draws.take(np.searchsorted(drawn, mine)), chosen)
     committed = np.flatnonzero(merged.chosen_R)
-    return merged, draws.take(np.searchsorted(drawn, committed))
+    return Chosen(merged, draws.take(np.searchsorted(drawn, committed)), chosen.plans)
 
 
-def _enter(into: Choice, mine: IntArray, found: Choice) -> None:
-    """Enter what one policy chose among its rows."""
-    into.chosen_R[mine] = found.chosen_R
-    into.score_R[mine] = found.score_R
-    into.tied_R[mine] = found.tied_R
-    into.kept.extend(found.kept)
+def _enter(
+    chains: Chains, now: Pass, p: int, mine: IntArray, stats: PositionStats | DrawStats, into: Chosen
+) -> None:
+    """Let policy ``p`` choose among its rows, and enter what it chose."""
+    choice, policy = into.choice, chains.policies[p]
+    if isinstance(policy.revise, Planner):
+        planned = plan_rows(chains, p, policy.revise, now, mine, stats)
+        choice.chosen_R[mine] = planned.commit_r
+        choice.score_R[mine] = planned.score_r
+        choice.kept.append(planned.memory)
+        into.plans.append(planned)
+        return
+    found = _ask(chains, policy, now, mine, stats)
+    choice.chosen_R[mine] = found.chosen_R
+    choice.score_R[mine] = found.score_R
+    choice.tied_R[mine] = found.tied_R
+    choice.kept.extend(found.kept)
 
 
 def _ask(

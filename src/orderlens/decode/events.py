@@ -1,4 +1,9 @@
-"""What a generation recorded: reveals and revisions, pass by pass, merged into sorted columns at the end."""
+"""What a generation recorded: reveals and revisions, pass by pass, merged into sorted columns at the end.
+
+Every token that ever stood on the canvas has one event that put it there: a reveal or an edit. ``reveals``
+holds one reveal per position, the last one. Where a position was taken back and filled again, its earlier
+reveals stand among the revisions, as events of their own, so that both tables together are the whole history.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,8 @@ from numpy.typing import NDArray
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """Equal-length arrays by name, one entry per revealed (or changed) token: what a decoder hands on."""
+NO_TOKEN = -1
+"""``old_token`` of a reveal, which replaces nothing."""
 
 
 class Recorder:
@@ -28,45 +35,58 @@ class Recorder:
         """Add the tokens that one pass changed or took back."""
         self._revisions.append(columns)
 
-    def reveals(self) -> Columns:
-        """Return all reveals sorted by (sample, order, step).
+    def columns(self) -> tuple[Columns, Columns]:
+        """Return the last reveal of every position, and everything else that happened.
 
-        A position that was taken back and filled again keeps its last reveal only (the earlier one is told by
-        the revision that took it back); steps are numbered anew then.
+        Reveals come sorted by (sample, order, step), with steps numbered 0…n−1; revisions by (sample, order,
+        forward, position), without columns where there are none.
         """
-        merged = _merged(self._reveals)
-        if any((~part["is_edit"]).any() for part in self._revisions):
-            merged = _last_reveals(merged)
-        return _sorted(merged, "step")
-
-    def revisions(self) -> Columns:
-        """Return all revisions sorted by (sample, order, forward, position); empty where there are none."""
-        if not self._revisions:
-            return {}
-        merged = _merged(self._revisions)
-        by = np.lexsort((merged["position"], merged["forward"], merged["order"], merged["sample"]))
-        return {name: values[by] for name, values in merged.items()}
+        reveals, revisions = _merged(self._reveals), list(self._revisions)
+        if any((part["event"] == "remask").any() for part in revisions):
+            last = _is_last(reveals)
+            revisions.append(_as_events({name: values[~last] for name, values in reveals.items()}))
+            reveals = _renumbered({name: values[last] for name, values in reveals.items()})
+        if not revisions:
+            return _sorted(reveals, "step"), {}
+        return _sorted(reveals, "step"), _sorted(_merged(revisions), "forward", "position")
 
 
 def _merged(parts: list[Columns]) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _sorted(columns: Columns, last: str) -> Columns:
-    by = np.lexsort((columns[last], columns["order"], columns["sample"]))
+def _sorted(columns: Columns, *keys: str) -> dict[str, NDArray[Any]]:
+    by = np.lexsort([columns[name] for name in (*keys[::-1], "order", "sample")])
     return {name: values[by] for name, values in columns.items()}
 
 
-def _last_reveals(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Keep the last reveal of every position and number the steps of every trace from 0."""
-    by = np.lexsort((columns["step"], columns["position"], columns["order"], columns["sample"]))
-    key = np.stack([columns[name][by] for name in ("sample", "order", "position")])
+def _is_last(reveals: Columns) -> NDArray[np.bool_]:
+    """Return which reveals are the last of their position."""
+    by = np.lexsort((reveals["step"], reveals["position"], reveals["order"], reveals["sample"]))
+    key = np.stack([reveals[name][by] for name in ("sample", "order", "position")])
     last = np.ones(len(by), bool)
-    last[:-1] = (key[:, 1:] != key[:, :-1]).any(axis=0)
-    kept = dict(_sorted({name: values[by[last]] for name, values in columns.items()}, "step"))
+    last[by[:-1]] = (key[:, 1:] != key[:, :-1]).any(axis=0)
+    return last
+
+
+def _renumbered(reveals: Columns) -> dict[str, NDArray[Any]]:
+    """Number the steps of every trace from 0."""
+    kept = _sorted(reveals, "step")
     trace = np.stack([kept["sample"], kept["order"]])
     first = np.ones(trace.shape[1], bool)
     first[1:] = (trace[:, 1:] != trace[:, :-1]).any(axis=0)
     place = np.arange(len(first))
     kept["step"] = place - np.maximum.accumulate(np.where(first, place, 0))
     return kept
+
+
+def _as_events(reveals: Columns) -> Columns:
+    """Return reveals that did not last as rows of the revisions."""
+    count = len(reveals["position"])
+    return {name: reveals[name] for name in ("sample", "order", "forward", "position")} | {
+        "event": np.full(count, "reveal"),
+        "old_token": np.full(count, NO_TOKEN),
+        "old_logq": np.full(count, np.nan),
+        "new_token": reveals["token_id"],
+        "logq": reveals["logq"],
+    }

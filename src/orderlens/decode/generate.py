@@ -108,4 +108,4 @@ def generate_batch(
     widths = [chains.width(n) for n in range(len(chains.canvases))]
     for width in sorted(set(widths)):
         run_within(known, model, [n for n, own in enumerate(widths) if own == width], work, name, unfinished)
-    return Generation(recorder.reveals(), recorder.revisions(), chains.finished())
+    return Generation(*recorder.columns(), chains.finished())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.models.protocol import IntArray, Rows
+from orderlens.models.protocol import FloatArray, IntArray, Rows
 from orderlens.stats import PositionStats
 
 BoolArray = NDArray[np.bool_]
@@ -28,6 +28,9 @@ class Pass:
         masked_R: whether the position is to be filled (else it holds a token that may be revised).
         rows: what the model says there.
         stats: the same as position statistics.
+        token_R: the token that stands there; the mask id where masked.
+        held_logprob_R: its log-probability in this pass; without meaning where masked, and None where no
+            policy of the call revises.
     """
 
     index_C: IntArray
@@ -36,6 +39,8 @@ class Pass:
     masked_R: BoolArray
     rows: Rows
     stats: PositionStats
+    token_R: IntArray
+    held_logprob_R: FloatArray | None
 
     @property
     def index_R(self) -> IntArray:

@@ -7,6 +7,7 @@ Kept beside the fast path so that the two can be compared; never used for real w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,24 +20,49 @@ from orderlens.grid import Canvas
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, LogProbRows, Model
 from orderlens.orders.protocol import Order, StaticOrder
 from orderlens.orders.view import StepView
+from orderlens.policies.plans import BlockView, Plan, Planner
 from orderlens.policies.policy import Policy
+from orderlens.policies.protocol import HeldView, Revise
 from orderlens.samples import EncodedSample
 from orderlens.stats import DrawStats, PositionStats, TargetStats
 
 
 @dataclass(frozen=True, slots=True)
-class PlainReveal:
-    """One revealed token: absolute position, token, log q, and the pass that committed it."""
+class PlainEvent:
+    """A token put on the canvas or taken off it: where, what stands there now, its log q, the pass, how."""
 
     position: int
     token: int
     logq: float
     forward: int = 0
+    event: str = "reveal"
+
+
+@dataclass(frozen=True, slots=True)
+class PlainText:
+    """A generated text: all that happened, the tokens at the end, the passes it took."""
+
+    events: list[PlainEvent]
+    tokens: IntArray
+    forwards: int
+
+    @property
+    def reveals(self) -> list[PlainEvent]:
+        """The last reveal of every position."""
+        last = {event.position: event for event in self.events if event.event == "reveal"}
+        return [event for event in self.events if event is last.get(event.position)]
+
+    @property
+    def revisions(self) -> list[PlainEvent]:
+        """Everything else, by pass and position."""
+        kept = {id(event) for event in self.reveals}
+        others = [event for event in self.events if id(event) not in kept]
+        return sorted(others, key=lambda event: (event.forward, event.position))
 
 
 def score_plainly(
     model: Model, sample: EncodedSample, policy: Policy | Order, anchor: Anchor | None = None
-) -> list[PlainReveal]:
+) -> list[PlainEvent]:
     """Score one sample under one policy, a whole-window forward at every pass."""
     canvas = plan_canvases(model.block_size, [sample], anchor or model.anchor)[0]
     truth = _text(model, sample, canvas)
@@ -61,6 +87,13 @@ def score_plainly(
 
 
 def generate_plainly(
+    model: Model, sample: EncodedSample, policy: Policy | Order, n_tokens: int, **options: Any
+) -> list[PlainEvent]:
+    """Return the reveals of ``text_plainly``: the last one of every position."""
+    return text_plainly(model, sample, policy, n_tokens, **options).reveals
+
+
+def text_plainly(
     model: Model,
     sample: EncodedSample,
     policy: Policy | Order,
@@ -70,8 +103,8 @@ def generate_plainly(
     sample_seed: int = 0,
     stop_at_eos: bool = True,
     anchor: Anchor | None = None,
-) -> list[PlainReveal]:
-    """Generate from one prompt under one policy that revises nothing, a whole-window forward per pass."""
+) -> PlainText:
+    """Generate from one prompt under one policy, a whole-window forward per pass."""
     canvas, chosen = (
         plan_canvases(model.block_size, [sample], anchor or model.anchor, n_tokens)[0],
         Policy.of(policy),
@@ -82,29 +115,18 @@ def generate_plainly(
     walk = _Walk(model, sample, chosen, canvas)
     for block, start in enumerate(canvas.block_starts):
         stop = min(start + canvas.block_size, canvas.fill_end)
-        masked = [i for i in range(start, stop) if window[i] == model.mask_id]
-        filled = list(masked)
-        walk.enter(block, start, masked)
+        filling = [i for i in range(start, stop) if window[i] == model.mask_id]
+        walk.enter(block, start, filling)
         stream = draw_stream(sample_seed, sample.id, chosen.spec, block)
-        while masked:
-            log_p = walk.log_probs(window)
-            rows = LogProbRows(log_p[masked])
-            plain = position_stats(rows, model.eos_ids)
-            stats: PositionStats | DrawStats = plain
-            tokens = plain.top_token
-            numbers = stream.random(canvas.block_size)[np.array(masked) - start]
-            if temperature > 0:
-                draws = draw_stats(rows, plain, temperature, numbers)
-                tokens = draws.token
-                stats = draws if chosen.draws_first(temperature) else plain
-            for place in walk.choose(masked, stats):
-                walk.reveal(masked[place], int(tokens[place]), log_p)
-            for reveal in walk.this_pass():
-                window[reveal.position] = reveal.token
-                masked.remove(reveal.position)
-        if stop_at_eos and not canvas.n_suffix and np.isin(window[filled], list(model.eos_ids)).any():
+        while not walk.is_done(window, filling):
+            log_p, before = walk.log_probs(window), len(walk.reveals)
+            numbers = stream.random(canvas.block_size)[np.array(filling) - start]
+            walk.make_pass(window, filling, log_p, temperature, numbers)
+            for event in walk.reveals[before:]:
+                window[event.position] = event.token
+        if stop_at_eos and not canvas.n_suffix and np.isin(window[filling], list(model.eos_ids)).any():
             break
-    return walk.reveals
+    return PlainText(walk.reveals, window, walk.forwards)
 
 
 class _Walk:
@@ -112,12 +134,14 @@ class _Walk:
 
     def __init__(self, model: Model, sample: EncodedSample, policy: Policy, canvas: Canvas) -> None:
         self.model, self.sample, self.policy, self.canvas = model, sample, policy, canvas
-        self.reveals: list[PlainReveal] = []
+        self.reveals: list[PlainEvent] = []
         self.forwards = 0
 
     def enter(self, block: int, start: int, masked: list[int]) -> None:
         self.block, self.start, self.filling, self.passes = block, start, len(masked), 0
         self.memory = PolicyMemory.empty(1, self.canvas.block_size)
+        self.logq: dict[int, float] = {}
+        self.post_passes, self.changed, self.rows_made = 0, True, 0
         self.stream = rule_stream(self.policy.seed, self.sample.id, self.policy.spec, block)
         self.place: dict[int, int] = {}
         self.due: dict[int, int] = {}
@@ -139,7 +163,7 @@ class _Walk:
             return sorted(now, key=lambda i: self.place[masked[i]])
         one = np.zeros(1, np.int64)
         chain, offset = np.zeros(len(masked), np.int64), np.array(masked) - self.start
-        numbers = self.stream.random(self.canvas.block_size)[offset]
+        numbers = self.numbers()[offset]
         view = StepView(
             chain, np.array(masked), offset, one + self.block, one + len(self.reveals), one + self.passes - 1,
             one + self.filling, stats, self.memory.order.at(one, chain, offset), lambda: numbers,
@@ -150,10 +174,113 @@ class _Walk:
         chosen = np.flatnonzero(choice.chosen_R).tolist()
         return sorted(chosen, key=lambda place: (-choice.score_R[place], place))
 
-    def reveal(self, position: int, token: int, log_p: FloatArray) -> None:
-        self.reveals.append(PlainReveal(position, token, float(log_p[position, token]), self.forwards - 1))
+    def is_done(self, window: IntArray, filling: list[int]) -> bool:
+        """Return whether the block has no mask left and its policy will change nothing more."""
+        rule = self.policy.revise
+        if (window[filling] == self.model.mask_id).any():
+            return False
+        if isinstance(rule, Planner) and filling:
+            return rule.ends_when_full or self.passes >= rule.passes(self.filling)
+        if isinstance(rule, Revise) and filling:
+            return not self.changed or self.post_passes >= rule.post_passes
+        return True
 
-    def this_pass(self) -> list[PlainReveal]:
+    def make_pass(
+        self, window: IntArray, filling: list[int], log_p: FloatArray, temperature: float, numbers: FloatArray
+    ) -> None:
+        """Note what one pass reveals, edits and takes back."""
+        rows = LogProbRows(log_p[filling])
+        stats = position_stats(rows, self.model.eos_ids)
+        draws = draw_stats(rows, stats, temperature, numbers) if temperature > 0 else None
+        masked = np.flatnonzero(window[filling] == self.model.mask_id)
+        held, before = np.setdiff1d(np.arange(len(filling)), masked), len(self.reveals)
+        self.post_passes += not len(masked)
+        if isinstance(self.policy.revise, Planner):
+            chosen = self.plan(self.policy.revise, window, filling, log_p, draws or stats)
+        else:
+            seen = draws if draws is not None and self.policy.draws_first(temperature) else stats
+            places = self.choose([filling[i] for i in masked], seen.take(masked)) if len(masked) else []
+            self.count(not len(masked))
+            chosen = masked[places].tolist()
+            self.amend(window, [filling[i] for i in held], log_p, stats.take(held))
+        for place in chosen:
+            token = int(stats.top_token[place] if draws is None else draws.token[place])
+            self.reveal(filling[place], token, log_p)
+        self.changed = len(self.reveals) > before
+
+    def numbers(self) -> FloatArray:
+        """Return this pass's row of the rules' numbers, one per place of the block."""
+        while self.rows_made < self.passes:
+            self.row, self.rows_made = self.stream.random(self.canvas.block_size), self.rows_made + 1
+        return self.row
+
+    def count(self, idle: bool) -> None:
+        """Count a pass in which no order was asked."""
+        self.passes, self.forwards = self.passes + idle, self.forwards + idle
+
+    def plan(
+        self,
+        rule: Planner,
+        window: IntArray,
+        filling: list[int],
+        log_p: FloatArray,
+        proposed: PositionStats | DrawStats,
+    ) -> list[int]:
+        """Take back what the planner wants, and return the places that it fills."""
+        self.count(True)
+        one, masked = np.zeros(1, np.int64), window[filling] == self.model.mask_id
+        chain, offset = np.zeros(len(filling), np.int64), np.array(filling) - self.start
+        numbers = self.numbers()[offset]
+        token = np.where(masked, -1, window[filling])
+        drawn = proposed if isinstance(proposed, DrawStats) else None
+        stats = drawn.positions if drawn else proposed
+        assert isinstance(stats, PositionStats)
+        memory = self.memory.revise.at(one, chain, offset)
+        view = BlockView(
+            chain, np.array(filling), offset, masked, token,
+            np.where(masked, np.nan, log_p[filling, token]),
+            np.array([self.logq.get(position, np.nan) for position in filling]),
+            drawn.token if drawn else stats.top_token, drawn.logprob if drawn else stats.top_logprob, stats,
+            one + self.passes - 1, one + self.filling, memory, lambda: numbers,
+        )  # fmt: skip
+        closing = self.passes > rule.passes(self.filling)
+        plan = Plan(masked, ~masked & False) if closing else rule.plan(view)
+        memory.commit()
+        for place in np.flatnonzero(plan.remask_R).tolist():
+            self.note("remask", filling[place], self.model.mask_id, np.nan)
+        chosen = np.flatnonzero(plan.commit_R).tolist()
+        return sorted(chosen, key=lambda place: (-view.proposal_logprob_R[place], place))
+
+    def amend(self, window: IntArray, held: list[int], log_p: FloatArray, stats: PositionStats) -> None:
+        """Let the revise rule change what stood before this pass."""
+        rule, one = self.policy.revise, np.zeros(1, np.int64)
+        if not isinstance(rule, Revise) or not held:
+            return
+        chain, offset, token = np.zeros(len(held), np.int64), np.array(held) - self.start, window[held]
+        numbers = self.numbers()[offset]
+        memory = self.memory.revise.at(one, chain, offset)
+        view = HeldView(
+            chain, np.array(held), offset, token, log_p[held, token],
+            np.array([self.logq[position] for position in held]), stats, one + self.passes - 1,
+            one + self.filling - len(held), memory, lambda: numbers,
+        )  # fmt: skip
+        changes = rule.revise(view)
+        memory.commit()
+        for place, position in enumerate(held):
+            top = int(stats.top_token[place])
+            if changes.edit_R[place] and top not in (self.model.mask_id, token[place]):
+                self.note("edit", position, top, float(log_p[position, top]))
+            elif changes.remask_R[place] and self.passes <= rule.settled_after(self.filling):
+                self.note("remask", position, self.model.mask_id, np.nan)
+
+    def reveal(self, position: int, token: int, log_p: FloatArray) -> None:
+        self.note("reveal", position, token, float(log_p[position, token]))
+
+    def note(self, event: str, position: int, token: int, logq: float) -> None:
+        self.reveals.append(PlainEvent(position, token, logq, self.forwards - 1, event))
+        self.logq[position] = logq
+
+    def this_pass(self) -> list[PlainEvent]:
         return [reveal for reveal in self.reveals if reveal.forward == self.forwards - 1]
 
 

@@ -5,6 +5,7 @@ Shape letters: C chains of the batch, R rows of the pass, c and r those of one p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,81 +14,107 @@ from numpy.typing import NDArray
 
 from orderlens.decode.chains import Chains
 from orderlens.decode.events import Columns, Recorder
-from orderlens.decode.head import take_rows, target_stats
 from orderlens.decode.passes import Pass, regroup
-from orderlens.models.protocol import IntArray, Model
+from orderlens.decode.planning import Planned
+from orderlens.decode.select import naming
+from orderlens.errors import ModelOutputError
+from orderlens.models.protocol import IntArray
 from orderlens.orders.memory import Memory
-from orderlens.policies.protocol import HeldView
+from orderlens.policies.protocol import Changes, HeldView, Revise
+
+BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Revised:
     """What one revise rule changes: chain and offset of each change, its columns, the rule's memory."""
 
-    chain_r: IntArray
+    index_r: IntArray
     offset_r: IntArray
     columns: Columns
-    memory: Memory
+    memory: Memory | None = None
 
 
-def revise_rows(model: Model, chains: Chains, now: Pass) -> list[Revised]:
-    """Ask the revise rules about the tokens held before this pass."""
+def revise_rows(chains: Chains, now: Pass, plans: Sequence[Planned]) -> list[Revised]:
+    """Return what planners take back and revise rules change of the tokens held before this pass."""
+    taken = [plan.row_r[plan.remask_r] for plan in plans]
+    found = [_revised(chains, now, rows, np.zeros(len(rows), bool)) for rows in taken if len(rows)]
     policy_R = chains.policy_N[now.index_R]
-    revising = [p for p, policy in enumerate(chains.policies) if policy.revise is not None]
-    mine = {p: np.flatnonzero((policy_R == p) & ~now.masked_R) for p in revising}
-    return [_changes(model, chains, p, now, held) for p, held in mine.items() if len(held)]
+    for p, policy in enumerate(chains.policies):
+        if isinstance(policy.revise, Revise):
+            held = np.flatnonzero((policy_R == p) & ~now.masked_R)
+            found += [_changes(chains, p, policy.revise, now, held)] if len(held) else []
+    return found
 
 
-def _changes(model: Model, chains: Chains, p: int, now: Pass, held: IntArray) -> Revised:
-    revise = chains.policies[p].revise
-    assert revise is not None
+def _changes(chains: Chains, p: int, rule: Revise, now: Pass, held: IntArray) -> Revised:
+    """Ask one revise rule about the rows its chains hold."""
     live_c, chain_r = regroup(now.chain_R[held])
     index_c, offset_r = now.index_C[live_c], now.offset_R[held]
     index_r = index_c[chain_r]
-    position_r = chains.start_N[index_r] + offset_r
-    token_r = chains.tokens_NL[index_r, position_r]
-    stats = target_stats(take_rows(now.rows, held), model.eos_ids, token_r)
     memory = chains.memory[p].revise.at(index_c, chain_r, offset_r)
+    assert now.held_logprob_R is not None
     view = HeldView(
         chain_R=chain_r,
-        position_R=position_r,
+        position_R=chains.start_N[index_r] + offset_r,
         offset_R=offset_r,
-        token_R=token_r,
-        held_logprob_R=stats.target_logprob,
+        token_R=now.token_R[held],
+        held_logprob_R=now.held_logprob_R[held],
         logq_R=chains.logq_NB[index_r, offset_r],
-        stats=stats.positions,
+        stats=now.stats.take(held),
         forward_C=chains.pass_N[index_c],
         left_C=chains.open_NB[index_c].sum(axis=1),
         memory=memory,
         numbers=lambda: chains.numbers.rows(index_c, chains.pass_N[index_c])[chain_r, offset_r],
     )
-    wanted = revise.revise(view)
-    bound_c = np.array([revise.max_passes(int(n)) for n in chains.filling_N[index_c]])
-    remask_r = wanted.remask_R & (chains.pass_N[index_c] < bound_c)[chain_r]
-    at = np.flatnonzero(wanted.edit_R | remask_r)
-    edited, index = wanted.edit_R[at], index_r[at]
+    with naming(f"revise rule '{rule.spec}'", rule):
+        wanted = rule.revise(view)
+    _check(rule, wanted, len(held))
+    limit_c = np.array([rule.settled_after(int(n)) for n in chains.filling_N[index_c]])
+    remask_r = wanted.remask_R & (chains.pass_N[index_c] < limit_c)[chain_r]
+    edit_r = wanted.edit_R & (view.stats.top_token != chains.mask_id) & (view.stats.top_token != view.token_R)
+    at = np.flatnonzero(edit_r | remask_r)
+    return _revised(chains, now, held[at], edit_r[at], memory)
+
+
+def _check(rule: Revise, wanted: Changes, count: int) -> None:
+    for given in (wanted.edit_R, wanted.remask_R):
+        if np.shape(given) != (count,) or given.dtype != np.bool_ or (wanted.edit_R & wanted.remask_R).any():
+            raise ModelOutputError(
+                f"revise rule '{rule.spec}' must give one boolean per held position, none of them in both"
+            )
+
+
+def _revised(
+    chains: Chains, now: Pass, rows: IntArray, edited: BoolArray, memory: Memory | None = None
+) -> Revised:
+    """Return the changes at ``rows``: the most probable token where ``edited``, a mask elsewhere."""
+    index, offset, stats = now.index_R[rows], now.offset_R[rows], now.stats.take(rows)
+    assert now.held_logprob_R is not None
     columns: dict[str, NDArray[Any]] = {
         "sample": chains.sample_N[index],
         "order": chains.policy_N[index],
         "forward": chains.forward_N[index],
-        "position": position_r[at],
-        "is_edit": edited,
-        "old_token": token_r[at],
-        "old_logq": np.minimum(stats.target_logprob[at], 0.0),
-        "new_token": np.where(edited, stats.positions.top_token[at], model.mask_id),
-        "logq": np.where(edited, np.minimum(stats.positions.top_logprob[at], 0.0), np.nan),
+        "position": chains.start_N[index] + offset,
+        "event": np.where(edited, "edit", "remask"),
+        "old_token": now.token_R[rows],
+        "old_logq": np.minimum(now.held_logprob_R[rows], 0.0),
+        "new_token": np.where(edited, stats.top_token, chains.mask_id),
+        "logq": np.where(edited, np.minimum(stats.top_logprob, 0.0), np.nan),
     }
-    return Revised(index, offset_r[at], columns, memory)
+    return Revised(index, offset, columns, memory)
 
 
 def apply_changes(chains: Chains, revised: Revised, recorder: Recorder) -> None:
     """Write the changed tokens, record them, and let the rule remember."""
-    index, offset, columns = revised.chain_r, revised.offset_r, revised.columns
-    edited = columns["is_edit"]
+    index, offset, columns = revised.index_r, revised.offset_r, revised.columns
+    edited = columns["event"] == "edit"
     chains.tokens_NL[index, columns["position"]] = columns["new_token"]
     chains.logq_NB[index[edited], offset[edited]] = columns["logq"][edited]
     chains.open_NB[index[~edited], offset[~edited]] = True
     chains.held_NB[index[~edited], offset[~edited]] = False
+    np.subtract.at(chains.filled_N, index[~edited], 1)
     if len(index):
         recorder.add_revisions(columns)
-    revised.memory.commit()
+    if revised.memory is not None:
+        revised.memory.commit()

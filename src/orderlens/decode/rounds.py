@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from orderlens.decode.chains import Chains
 from orderlens.decode.choosing import choose_rows
 from orderlens.decode.events import Recorder
-from orderlens.decode.head import position_stats
+from orderlens.decode.head import position_stats, target_stats
 from orderlens.decode.passes import Pass
 from orderlens.decode.revising import Revised, apply_changes, revise_rows
 from orderlens.decode.select import Choice
@@ -81,10 +81,10 @@ class Rounds:
     def _round(self) -> None:
         """Make one forward pass of every chain."""
         now = self._evaluate()
-        choice, draws = choose_rows(self.chains, now, self.temperature)
-        committed = np.flatnonzero(choice.chosen_R)
-        revised = revise_rows(self.model, self.chains, now) if self.revises else []
-        self._commit(now, choice, draws, committed)
+        chosen = choose_rows(self.chains, now, self.temperature)
+        committed = np.flatnonzero(chosen.choice.chosen_R)
+        revised = revise_rows(self.chains, now, chosen.plans) if self.revises else []
+        self._commit(now, chosen.choice, chosen.draws, committed)
         for change in revised:
             apply_changes(self.chains, change, self.recorder)
         self._count_pass(now, committed, revised)
@@ -108,9 +108,13 @@ class Rounds:
         tokens_CW = chains.tokens_NL[index_C[:, None], low_C[:, None] + np.arange(width)]
         inside_R = offset_R if self.blockwise else offset_R + start_C[chain_R]
         rows = self.session.evaluate(StateBatch(np.arange(len(index_C)), low_C, tokens_CW, chain_R, inside_R))
-        stats = position_stats(rows, self.model.eos_ids)
-        masked_R = open_CB[chain_R, offset_R] if self.revises else np.ones(len(chain_R), bool)
-        return Pass(index_C, chain_R, offset_R, masked_R, rows, stats)
+        token_R = tokens_CW[chain_R, inside_R]
+        if not self.revises:
+            stats, masked_R = position_stats(rows, self.model.eos_ids), np.ones(len(chain_R), bool)
+            return Pass(index_C, chain_R, offset_R, masked_R, rows, stats, token_R, None)
+        masked_R = open_CB[chain_R, offset_R]
+        held = target_stats(rows, self.model.eos_ids, np.where(masked_R, 0, token_R))  # any id where masked
+        return Pass(index_C, chain_R, offset_R, masked_R, rows, held.positions, token_R, held.target_logprob)
 
     def _commit(self, now: Pass, choice: Choice, draws: DrawStats | None, committed: IntArray) -> None:
         """Write the committed tokens, record them, and let the rules remember."""
@@ -147,8 +151,8 @@ class Rounds:
         chains.held_NB[index_r, offset_r] = True
         chains.logq_NB[index_r, offset_r] = logq_r
         chains.step_N[self.chain_C] += count_C
+        chains.filled_N[self.chain_C] += count_C
         choice.commit()
-        self.on_reveals(len(committed))
 
     def _count_pass(self, now: Pass, committed: IntArray, revised: Sequence[Revised]) -> None:
         chains, index_C = self.chains, self.chain_C
@@ -157,9 +161,18 @@ class Rounds:
             chains.post_N[index_C] += np.bincount(now.chain_R[now.masked_R], minlength=count) == 0
             chains.settled_N[index_C] = np.bincount(now.chain_R[committed], minlength=count) == 0
             for change in revised:
-                chains.settled_N[change.chain_r] = False
+                chains.settled_N[change.index_r] = False
         chains.pass_N[index_C] += 1
         chains.forward_N[index_C] += 1
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        """Report how much further the texts are than ever before: what is taken back is not told twice."""
+        chains, index_C = self.chains, self.chain_C
+        ahead_C = chains.filled_N[index_C] - chains.told_N[index_C]
+        if (news := int(ahead_C[ahead_C > 0].sum())) > 0:
+            chains.told_N[index_C] = np.maximum(chains.told_N[index_C], chains.filled_N[index_C])
+            self.on_reveals(news)
 
     def _leave_done_blocks(self) -> None:
         """End or advance every chain whose block is done; drop the ended ones."""

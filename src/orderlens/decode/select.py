@@ -83,7 +83,7 @@ def choose(
         place_R: place of each row in the path, for a static order under an adaptive commit rule.
     """
     public: Any = view.stats.positions if isinstance(view.stats, TargetStats) else view.stats
-    with _naming(f"order '{policy.order.spec}'", policy.order):
+    with naming(f"order '{policy.order.spec}'", policy.order):
         score_R = _scores(policy, view, public, place_R)
     if score_R.shape != (len(view),) or np.isnan(score_R).any():
         raise ModelOutputError(
@@ -91,14 +91,14 @@ def choose(
             f"them NaN; it gave an array of shape {score_R.shape}"
         )
     taken = memory.commit.at(chain_C, view.chain_R, view.offset_R)
-    with _naming(f"commit rule '{policy.commit.spec}'", policy.commit):
+    with naming(f"commit rule '{policy.commit.spec}'", policy.commit):
         chosen_R = np.asarray(policy.commit.select(view.seeing(public, taken), score_R))
     n_C = _chosen_per_chain(policy, view, chosen_R)
     return Choice(chosen_R, score_R, _ties(view, score_R, chosen_R, n_C), [view.memory, taken])
 
 
 @contextmanager
-def _naming(what: str, rule: object) -> Iterator[None]:
+def naming(what: str, rule: object) -> Iterator[None]:
     """Say whose rule it was when one that is not ours fails."""
     try:
         yield

@@ -12,7 +12,7 @@ from orderlens.orders.catalogue import ORDERS, parse_order
 from orderlens.orders.protocol import Order
 from orderlens.policies.policy import Policy
 from orderlens.policies.presets import PRESETS
-from orderlens.policies.protocol import Commit, Revise
+from orderlens.policies.protocol import Commit, Revision
 from orderlens.policies.schedules import Top
 from orderlens.policies.spread import Spaced
 from orderlens.registry import Registry, suggest
@@ -48,11 +48,21 @@ COMMITS: Registry[type[Commit]] = Registry(
     entry_point_group="orderlens.commits",
     check=_must_be(Commit),
 )
-REVISIONS: Registry[type[Revise]] = Registry(
+REVISIONS: Registry[type[Revision]] = Registry(
     "revise rule",
-    {"edit": "orderlens.policies.edits:Edit"},
+    {
+        "edit": "orderlens.policies.edits:Edit",
+        "mask-predict": "orderlens.policies.mask_predict:MaskPredict",
+        "rcr": "orderlens.policies.rcr:RunningConfidence",
+        "p2": "orderlens.policies.p2:PathPlanning",
+        "remdm-cap": "orderlens.policies.remdm:Cap",
+        "remdm-rescale": "orderlens.policies.remdm:Rescale",
+        "remdm-conf": "orderlens.policies.remdm:Confident",
+        "remdm-loop": "orderlens.policies.remdm:Loop",
+        "refine": "orderlens.policies.refine:Refine",
+    },
     entry_point_group="orderlens.revisions",
-    check=_must_be(Revise),
+    check=_must_be(Revision),
 )
 
 PolicyLike = str | Order | Policy
@@ -67,7 +77,7 @@ def parse_policy(spec: PolicyLike) -> Policy:
     order, *rules = _written_out(spec.strip()).split("+")
     parsed = [_parse_rule(spec, rule.strip()) for rule in rules]
     commits = _narrowed([rule for rule in parsed if isinstance(rule, Commit)])
-    revisions = [rule for rule in parsed if isinstance(rule, Revise)]
+    revisions = [rule for rule in parsed if isinstance(rule, Revision)]
     if len(commits) > 1 or len(revisions) > 1:
         raise UserInputError(
             f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule"
@@ -102,10 +112,10 @@ def _written_out(spec: str) -> str:
     return preset.seeded(name, argument)
 
 
-def _parse_rule(spec: str, text: str) -> Commit | Revise:
+def _parse_rule(spec: str, text: str) -> Commit | Revision:
     name, equals, values = text.partition("=")
     if name in COMMITS.names():
-        kind: type[Commit] | type[Revise] = COMMITS.get(name)
+        kind: type[Commit] | type[Revision] = COMMITS.get(name)
     elif name in REVISIONS.names():
         kind = REVISIONS.get(name)
     else:
@@ -115,9 +125,9 @@ def _parse_rule(spec: str, text: str) -> Commit | Revise:
             f"(commit: {', '.join(COMMITS.names())}; revise: {', '.join(REVISIONS.names())})"
         )
     rule = kind.parse(values.split(":") if equals else [])
-    if not isinstance(rule, Commit | Revise):
+    if not isinstance(rule, Commit | Revision):
         raise UserInputError(
-            f"rule plug-in '{name}' returned {type(rule).__name__} instead of a Commit or Revise"
+            f"rule plug-in '{name}' returned {type(rule).__name__} instead of a Commit or a Revision"
         )
     return rule
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from orderlens.errors import UserInputError
 from orderlens.orders.paths import check_path
 from orderlens.orders.protocol import DrawingOrder, OracleOrder, Order, StaticOrder
-from orderlens.policies.protocol import Commit, Revise, Schedule
+from orderlens.policies.plans import Planner
+from orderlens.policies.protocol import Commit, Revision, Schedule
 from orderlens.policies.schedules import Top
 
 Likelihood: TypeAlias = Literal["exact", "estimate", "none"]
@@ -41,7 +42,11 @@ class Policy:
 
     order: Order
     commit: Commit = field(default_factory=Top)
-    revise: Revise | None = None
+    revise: Revision | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.revise, Planner):
+            self._check_planner(self.revise)
 
     @classmethod
     def of(cls, item: Order | Policy) -> Policy:
@@ -63,10 +68,21 @@ class Policy:
         """The canonical text that parses to this policy again."""
         return spec_of(self.label, self.seed)
 
+    def _check_planner(self, rule: Planner) -> None:
+        """Refuse another order or a commit rule beside a rule that chooses positions by itself."""
+        if self.order.label != rule.order_id or not self._one_by_one:
+            raise UserInputError(
+                f"policy '{self.spec}': '{rule.id}' chooses the positions itself and goes with order "
+                f"'{rule.order_id}' and no commit rule; write '{rule.order_id}+{rule.spec}'"
+            )
+
+    @property
+    def _one_by_one(self) -> bool:
+        return isinstance(self.commit, Top) and self.commit.k == 1
+
     @property
     def _rules(self) -> str:
-        one_by_one = isinstance(self.commit, Top) and self.commit.k == 1
-        parts = [] if one_by_one else [self.commit.spec]
+        parts = [] if self._one_by_one else [self.commit.spec]
         return "".join(f"+{part}" for part in (parts if self.revise is None else [*parts, self.revise.spec]))
 
     @property

@@ -133,15 +133,27 @@ class Changes:
     remask_R: BoolArray
 
 
-class Revise(Rule):
-    """What may be changed after it was committed. Only for generation."""
+class Revision(Rule):
+    """A rule that may change what was committed. Only for generation."""
+
+    @abstractmethod
+    def max_passes(self, n_positions: int) -> int:
+        """Return the most passes that a block with that many positions to fill can take."""
+
+
+class Revise(Revision):
+    """What may be changed after a commit rule revealed it."""
 
     post_passes: int = 0
     """Passes that a block without masks may still be given, as long as each of them changes something."""
 
-    def max_passes(self, n_positions: int) -> int:
+    def settled_after(self, n_positions: int) -> int:
         """Return the pass of a block from which on nothing is taken back, so that every text ends."""
         return 4 * n_positions
+
+    def max_passes(self, n_positions: int) -> int:
+        """Return the bound: passes that may take back, one per position to refill, those afterwards."""
+        return self.settled_after(n_positions) + n_positions + self.post_passes
 
     @abstractmethod
     def revise(self, view: HeldView) -> Changes:

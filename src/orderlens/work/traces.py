@@ -61,14 +61,16 @@ def revision_table(columns: Columns, labels: TraceLabels, float_type: pa.DataTyp
     schema = table_schema("revisions", real=float_type)
     if not columns:
         return schema.empty_table()
-    n_rows, remasked = len(columns["position"]), ~columns["is_edit"]
+    n_rows = len(columns["position"])
+    remask, reveal = columns["event"] == "remask", columns["event"] == "reveal"
     data = {
         **_key_columns(columns, labels, n_rows),
-        "event": _dictionary(remasked.astype(np.int32), ["edit", "remask"]),
-        **{name: pa.array(columns[name], pa.int32()) for name in ("forward", "position", "old_token")},
-        "new_token": pa.array(columns["new_token"], pa.int32(), mask=remasked),
-        "logq": pa.array(columns["logq"], mask=remasked).cast(float_type),
-        "old_logq": pa.array(columns["old_logq"]).cast(float_type),
+        "event": pa.array(columns["event"].tolist(), pa.string()),
+        **{name: pa.array(columns[name], pa.int32()) for name in ("forward", "position")},
+        "old_token": pa.array(columns["old_token"], pa.int32(), mask=reveal),
+        "new_token": pa.array(columns["new_token"], pa.int32(), mask=remask),
+        "logq": pa.array(columns["logq"], mask=remask).cast(float_type),
+        "old_logq": pa.array(columns["old_logq"], mask=reveal).cast(float_type),
     }
     return pa.table({name: data[name] for name in schema.names})
 

@@ -1,0 +1,90 @@
+"""Asking a planner: what a pass fills and takes back, checked.
+
+Shape letters: c chains and r rows of one policy in one pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderlens.decode.chains import Chains
+from orderlens.decode.passes import Pass, regroup
+from orderlens.decode.select import naming
+from orderlens.errors import ModelOutputError
+from orderlens.models.protocol import FloatArray, IntArray
+from orderlens.orders.memory import Memory
+from orderlens.policies.plans import BlockView, Plan, Planner
+from orderlens.stats import DrawStats, PositionStats
+
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a planner wants of the rows ``row_r`` of a pass."""
+
+    row_r: IntArray
+    commit_r: BoolArray
+    remask_r: BoolArray
+    score_r: FloatArray
+    memory: Memory
+
+
+def plan_rows(
+    chains: Chains, p: int, rule: Planner, now: Pass, row_r: IntArray, stats: PositionStats | DrawStats
+) -> Planned:
+    """Ask policy ``p``'s planner about its rows, masked and held; blocks past their last pass are filled."""
+    score_r = stats.logprob if isinstance(stats, DrawStats) else stats.top_logprob
+    masked_r, index_r = now.masked_R[row_r], now.index_R[row_r]
+    last_r = np.array([rule.passes(int(n)) for n in chains.filling_N[index_r]])
+    closing_r = chains.pass_N[index_r] >= last_r
+    commit_r, remask_r = masked_r & closing_r, np.zeros(len(row_r), bool)
+    asked = np.flatnonzero(~closing_r)
+    view, memory = _view(chains, p, now, row_r[asked], stats.take(asked))
+    if len(asked):
+        with naming(f"revise rule '{rule.spec}'", rule):
+            plan = rule.plan(view)
+        _check(rule, plan, view)
+        commit_r[asked], remask_r[asked] = plan.commit_R, plan.remask_R
+    return Planned(row_r, commit_r, remask_r, np.asarray(score_r), memory)
+
+
+def _view(
+    chains: Chains, p: int, now: Pass, row_r: IntArray, stats: PositionStats | DrawStats
+) -> tuple[BlockView, Memory]:
+    live_c, chain_r = regroup(now.chain_R[row_r])
+    index_c, offset_r = now.index_C[live_c], now.offset_R[row_r]
+    index_r, masked_r = index_c[chain_r], now.masked_R[row_r]
+    memory = chains.memory[p].revise.at(index_c, chain_r, offset_r)
+    assert now.held_logprob_R is not None
+    view = BlockView(
+        chain_R=chain_r,
+        position_R=chains.start_N[index_r] + offset_r,
+        offset_R=offset_r,
+        masked_R=masked_r,
+        token_R=np.where(masked_r, -1, now.token_R[row_r]),
+        held_logprob_R=np.where(masked_r, np.nan, now.held_logprob_R[row_r]),
+        logq_R=np.where(masked_r, np.nan, chains.logq_NB[index_r, offset_r]),
+        proposal_R=stats.token if isinstance(stats, DrawStats) else stats.top_token,
+        proposal_logprob_R=stats.logprob if isinstance(stats, DrawStats) else stats.top_logprob,
+        stats=stats.positions if isinstance(stats, DrawStats) else stats,
+        forward_C=chains.pass_N[index_c],
+        filling_C=chains.filling_N[index_c],
+        memory=memory,
+        numbers=lambda: chains.numbers.rows(index_c, chains.pass_N[index_c])[chain_r, offset_r],
+    )
+    return view, memory
+
+
+def _check(rule: Planner, plan: Plan, view: BlockView) -> None:
+    for given, allowed, what in (
+        (plan.commit_R, view.masked_R, "fill masked"),
+        (plan.remask_R, ~view.masked_R, "take back held"),
+    ):
+        if np.shape(given) != (len(view),) or given.dtype != np.bool_ or (given & ~allowed).any():
+            raise ModelOutputError(
+                f"revise rule '{rule.spec}' must give one boolean per position and {what} positions only"
+            )
