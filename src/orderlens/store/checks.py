@@ -83,14 +83,19 @@ def pass_problem(table: pa.Table) -> str | None:
 
 
 def revision_problem(table: pa.Table) -> str | None:
-    """Say which revision is neither a remask nor an edit with its new token."""
+    """Say which revision has not the tokens of its event: a remask no new one, a reveal no old one."""
     event = table["event"].to_numpy(zero_copy_only=False)
-    edited = table["new_token"].is_valid().to_numpy()
-    wrong = np.flatnonzero(~np.isin(event, EVENTS) | ((event == "edit") != edited))
+    old, new = (table[name].is_valid().to_numpy() for name in ("old_token", "new_token"))
+    wrong = np.flatnonzero(
+        ~np.isin(event, EVENTS) | (new == (event == "remask")) | (old == (event == "reveal"))
+    )
     if len(wrong):
         row = int(wrong[0])
-        new = table["new_token"][row].as_py()
-        return f"event '{event[row]}' with new_token {new} at {_where(table, row)}{_more(wrong)}"
+        tokens = [table[name][row].as_py() for name in ("old_token", "new_token")]
+        return (
+            f"event '{event[row]}' with old_token {tokens[0]} and new_token {tokens[1]} at "
+            f"{_where(table, row)}{_more(wrong)}"
+        )
     return None
 
 

@@ -21,8 +21,8 @@ TRACE_KEY = ("task", "order", "seed", "temperature", "sample_seed", "sample_id")
 """The columns that name one trace, in the order in which parts are sorted."""
 SORT_KEYS: dict[str, tuple[str, ...]] = {"reveals": ("step",), "revisions": ("forward", "position")}
 """By what the rows of one trace are sorted, where a trace has many."""
-EVENTS = ("remask", "edit")
-"""What can happen to a revealed token: taken back, or replaced."""
+EVENTS = ("remask", "edit", "reveal")
+"""What ``revisions`` tells: a token taken back, one replaced, and a reveal that was taken back later."""
 
 _LOG_PROBS = (
     ("logq", "log-probability of the revealed token at temperature 1, from the pass that chose the position"),
@@ -82,19 +82,22 @@ def _reveals() -> list[pa.Field]:
 
 
 _REVISIONS = [
-    _field("event", pa.string(), "remask (taken back) or edit (replaced by another token)", required=True),
     _field(
-        "forward", pa.int32(), "forward pass of its trace that changed the token (0-based)", required=True
+        "event",
+        pa.string(),
+        "remask (taken back), edit (replaced by another token) or reveal (filled, and taken back later)",
+        required=True,
     ),
+    _field("forward", pa.int32(), "forward pass of its trace in which it happened (0-based)", required=True),
     _field("position", pa.int32(), "absolute position in the sequence (0-based)", required=True),
-    _field("old_token", pa.int32(), "the token that stood there", required=True),
-    _field("new_token", pa.int32(), "the token that replaced it; null for a remask"),
+    _field("old_token", pa.int32(), "the token that stood there; null for a reveal"),
+    _field("new_token", pa.int32(), "the token that stands there now; null for a remask"),
     _field(
         "logq",
         pa.float32(),
-        "log-probability of the new token in the pass that changed it; null for a remask",
+        "log-probability of the new token in the pass that chose it; null for a remask",
     ),
-    _field("old_logq", pa.float32(), "log-probability of the old token in that same pass"),
+    _field("old_logq", pa.float32(), "log-probability of the old token in that same pass; null for a reveal"),
 ]
 _OUTPUTS = [
     _field("prompt_ids", pa.list_(pa.int32()), "the prompt's tokens"),
@@ -104,6 +107,11 @@ _OUTPUTS = [
     _field("finish_reason", pa.string(), "eos or length; null when scoring"),
     _field("prompt_text", pa.string(), "the prompt as text"),
     _field("suffix_text", pa.string(), "given text after the target; null where there is none"),
+    _field(
+        "n_forwards",
+        pa.int32(),
+        "forward passes of a policy that revises, those that changed nothing included; null for others",
+    ),
 ]
 _VERDICTS = [
     _field("correct", pa.bool_(), "the grader's verdict; null when it could not grade"),

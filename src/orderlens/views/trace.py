@@ -87,12 +87,12 @@ class Reveals:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A token that was changed after it had been revealed; ``new_token`` is None for one taken back."""
+    """A token taken back (no ``new_token``), replaced, or revealed and taken back later (no old one)."""
 
     event: str
     forward: int
     position: int
-    old_token: int
+    old_token: int | None
     new_token: int | None
     logq: float
     old_logq: float

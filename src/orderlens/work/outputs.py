@@ -36,7 +36,8 @@ def generated_outputs(model: Model, labels: TraceLabels, chains: Sequence[Chain]
         text_end = next((i for i, token in enumerate(tokens) if token in model.eos_ids), len(tokens))
         row = _key(model, sample, order, labels)
         row |= {"token_ids": tokens, "text": storable(model.tokenizer.decode(tokens[:text_end]))}
-        rows.append(row | {"n_requested": canvas.n_requested, "finish_reason": chain.finish_reason})
+        row |= {"n_requested": canvas.n_requested, "finish_reason": chain.finish_reason}
+        rows.append(row | {"n_forwards": chain.n_forwards})
     return pa.Table.from_pylist(rows, schema=table_schema("outputs"))
 
 
