@@ -20,7 +20,15 @@ from orderlens.models.loading import MODELS, load_model
 from orderlens.models.protocol import StateBatch
 from orderlens.policies import parse_policies
 from orderlens.samples import EncodedSample
-from orderlens.testing import StubModel, write_bd3lm, write_llada2, write_mdlm, write_sedd, write_small
+from orderlens.testing import (
+    StubModel,
+    write_bd3lm,
+    write_dense,
+    write_llada2,
+    write_mdlm,
+    write_sedd,
+    write_small,
+)
 
 CHECKPOINTS = {
     "orderlens, block-causal": ("orderlens", write_small, {}),
@@ -35,6 +43,10 @@ CHECKPOINTS = {
     "mdlm, time conditioning": ("mdlm", write_mdlm, {"time_conditioning": True}),
     "bd3lm": ("bd3lm", write_bd3lm, {}),
     "sedd": ("sedd", write_sedd, {}),
+    **{
+        f"dense, {family}": (family, write_dense, {"family": family})
+        for family in ("llada", "Dream", "sdar", "Fast_dLLM_Qwen")
+    },
 }
 """A checkpoint that the test writes → its family, its writer and the writer's options."""
 NAMES = [
@@ -249,16 +261,16 @@ def test_scoring_equals_the_slow_reference(model, ids):
 
 
 def test_other_block_sizes_are_offered(model, ids):
-    other = model.with_block_size(4)
-    assert other.block_size == 4
-    assert model.block_size != 4
+    size = 4 if model.block_size != 4 else 8
+    other = model.with_block_size(size)
+    assert other.block_size == size
     tokens = half_masked(model, ids)
     same = np.allclose(other.log_probs(tokens.tolist()), model.log_probs(tokens.tolist()), atol=1e-6)
     assert same == (model.attention == "full")
     if not isinstance(model, StubModel):
-        for size in (0, -1):
+        for wrong in (0, -1):
             with pytest.raises(UserInputError, match=r"block|positions"):
-                model.with_block_size(size)
+                model.with_block_size(wrong)
 
 
 def test_abilities_are_what_they_say(model):

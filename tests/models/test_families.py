@@ -48,7 +48,7 @@ def test_every_family_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"model_type": "llada2"}, "'llada2' is of no known family; did you mean 'llada2_moe'"),
+        ({"model_type": "llada2_mo"}, "'llada2_mo' is of no known family; did you mean 'llada2_moe'"),
         ({"model_type": 7, "architectures": "x"}, "neither model_type nor architectures"),
         ({}, "neither"),
     ],

@@ -67,6 +67,30 @@ BUILTIN: dict[str, Family] = {
         look="orderlens.models.dit.model:SEDD_LOOK",
         sign=is_sedd,
     ),
+    "llada": Family(
+        "orderlens.models.dense.llada:load_folder",
+        "LLaDA-8B, LLaDA-1.5: full attention",
+        look="orderlens.models.dense.llada:LOOK",
+        also=("LLaDAModelLM",),
+    ),
+    "Dream": Family(
+        "orderlens.models.dense.dream:load_folder",
+        "Dream-7B: full attention, logits shifted by one",
+        look="orderlens.models.dense.dream:LOOK",
+        also=("DreamModel",),
+    ),
+    "sdar": Family(
+        "orderlens.models.dense.sdar:load_folder",
+        "SDAR: block-causal, blocks of 4",
+        look="orderlens.models.dense.sdar:LOOK",
+        also=("SDARForCausalLM",),
+    ),
+    "Fast_dLLM_Qwen": Family(
+        "orderlens.models.dense.fast_dllm:load_folder",
+        "Fast-dLLM v2: block-causal, blocks of 32, logits shifted by one",
+        look="orderlens.models.dense.fast_dllm:LOOK",
+        also=("Fast_dLLM_QwenForCausalLM",),
+    ),
 }
 """``model_type`` (or, where there is none, an entry of ``architectures``) → the family."""
 

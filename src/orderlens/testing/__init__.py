@@ -5,6 +5,7 @@ Importing this needs the plain install; what writes or builds torch models impor
 
 from __future__ import annotations
 
+from orderlens.testing.dense import write_dense
 from orderlens.testing.dit import write_bd3lm, write_mdlm, write_sedd
 from orderlens.testing.llada2 import write_llada2
 from orderlens.testing.small import small_model, write_small
@@ -20,6 +21,7 @@ __all__ = [
     "random_trace",
     "small_model",
     "write_bd3lm",
+    "write_dense",
     "write_llada2",
     "write_mdlm",
     "write_sedd",

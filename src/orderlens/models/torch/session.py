@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.pages import Slot
 from orderlens.models.torch.window import HEADER, pack, to_device
+
+Window: TypeAlias = tuple[int, int, IntArray]
+"""Page-table row (or slot), first position, tokens."""
 
 
 class RowReader:
@@ -159,7 +163,7 @@ class PagedSession:
         self._engine.pool.close(slot for slot in self._slots if slot.row not in kept)
         self._slots[:] = slots
 
-    def _packed(self, windows: list[tuple[int, int, IntArray]]) -> NDArray[np.int32]:
+    def _packed(self, windows: list[Window]) -> NDArray[np.int32]:
         """Return packed integers, short windows padded with their own first token."""
         width = max(len(tokens) for _, _, tokens in windows)
         tokens_NW = np.stack(

@@ -1,0 +1,100 @@
+"""The network's tensors as the forward wants them: queries, keys and values fused, gate and up fused.
+
+Shape letters: V vocabulary, C model width, O outputs of a projection, F feed-forward width, D head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orderlens.models.dense.config import DenseConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer: ``qkv`` holds query, key and value rows, ``gate_up`` gate rows and then up rows."""
+
+    input_norm_C: Tensor
+    qkv_OC: Tensor
+    qkv_bias_O: Tensor | None
+    q_norm_D: Tensor | None
+    k_norm_D: Tensor | None
+    out_CO: Tensor
+    post_norm_C: Tensor
+    gate_up_FC: Tensor
+    down_CF: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The whole network; a tied output matrix is the embedding itself."""
+
+    embedding_VC: Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm_C: Tensor
+    unembed_VC: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.embedding_VC.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of weights and activations."""
+        return self.embedding_VC.dtype
+
+    def to(self, dtype: torch.dtype) -> Weights:
+        """Return a copy in another dtype."""
+        embedding_VC = self.embedding_VC.to(dtype)
+        tied = self.unembed_VC is self.embedding_VC
+        return Weights(
+            embedding_VC,
+            tuple(_cast(layer, dtype) for layer in self.layers),
+            self.final_norm_C.to(dtype),
+            embedding_VC if tied else self.unembed_VC.to(dtype),
+        )
+
+
+def _cast(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
+    def cast(tensor: Any) -> Any:
+        return None if tensor is None else tensor.to(dtype)
+
+    return LayerWeights(*(cast(getattr(layer, field.name)) for field in fields(layer)))
+
+
+def random_weights(
+    config: DenseConfig, device: torch.device | str, dtype: torch.dtype, seed: int = 0, std: float = 0.02
+) -> Weights:
+    """Draw weights of the given shape directly on ``device`` (for benchmarks and tests)."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.empty(shape, device=device, dtype=dtype).normal_(0, std, generator=generator)
+
+    def scale(size: int) -> Tensor:
+        return torch.empty(size, device=device, dtype=dtype).uniform_(0.8, 1.2, generator=generator)
+
+    def layer() -> LayerWeights:
+        C, D, F = config.hidden_size, config.head_width, config.ffn_width
+        q_norm_D, k_norm_D = (scale(D), scale(D)) if config.qk_norm else (None, None)
+        return LayerWeights(
+            scale(C),
+            normal(config.qkv_width, C),
+            normal(config.qkv_width) if config.qkv_bias else None,
+            q_norm_D,
+            k_norm_D,
+            normal(C, config.n_heads * D),
+            scale(C),
+            normal(2 * F, C),
+            normal(C, F),
+        )
+
+    embedding_VC = normal(config.vocab_size, config.hidden_size)
+    layers = tuple(layer() for _ in range(config.n_layers))
+    unembed_VC = embedding_VC if config.tied else normal(config.vocab_size, config.hidden_size)
+    return Weights(embedding_VC, layers, scale(config.hidden_size), unembed_VC)
