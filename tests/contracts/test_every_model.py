@@ -23,11 +23,15 @@ from orderlens.samples import EncodedSample
 from orderlens.testing import (
     StubModel,
     write_bd3lm,
+    write_bert,
     write_dense,
     write_llada2,
     write_mdlm,
+    write_modernbert,
+    write_roberta,
     write_sedd,
     write_small,
+    write_xlnet,
 )
 
 CHECKPOINTS = {
@@ -47,6 +51,10 @@ CHECKPOINTS = {
         f"dense, {family}": (family, write_dense, {"family": family})
         for family in ("llada", "Dream", "sdar", "Fast_dLLM_Qwen")
     },
+    "xlnet": ("xlnet", write_xlnet, {}),
+    "bert": ("bert", write_bert, {}),
+    "roberta": ("roberta", write_roberta, {}),
+    "modernbert": ("modernbert", write_modernbert, {}),
 }
 """A checkpoint that the test writes → its family, its writer and the writer's options."""
 NAMES = [

@@ -91,6 +91,12 @@ BUILTIN: dict[str, Family] = {
         look="orderlens.models.dense.fast_dllm:LOOK",
         also=("Fast_dLLM_QwenForCausalLM",),
     ),
+    "xlnet": Family(
+        "orderlens.models.xlnet:load_folder", "XLNet: full attention through permutation masks (transformers)"
+    ),
+    "bert": Family("orderlens.models.encoder:load_bert", "BERT masked LMs (transformers)"),
+    "roberta": Family("orderlens.models.encoder:load_roberta", "RoBERTa masked LMs (transformers)"),
+    "modernbert": Family("orderlens.models.encoder:load_modernbert", "ModernBERT masked LMs (transformers)"),
 }
 """``model_type`` (or, where there is none, an entry of ``architectures``) → the family."""
 

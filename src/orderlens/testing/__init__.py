@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from orderlens.testing.dense import write_dense
 from orderlens.testing.dit import write_bd3lm, write_mdlm, write_sedd
+from orderlens.testing.encoders import write_bert, write_modernbert, write_roberta, write_xlnet
 from orderlens.testing.llada2 import write_llada2
 from orderlens.testing.small import small_model, write_small
 from orderlens.testing.stub import StubModel
@@ -21,9 +22,13 @@ __all__ = [
     "random_trace",
     "small_model",
     "write_bd3lm",
+    "write_bert",
     "write_dense",
     "write_llada2",
     "write_mdlm",
+    "write_modernbert",
+    "write_roberta",
     "write_sedd",
     "write_small",
+    "write_xlnet",
 ]

@@ -19,12 +19,13 @@ from orderlens.models.dit.paged import PagedDit
 from orderlens.models.dit.weights import EMBEDDING, check_tensors, load_weights
 from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import Tokenizer
+from orderlens.models.roles import TokenRoles
 from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
 from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.full import canvas_engine
-from orderlens.models.torch.model import Loaded, NetworkModel, Recipe, TokenFacts
+from orderlens.models.torch.model import Loaded, NetworkModel, Recipe
 from orderlens.models.torch.outlook import Look
 
 Parser: TypeAlias = Callable[[Mapping[str, Any], str], DitConfig]
@@ -68,12 +69,13 @@ def _load(folder: Path, name: str, options: LoadOptions, parse: Parser) -> Netwo
     check_tensors(checkpoint, config)
     device = with_index(pick_device(options.device))
     dtype = pick_dtype(options.dtype, checkpoint.dtype_of(config.prefix + EMBEDDING))
-    tokenizer, tokens = _tokens(folder, config)
+    tokenizer, roles = _tokens(folder, config)
     recipe = Recipe(
         name=name,
         load=lambda kind: _assembled(DitNetwork(load_weights(checkpoint, config, device, kind), config)),
         size=config,
-        tokens=tokens,
+        vocab_size=config.vocab_size,
+        roles=roles,
         tokenizer=tokenizer,
         digest=lambda: f"{weights_digest(checkpoint.shards)}:{config}",
         attention=config.attention,
@@ -98,7 +100,7 @@ def _assembled(network: DitNetwork) -> Loaded:
     return Loaded(engine, plain, network.weights.unembed_VX)
 
 
-def _tokens(folder: Path, config: DitConfig) -> tuple[Tokenizer, TokenFacts]:
+def _tokens(folder: Path, config: DitConfig) -> tuple[Tokenizer, TokenRoles]:
     """Return the tokenizer, the folder's own or GPT-2's, and what the ids mean."""
     eos, special = config.eos_id, frozenset[int]()
     tokenizer: Tokenizer = Gpt2Tokenizer(config.vocab_size)
@@ -107,5 +109,4 @@ def _tokens(folder: Path, config: DitConfig) -> tuple[Tokenizer, TokenFacts]:
         named = (own.named_id("eos_token"), own.id_of(END_OF_TEXT), eos)
         eos = next(index for index in named if index is not None)
         tokenizer, special = own, own.special_ids - {eos, config.mask_id}
-    facts = TokenFacts(config.vocab_size, config.mask_id, frozenset({eos}), special, config.vocab_size)
-    return tokenizer, facts
+    return tokenizer, TokenRoles(config.mask_id, frozenset({eos}), special, config.vocab_size)

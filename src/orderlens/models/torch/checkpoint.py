@@ -116,7 +116,10 @@ def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
     if not index.exists():
         found = sorted(folder.glob("*.safetensors"))
         if not found:
-            raise ModelLoadError(f"{folder} holds no safetensors files; other weight formats are not read")
+            raise ModelLoadError(
+                f"{folder} holds no safetensors files, and pickled weights are not read; name a revision "
+                "that has them (hf:ORG/NAME@refs/pr/N) or convert them once, as docs/models.md shows"
+            )
         return found, []
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:

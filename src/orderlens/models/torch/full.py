@@ -57,10 +57,9 @@ class NoCache:
 class Uncached:
     """A canvas network behind the engine's protocol."""
 
-    gathers = False
-
-    def __init__(self, network: CanvasNetwork) -> None:
+    def __init__(self, network: CanvasNetwork, recorded: bool = True) -> None:
         self.network = network
+        self.gathers = not recorded  # the engine records what it need not gather keys for
 
     @property
     def device(self) -> torch.device:
@@ -88,9 +87,9 @@ class Uncached:
         raise NotImplementedError("full attention caches nothing")
 
 
-def canvas_engine(network: CanvasNetwork, max_positions: int) -> Engine:
-    """Return the engine of a full-attention network."""
-    return Engine(Uncached(network), NoCache(max_positions))
+def canvas_engine(network: CanvasNetwork, max_positions: int, *, recorded: bool = True) -> Engine:
+    """Return the engine of a full-attention network; ``recorded`` lets CUDA graphs repeat its forwards."""
+    return Engine(Uncached(network, recorded), NoCache(max_positions))
 
 
 class CanvasSession:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Anchor, Attention, FloatArray, Session, Tokenizer
+from orderlens.models.roles import TokenRoles
 from orderlens.models.torch.device import dtype_name, pick_dtype
 from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.fit import Sized, suggested_sequences
@@ -29,17 +30,6 @@ from orderlens.models.torch.session import PagedSession
 
 Plain: TypeAlias = Callable[[Tensor, Tensor | None], Tensor]
 """(ids [1, L], which columns each row sees [L, L] or None for all) → hidden states [1, L, X]; no cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenFacts:
-    """What the ids of a model mean; rows of the output matrix from ``valid_vocab`` on are padding."""
-
-    vocab_size: int
-    mask_id: int
-    eos_ids: frozenset[int]
-    special_ids: frozenset[int]
-    valid_vocab: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +48,15 @@ class Recipe:
     Attributes:
         load: dtype → network; called again for the model in another precision.
         size: shape, for memory estimates and the longest sequence.
+        vocab_size: rows of the output matrix; those from ``roles.valid_vocab`` on are padding.
         digest: of the files and settings that determine the numbers; called once, when it is asked for.
     """
 
     name: str
     load: Callable[[torch.dtype], Loaded]
     size: Sized
-    tokens: TokenFacts
+    vocab_size: int
+    roles: TokenRoles
     tokenizer: Tokenizer
     digest: Callable[[], str]
     attention: Attention
@@ -83,8 +75,8 @@ class NetworkModel:
         self.recipe, self.loaded, self.block_size = recipe, loaded, block_size
         self.name, self.tokenizer = recipe.name, recipe.tokenizer
         self.attention, self.anchor = recipe.attention, recipe.anchor
-        self.vocab_size, self.mask_id = recipe.tokens.vocab_size, recipe.tokens.mask_id
-        self.eos_ids, self.special_ids = recipe.tokens.eos_ids, recipe.tokens.special_ids
+        self.vocab_size, self.mask_id = recipe.vocab_size, recipe.roles.mask_id
+        self.eos_ids, self.special_ids = recipe.roles.eos_ids, recipe.roles.special_ids
         self.max_positions = limit
 
     @property
@@ -94,8 +86,10 @@ class NetworkModel:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of files, dtype, block size where it counts, and token facts."""
-        parts = (self.recipe.digest(), dtype_name(self.loaded.unembed_VX.dtype), self.recipe.tokens)
+        """A digest of files, dtype, block size where it counts, and what can be revealed."""
+        roles = self.recipe.roles
+        dtype = dtype_name(self.loaded.unembed_VX.dtype)
+        parts = (self.recipe.digest(), dtype, roles.mask_id, roles.valid_vocab)
         blocks = () if self.attention == "full" else (self.block_size,)
         return hashlib.blake2b(repr((*parts, *blocks)).encode(), digest_size=16).hexdigest()
 
@@ -109,7 +103,7 @@ class NetworkModel:
         with torch.no_grad():
             hidden_LX = self.loaded.plain(ids_1L, self._visible(len(tokens), grid_offset))[0]
             logits_LV = hidden_LX.float() @ self.loaded.unembed_VX.float().T
-            logits_LV[:, [self.mask_id, *range(self.recipe.tokens.valid_vocab, self.vocab_size)]] = -torch.inf
+            logits_LV[:, [self.mask_id, *range(self.recipe.roles.valid_vocab, self.vocab_size)]] = -torch.inf
             return np.asarray(torch.log_softmax(logits_LV, dim=1).double().cpu().numpy())
 
     def _visible(self, length: int, grid_offset: int) -> Tensor | None:
@@ -131,8 +125,8 @@ class NetworkModel:
 
     def open_session(self) -> Session:
         """Return a new session without slots."""
-        loaded, tokens = self.loaded, self.recipe.tokens
-        rows = (loaded.unembed_VX, (tokens.mask_id,), tokens.valid_vocab)
+        loaded, roles = self.loaded, self.recipe.roles
+        rows = (loaded.unembed_VX, (roles.mask_id,), roles.valid_vocab)
         if self.attention == "full":
             return CanvasSession(loaded.engine, *rows)
         return PagedSession(loaded.engine, self.block_size, *rows)

@@ -1,0 +1,160 @@
+"""BERT, RoBERTa, ModernBERT and XLNet against plain implementations; what their folders may hold."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import plain_encoders as plain
+import pytest
+
+pytest.importorskip("transformers")
+
+from safetensors.torch import load_file, save_file
+
+from orderlens.cli.doctor import examine
+from orderlens.errors import ModelLoadError, UserInputError
+from orderlens.models.loading import load_model
+from orderlens.testing import write_bert, write_modernbert, write_roberta, write_xlnet
+
+LENGTH = 19
+WRITERS = {"bert": write_bert, "roberta": write_roberta, "modernbert": write_modernbert, "xlnet": write_xlnet}
+FACTS = {
+    "bert": (4, {3}, 105),
+    "roberta": (101, {2}, 102),
+    "modernbert": (4, {3}, 105),
+    "xlnet": (6, {2}, 106),
+}
+POSITIONS = {"bert": 200, "roberta": 198, "modernbert": 200, "xlnet": 4096}
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def written(family, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(family)
+    return folder, WRITERS[family](folder)
+
+
+@pytest.fixture(scope="module")
+def model(written):
+    return load_model(str(written[0]), device="cpu")
+
+
+def some_tokens(model, share=0.4):
+    rng = np.random.default_rng(3)
+    tokens = rng.integers(9, 100, LENGTH)
+    tokens[rng.random(LENGTH) < share] = model.mask_id
+    return tokens
+
+
+def plain_rows(family, tensors, tokens, mask_id):
+    if family == "xlnet":
+        return plain.xlnet(tensors, tokens, tokens == mask_id, heads=4, layers=2)
+    if family == "modernbert":
+        return plain.modernbert(tensors, tokens, heads=4, layers=4, reach=4)
+    return getattr(plain, family)(tensors, tokens, heads=4, layers=2)
+
+
+@pytest.mark.parametrize("share", [0.4, 1.0])
+def test_the_conditionals_are_those_of_the_definition(family, written, model, share):
+    tokens = some_tokens(model, share)
+    outputs = plain_rows(family, written[1], tokens, model.mask_id)
+    outputs[:, [model.mask_id, *range(model.recipe.roles.valid_vocab, model.vocab_size)]] = -np.inf
+    top = outputs.max(axis=1, keepdims=True)
+    expected = outputs - top - np.log(np.exp(outputs - top).sum(axis=1, keepdims=True))
+    found = model.log_probs(tokens)
+    finite = np.isfinite(expected)
+    assert np.array_equal(np.isfinite(found), finite)
+    assert np.abs(found[finite] - expected[finite]).max() < 2e-4
+
+
+def test_what_the_ids_mean(family, model):
+    mask_id, eos_ids, vocab_size = FACTS[family]
+    assert (model.mask_id, model.eos_ids, model.vocab_size) == (mask_id, eos_ids, vocab_size)
+    assert model.attention == "full"
+    assert model.max_positions == POSITIONS[family]
+    assert not model.special_ids & {mask_id, *eos_ids}
+    assert model.special_ids
+
+
+def test_as_long_as_the_model_allows_and_no_longer(family, model):
+    longest = min(model.max_positions, 300)
+    assert model.log_probs([20] * longest).shape == (longest, model.vocab_size)
+    if longest == model.max_positions:
+        with pytest.raises(UserInputError, match=f"{longest + 1} tokens exceed"):
+            model.log_probs([20] * (longest + 1))
+
+
+def test_special_tokens_in_a_text_count_as_such(family, model):
+    name = "[SEP]" if family.endswith("bert") and family != "roberta" else "</s>"
+    assert model.tokenizer.encode(f"a{name}b")[1] in model.eos_ids
+
+
+def test_doctor_counts_the_weights(family, written):
+    about = examine(str(written[0]))["model"]
+    stored = load_file(str(written[0] / "model.safetensors"))
+    assert (about["family"], about["problem"]) == (family, None)
+    assert about["parameters"] == sum(tensor.numel() for tensor in stored.values())
+
+
+def test_a_lower_precision_is_another_model(model):
+    lower = model.with_dtype("bfloat16")
+    tokens = some_tokens(model)
+    assert lower.digest != model.digest
+    difference = np.abs(np.exp(lower.log_probs(tokens)) - np.exp(model.log_probs(tokens)))
+    assert 1e-6 < difference.max() < 0.3
+
+
+def test_hidden_ids_have_no_influence_on_xlnet(tmp_path):
+    """Except where nothing is revealed: then the published attention reads all of them alike."""
+    tensors = write_xlnet(tmp_path)
+    tokens = np.arange(10, 10 + LENGTH)
+    hidden = np.arange(LENGTH) % 3 == 0
+    other = np.where(hidden, 77, tokens)
+    rows = [plain.xlnet(tensors, ids, hidden, heads=4, layers=2)[hidden] for ids in (tokens, other)]
+    assert np.array_equal(*rows)
+    everything = np.ones(LENGTH, bool)
+    rows = [plain.xlnet(tensors, ids, everything, heads=4, layers=2) for ids in (tokens, other)]
+    assert not np.allclose(*rows)
+
+
+@pytest.mark.parametrize(
+    ("write", "change", "words"),
+    [
+        (write_bert, {"is_decoder": True}, "is_decoder=true is autoregressive"),
+        (write_bert, {"vocab_size": 90}, "tokenizer knows ids up to 101, but the model's vocabulary has 90"),
+        (write_bert, {"hidden_size": 36}, "another shape|cannot be read as BertForMaskedLM"),
+        (write_roberta, {"pad_token_id": 4000}, "pad_token_id=4000 is outside the vocabulary"),
+        (write_xlnet, {"bi_data": True}, "bi_data=true is not supported"),
+        (write_xlnet, {"attn_type": "uni"}, "attn_type='uni' is not supported"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(tmp_path, write, change, words):
+    write(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ModelLoadError, match=words):
+        load_model(str(tmp_path), device="cpu")
+
+
+def test_a_checkpoint_without_its_head_is_refused(tmp_path):
+    """transformers would fill it with random numbers."""
+    write_bert(tmp_path)
+    path = tmp_path / "model.safetensors"
+    kept = {name: tensor for name, tensor in load_file(str(path)).items() if "transform" not in name}
+    save_file(kept, str(path), metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"lacks tensor cls\.predictions\.transform.* and 3 more"):
+        load_model(str(tmp_path), device="cpu")
+
+
+def test_without_a_tokenizer_ids_work_and_text_does_not(tmp_path):
+    write_bert(tmp_path, tokenizer=False, vocab_size=120)
+    model = load_model(str(tmp_path), device="cpu")
+    assert (model.mask_id, model.eos_ids) == (103, {102})
+    assert model.log_probs([5, 103]).shape == (2, 120)
+    with pytest.raises(UserInputError, match=r"no tokenizer\.json"):
+        model.tokenizer.encode("hello")
