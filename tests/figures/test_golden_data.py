@@ -71,7 +71,14 @@ def graded():
     return memory_run({"reveals": run.reveals().to_arrow(), "verdicts": verdicts}, run.spec)
 
 
+def parallel():
+    """Sets of several sizes with their couplings."""
+    orders = ["forced-ar", "forced-ar+top=4", "max-prob+top=2", "max-prob+top=4", "max-prob+threshold=0.2"]
+    return ol.score(ol.load_model(MODEL), SAMPLES, orders=orders, couplings=99)
+
+
 RUNS = {
+    None: parallel,
     "score": scored,
     "generate": swept,
     "ending": swept,

@@ -68,7 +68,8 @@ _COLUMNS = {
 class Traces:
     """A chunk of whole traces without overflow rows, as flat arrays [N] and segments [S].
 
-    ``keys`` has one row per trace, and no columns when the keys were not read.
+    ``keys`` has one row per trace, and no columns when the keys were not read. ``n_passes`` counts the passes
+    that filled overflow positions too; it is empty when ``forward`` was not read.
     """
 
     keys: pd.DataFrame
@@ -77,6 +78,7 @@ class Traces:
     eos: BoolArray
     columns: dict[str, AnyArray]
     n_overflow: FloatArray
+    n_passes: FloatArray
 
 
 def sample_table(run: Run, parts: Collection[str] = PARTS, workers: int | None = None) -> pd.DataFrame:
@@ -139,11 +141,12 @@ def _traces(table: pa.Table, whole: Segments) -> Traces:
     inside = ~flag(table, "is_overflow")
     eos, special = flag(table, "is_eos"), flag(table, "is_special")
     n_overflow = whole.total(~inside)
+    n_passes = whole.reduce(np.maximum, arrays["forward"], -1) + 1 if "forward" in arrays else np.zeros(0)
     frame = keys.take(pa.array(whole.starts)).to_pandas()
     if not inside.all():
         arrays = {name: values[inside] for name, values in arrays.items()}
         eos, special, whole = eos[inside], special[inside], whole.kept(inside)
-    return Traces(frame, whole, ~eos & ~special, eos, arrays, n_overflow)
+    return Traces(frame, whole, ~eos & ~special, eos, arrays, n_overflow, np.asarray(n_passes, np.float64))
 
 
 _NOT_ARRAYS = frozenset((*KEYS, "run", "is_eos", "is_special", "is_overflow"))
@@ -176,6 +179,7 @@ def _path_columns(traces: Traces) -> Columns:
     }
     out |= {f"content_{name}": column for name, column in _content_columns(traces, out).items()}
     del out["content_n"]
+    out["n_passes"] = traces.n_passes
     out["var_between"], out["var_inside"] = segment_pass_variance(logq, at["forward"], segments)
     return out | trace_stats(logq, traces.eos, traces.content, at["forward"], segments)
 

@@ -22,6 +22,7 @@ from orderlens.analysis import prompts, replication
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
 from orderlens.analysis.frames import cells, joined_keys
 from orderlens.analysis.orders import in_paper_order, label
+from orderlens.analysis.passes import total_passes
 from orderlens.analysis.sample_table import PARTS, matched_distinct, sample_table
 from orderlens.analysis.setups import Setup, differences, labels
 from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
@@ -223,6 +224,7 @@ class Study:
         named = labels(list(self.setups.values()))
         frame["model"] = frame["run"].map({name: named[item] for name, item in self.setups.items()})
         frame["label"] = _labels(frame)
+        frame["passes"] = total_passes(self.run, frame)
         keys, self._conflicts = prompts.prompt_keys(self.run, frame)
         frame["prompt_key"] = keys
         frame["prompt"] = pd.factorize(pd.Series(keys, dtype=object))[0]

@@ -95,6 +95,8 @@ TABLES: Registry[Recipe | Build] = Registry(
         "reveal-order": "orderlens.analysis.tables_generation:reveal_order",
         "coherence": "orderlens.analysis.tables_fixed:coherence",
         "order-pairs": "orderlens.analysis.tables_pairs:order_pairs",
+        "policies": "orderlens.analysis.tables_policies:policies",
+        "couplings": "orderlens.analysis.tables_couplings:couplings",
         "temperature": "orderlens.analysis.tables_generation:temperature",
         "downstream": "orderlens.analysis.tables_downstream:downstream",
         "within-cell": "orderlens.analysis.tables_downstream:within",

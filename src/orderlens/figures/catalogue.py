@@ -45,6 +45,7 @@ _MODULES = {
     "fixed-sequence": "fixed_sequence",
     "lorenz": "lorenz",
     "coherence": "coherence",
+    "couplings": "couplings",
     "reveal-order": "reveal_order",
     "unmask": "unmask",
     "temperature": "temperature",

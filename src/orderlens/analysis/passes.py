@@ -1,0 +1,41 @@
+"""Forward passes behind each trace, whatever they were for: the compute that policies are compared at."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from orderlens.store.reader import Run
+from orderlens.store.samples import KEYS
+
+
+def total_passes(run: Run, frame: pd.DataFrame) -> pd.Series:
+    """Return the passes of each trace: those that committed tokens, looked ahead, or only revised.
+
+    Args:
+        run: the runs behind the traces.
+        frame: one row per trace with the trace key, ``run``, ``n_passes`` and, where orders look ahead,
+            ``n_lookahead``.
+    """
+    made = frame["n_passes"].to_numpy(np.float64)
+    later = _revising(run)
+    if later is not None:
+        merged = frame[["run", *KEYS]].merge(later, on=["run", *KEYS], how="left")["last"]
+        made = np.fmax(made, merged.to_numpy(np.float64))
+    if "n_lookahead" in frame.columns:
+        made = made + frame["n_lookahead"].fillna(0).to_numpy(np.float64)
+    return pd.Series(made, index=frame.index)
+
+
+def _revising(run: Run) -> pd.DataFrame | None:
+    """Return the passes of traces whose tokens were changed, counted by their last change."""
+    if "revisions" not in run.tables:
+        return None
+    rows = with_run(run, run.table("revisions").to_pandas())
+    found = rows.groupby(["run", *KEYS], dropna=False, sort=False)["forward"].max() + 1
+    return found.rename("last").reset_index()
+
+
+def with_run(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table's rows with the column ``run``, which a single run leaves out."""
+    return frame if "run" in frame.columns else frame.assign(run=run.names[0])

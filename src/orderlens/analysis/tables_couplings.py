@@ -1,0 +1,199 @@
+"""Tables of what committing together costs: couplings of sets, the split of the loss, Var over passes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from orderlens.analysis.compare import Paired
+from orderlens.analysis.couplings import NOT_MEASURED, TRACE, VAR_PARTS, measured_sets, traced
+from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums, means
+from orderlens.analysis.orders import is_deployable
+from orderlens.analysis.study import Study
+from orderlens.analysis.table import Cell, Column, Table
+from orderlens.analysis.tables import table
+from orderlens.metrics.segments import FloatArray, divide
+
+_SETS = (
+    Column("n_sets", "sets"),
+    Column("size", "tokens", 2),
+    Column("coupling", "C per set", 4),
+    Column("per_token", "C per token", 4),
+    Column("exact", "exact C per set", 4),
+    Column("incoherence", "between paths", 4),
+    Column("bound", "entropy bound", 3),
+    Column("above", "C > bound", 3),
+)
+_LOSS = (
+    Column("n", "n"),
+    Column("loss", "loss to reference", 4),
+    Column("of_coupling", "of it coupling", 4),
+    Column("of_order", "of it order", 4),
+)
+_VAR = (
+    Column("n", "n"),
+    Column("var", "Var(log q)"),
+    Column("between", "between passes"),
+    Column("inside", "inside passes"),
+    Column("coupling_between", "coupling, between"),
+    Column("coupling_inside", "coupling, inside"),
+    Column("var_one_by_one", "Var, one by one"),
+)
+SIZES = (2, 3, 5, 9, 17, 1 << 30)
+GAPS = (1, 2, 3, 5, 9, 1 << 30)
+
+
+def has_couplings(study: Study) -> bool:
+    """Whether sets were revealed again one by one."""
+    return "couplings" in study.run.tables
+
+
+@table(
+    "what committing together costs: couplings, loss, Var over passes", traces="score", suits=has_couplings
+)
+def couplings(study: Study) -> list[Table]:
+    """Return couplings by policy and by kind of set, the split of the loss, and the parts of Var."""
+    sets = measured_sets(study.run)
+    frame = traced(sets, study.scored)
+    joined = sets.merge(frame[[*TRACE, "prompt"]], on=TRACE, how="inner") if len(sets) else sets
+    of_sets = [_set_table(study, joined), _group_table(study, joined)]
+    return [*of_sets, _loss_table(study, frame), _var_table(study, frame)]
+
+
+def _set_table(study: Study, sets: pd.DataFrame) -> Table:
+    rows = [_set_cells(study, sets[sets["order"] == order], order=order) for order in study.orders(sets)] or [
+        _nothing(order="(none)")
+    ]
+    notes = [
+        "C = log p(set | revealed) − Σ log p(token | revealed), mean over the measured paths.",
+        "between paths: mean over sets of max − min of C over the paths; 0 for a model with one joint.",
+        "entropy bound: Σ H − max H, which bounds the mean of C over texts that the model writes itself.",
+    ]
+    if len(sets) and sets["exact"].notna().any():
+        worst = float((sets[["least", "most"]].sub(sets["exact"], axis=0)).abs().to_numpy().max())
+        notes.append(f"exact: from the model's joint; measured ones differ by at most {worst:.1e}.")
+    title = "Coupling of tokens committed in one pass (nats)"
+    return Table("couplings", title, ("order",), _SETS, tuple(rows), tuple(notes))
+
+
+def _nothing(**key: Cell) -> dict[str, Cell]:
+    empty = Estimate.undefined(NOT_MEASURED)
+    return key | {"n_sets": 0} | {column.name: empty for column in _SETS[1:]}
+
+
+def _set_cells(study: Study, sets: pd.DataFrame, **key: Cell) -> dict[str, Cell]:
+    clusters = Clusters(sets["prompt"], study.options.resampling)
+    above = np.where(sets["coupling"] > sets["bound"] + 1e-9, 1.0, 0.0)
+    columns = sets[["size", "coupling", "exact", "incoherence", "bound"]].to_numpy(np.float64)
+    size, value, exact, spread, bound, over = means(
+        np.column_stack([columns, above]), clusters, "the model has no joint that is known"
+    )
+    return key | {
+        "n_sets": len(sets),
+        "size": size,
+        "coupling": value,
+        "per_token": _ratio(sets, "coupling", "size", clusters),
+        "exact": exact,
+        "incoherence": spread,
+        "bound": bound,
+        "above": over,
+    }
+
+
+def _ratio(rows: pd.DataFrame, top: str, bottom: str, clusters: Clusters) -> Estimate:
+    """Return Σ top / Σ bottom over the rows that have both."""
+    values = rows[[top, bottom]].to_numpy(np.float64)
+    known = np.isfinite(values).all(axis=1)
+    sums = clusters.sums(np.where(known[:, None], values, 0.0))
+    (found,) = function_of_sums(clusters, sums, _quotient, int(known.sum()))
+    return found if found.is_defined else Estimate.undefined(NOT_MEASURED, len(rows))
+
+
+def _quotient(total: FloatArray) -> FloatArray:
+    return divide(total[:, 0], total[:, 1])[:, None]
+
+
+def _group_table(study: Study, sets: pd.DataFrame) -> Table:
+    rows: list[dict[str, Cell]] = []
+    for name, column, edges in (("tokens", "size", SIZES), ("closest pair", "gap", GAPS)):
+        for low, high in pairwise(edges):
+            part = sets[(sets[column] >= low) & (sets[column] < high)] if len(sets) else sets
+            if len(part):
+                rows.append(_set_cells(study, part, group=f"{name} {_span(low, high)}"))
+    title = "Coupling by size of the set and by its closest pair of positions (all policies)"
+    rows = rows or [_nothing(group="(none)")]
+    return Table("couplings-groups", title, ("group",), _SETS, tuple(rows))
+
+
+def _span(low: int, high: int) -> str:
+    if high - low == 1:
+        return str(low)
+    return f"≥{low}" if high == 1 << 30 else f"{low}–{high - 1}"
+
+
+def reference_of(study: Study, frame: pd.DataFrame) -> str:
+    """Return the policy that others are compared with: one token per pass, left to right where it was run."""
+    named = study.orders(frame)
+    sets = set(frame.loc[frame["n_forwards"] < frame["n"], "order"])
+    alone = [order for order in named if order not in sets and is_deployable(order)]
+    return (alone or named or [""])[0]
+
+
+def _loss_table(study: Study, frame: pd.DataFrame) -> Table:
+    reference = reference_of(study, frame)
+    rows = loss_split(study, frame, reference)
+    notes = (
+        f"loss: mean log q of {reference} minus that of the policy on the same texts, the sum of both parts.",
+        "coupling: Σ C of the trace's sets over its tokens; where only some sets were measured, scaled up.",
+        "order: the rest, what the same path would lose with one token per pass.",
+        "For target-aware orders neither is a likelihood.",
+    )
+    title = "Where the loss of committing together comes from (nats per token)"
+    return Table("couplings-loss", title, ("order",), _LOSS, tuple(rows), notes)
+
+
+def loss_split(study: Study, frame: pd.DataFrame, reference: str) -> list[dict[str, Cell]]:
+    """Return by policy the loss to ``reference`` and its parts, on texts that both have (seeds averaged)."""
+    named = frame.assign(each=frame["coupling"] / frame["n"])
+    wide = {
+        name: named.pivot_table(index="prompt", columns="order", values=name, aggfunc="mean", sort=False)
+        for name in ("mean", "each")
+    }
+    out: list[dict[str, Cell]] = []
+    for order in study.orders(frame):
+        loss = wide["mean"][reference] - wide["mean"][order]
+        each = wide["each"].get(order, pd.Series(np.nan, index=loss.index)).reindex(loss.index)
+        total = Paired.of(pd.DataFrame({"loss": loss.dropna()}), study.options.resampling)
+        split = pd.DataFrame({"of_coupling": each, "of_order": loss - each}).dropna()
+        parts = Paired.of(split, study.options.resampling)
+        why = NOT_MEASURED
+        cells = [parts.mean(name) if len(split) else Estimate.undefined(why) for name in split.columns]
+        row: dict[str, Cell] = {"order": order, "n": len(loss.dropna()), "loss": total.mean("loss")}
+        out.append(row | dict(zip(split.columns, cells, strict=True)))
+    return out
+
+
+def _var_table(study: Study, frame: pd.DataFrame) -> Table:
+    rows: list[dict[str, Cell]] = []
+    for order in study.orders(frame):
+        part = frame[frame["order"] == order]
+        whole = part[part["var_one_by_one"].notna()]
+        names = ["var", *VAR_PARTS, "var_one_by_one"]
+        row: dict[str, Cell] = {"order": order, "n": len(whole)}
+        none = [Estimate.undefined(_partly(part))] * len(names)
+        cells = study.estimates(whole, names) if len(whole) else none
+        rows.append(row | dict(zip(names, cells, strict=True)))
+    notes = (
+        "Var(log q) = between + inside passes; with both parts of the coupling they sum to the Var of the",
+        "same path with one token per pass: compare that one between policies of different set sizes.",
+        "Only traces of which every set was measured count (--couplings at least the number of sets).",
+    )
+    title = "Var(log q) over passes (nats²): between, inside, and what the coupling adds"
+    return Table("pass-variance", title, ("order",), _VAR, tuple(rows), notes)
+
+
+def _partly(part: pd.DataFrame) -> str:
+    some = part["coupling"].notna().any()
+    return "not every set of a trace was measured: raise --couplings" if some else NOT_MEASURED

@@ -1,0 +1,151 @@
+"""Policies side by side on the same texts: likelihood of the sampler, passes, the trace, deviation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from orderlens.analysis.compare import Paired
+from orderlens.analysis.couplings import TRACE
+from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums
+from orderlens.analysis.likelihood import TextBits
+from orderlens.analysis.order_range import order_range
+from orderlens.analysis.passes import with_run
+from orderlens.analysis.study import Study
+from orderlens.analysis.table import Cell, Column, Table
+from orderlens.analysis.tables import table
+from orderlens.analysis.tables_couplings import reference_of
+from orderlens.metrics.segments import FloatArray, divide
+
+_MEANS = (
+    Column("mean", "mean log q"),
+    Column("var", "Var(log q)"),
+    Column("var_between", "between passes"),
+    Column("gini_mean", "Gini (blocks)"),
+)
+_COLUMNS = (
+    Column("likelihood", "likelihood"),
+    Column("n", "n"),
+    Column("seeds", "seeds"),
+    Column("bits_per_byte", "bits/byte"),
+    Column("over_seeds", "over seeds"),
+    Column("tokens_per_pass", "tokens/pass", 2),
+    Column("passes_per_token", "passes/token"),
+    Column("lookahead", "look-ahead passes/text", 1),
+    *_MEANS,
+    Column("deviation", "Δ mean log q", 4),
+)
+
+
+def has_sets(study: Study) -> bool:
+    """Whether a policy committed several tokens in one pass while scoring."""
+    return bool((study.scored["n_forwards"] < study.scored["n"]).any())
+
+
+NOT_SCORED = "generated: nothing was scored"
+
+
+@table("policies: bits per byte, passes, Var, Gini, deviation", traces="score", suits=has_sets)
+def policies(study: Study) -> list[Table]:
+    """Return one row per policy, and how far apart the policies are."""
+    frame = study.scored if len(study.scored) else study.decoded
+    frame = frame.assign(n_bytes=text_bytes(study, frame))
+    reference = reference_of(study, frame)
+    wide = frame.pivot_table(index="prompt", columns="order", values="mean", aggfunc="mean", sort=False)
+    rows = [_cells(study, frame[frame["order"] == order], wide, reference) for order in study.orders(frame)]
+    what = "fixed texts" if len(study.scored) else "generated texts"
+    title = f"Policies on {what}: likelihood of the sampler, passes, and the trace"
+    first = Table("policies", title, ("order",), _COLUMNS, tuple(rows), _notes(rows, reference))
+    return [first, _deviation(study, frame, wide)]
+
+
+def text_bytes(study: Study, frame: pd.DataFrame) -> pd.Series:
+    """Return the UTF-8 bytes of each trace's text; NaN where the runs do not hold it."""
+    outputs = with_run(study.run, study.run.outputs().to_pandas())
+    if not len(outputs):
+        return pd.Series(np.nan, index=frame.index)
+    texts = outputs[[*TRACE, "text"]].drop_duplicates(TRACE)
+    n_bytes = texts["text"].map(lambda text: len(text.encode()) if isinstance(text, str) else np.nan)
+    found = frame[TRACE].merge(texts.assign(n_bytes=n_bytes), on=TRACE, how="left")["n_bytes"]
+    return pd.Series(found.to_numpy(np.float64), index=frame.index)
+
+
+def _cells(study: Study, part: pd.DataFrame, wide: pd.DataFrame, reference: str) -> dict[str, Cell]:
+    how = study.options.resampling
+    order = str(part["order"].iloc[0])
+    bits = TextBits.of(part)
+    found: dict[str, Cell] = {
+        "order": order,
+        "likelihood": bits.kind,
+        "n": int(part["prompt"].nunique()),
+        "seeds": int(part["seed"].nunique()),
+        "bits_per_byte": bits.per_byte(how),
+        "over_seeds": bits.over_seeds(how.level) if bits.kind == "estimate" else None,
+    }
+    if not len(study.scored):
+        found |= {"bits_per_byte": Estimate.undefined(NOT_SCORED), "over_seeds": None}
+    found |= pace(study, part)
+    names = [column.name for column in _MEANS]
+    found |= dict(zip(names, study.estimates(part, names), strict=True))
+    difference = (wide[order] - wide[reference]).dropna()
+    gap = Paired.of(pd.DataFrame({"gap": difference}), how).mean("gap")
+    found["deviation"] = gap if order != reference else None
+    return found
+
+
+def pace(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
+    """Return tokens per pass, passes per token (sums over sums) and look-ahead passes per text.
+
+    Positions past the requested length that complete a block count, as the passes that fill them do.
+    """
+    revealed = part["n"] + part["n_overflow"]
+    clusters = Clusters(part["prompt"], study.options.resampling)
+    sums = clusters.sums(np.column_stack([revealed, part["passes"]]).astype(np.float64))
+
+    def both(total: FloatArray) -> FloatArray:
+        return np.column_stack([divide(total[:, 0], total[:, 1]), divide(total[:, 1], total[:, 0])])
+
+    fast, slow = function_of_sums(clusters, sums, both, len(part))
+    ahead = float(part["n_lookahead"].mean()) if "n_lookahead" in part.columns else 0.0
+    return {"tokens_per_pass": fast, "passes_per_token": slow, "lookahead": Estimate(ahead, n=len(part))}
+
+
+def _notes(rows: list[dict[str, Cell]], reference: str) -> tuple[str, ...]:
+    kinds = {str(row["likelihood"]) for row in rows}
+    notes = [
+        "likelihood exact: bits are those of the sampler itself, sets included (all bits over all bytes).",
+        f"Δ mean log q: policy − {reference} on the same texts (nats per token); order-pairs has all pairs.",
+        "tokens/pass: all tokens over all passes, look-ahead and revising ones included.",
+    ]
+    if "estimate" in kinds:
+        notes.append("estimate: −log of the mean P over seeds, on average too many bits when they are few.")
+        notes.append("over seeds: the same with an interval over seeds; the first one is over texts.")
+    if "none" in kinds:
+        notes.append("none: the order sees the target, or text was revised: its sum is no likelihood.")
+    sizes = {row["tokens_per_pass"].value for row in rows if isinstance(row["tokens_per_pass"], Estimate)}
+    if max(sizes, default=1.0) - min(sizes, default=1.0) > 0.05:
+        notes.append("Var falls with the size of the sets whatever they cost: see the table couplings.")
+    return tuple(notes)
+
+
+def _deviation(study: Study, frame: pd.DataFrame, wide: pd.DataFrame) -> Table:
+    kind = frame.groupby("order")["likelihood"].first()
+    sets = set(frame.loc[frame["n_forwards"] < frame["n"], "order"])
+    proper = [order for order in study.orders(frame) if kind.get(order) in ("exact", "estimate")]
+    scopes = {
+        "one token per pass": [order for order in proper if order not in sets],
+        "several tokens per pass": [order for order in proper if order in sets],
+        "all with a likelihood": proper,
+    }
+    rows: list[dict[str, Cell]] = []
+    for scope, orders in scopes.items():
+        found = order_range(wide[orders].to_numpy(np.float64), study.options.resampling)
+        p = Estimate(found.p, n=found.estimate.n, why=None if found.p == found.p else "no test")
+        rows.append({"scope": scope, "range": found.estimate, "p": p, "n_policies": len(orders)})
+    columns = (Column("range", "range of means", 4), Column("p", "p", 4), Column("n_policies", "policies"))
+    notes = (
+        "range: max − min over policies of mean log q, corrected for noise; p: they agree.",
+        "With one token per pass a model with one joint shows 0; with sets it need not.",
+    )
+    title = "Deviation between policies (nats per token)"
+    return Table("policies-deviation", title, ("scope",), columns, tuple(rows), notes)
