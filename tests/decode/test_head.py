@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from orderlens.decode.head import draw_stats, position_stats, take_rows, target_stats
+from orderlens.decode.head import (
+    blank_rows,
+    divergence,
+    draw_stats,
+    position_stats,
+    put_rows,
+    take_rows,
+    target_stats,
+)
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import HiddenRows, LogProbRows
 from orderlens.rng import keyed_generator
@@ -46,6 +54,40 @@ def test_statistics_equal_their_formulas(kind):
     others[rows, targets] = 0
     assert np.allclose(found.target_logprob, np.log(p[rows, targets]), atol=tolerance)
     assert np.allclose(found.competitor_logprob, np.log(others.max(axis=1)), atol=tolerance)
+
+
+def test_divergence_is_kullback_and_leiblers(kind):
+    now, before = keyed_generator(2, "head").normal(size=(2, 30, 17)) * 2
+    now[0] = before[0]
+    p, q = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (now, before))
+    found = divergence(rows_of(now, kind), rows_of(before, kind))
+    assert found == pytest.approx(scipy_stats.entropy(p, q, axis=1), abs=1e-12 if kind == "numpy" else 2e-6)
+    assert found[0] == pytest.approx(0, abs=1e-7)
+    assert (found >= 0).all()
+
+
+def test_divergence_knows_impossible_tokens():
+    nothing, even = np.log([[1.0, 1e-300, 1e-300]]), np.log(np.full((1, 3), 1 / 3))
+    nothing[0, 1:] = -np.inf
+    assert divergence(LogProbRows(nothing), LogProbRows(even)) == pytest.approx([np.log(3)])
+    assert np.isinf(divergence(LogProbRows(even), LogProbRows(nothing)))
+
+
+def test_excluded_tokens_do_not_move():
+    torch = pytest.importorskip("torch")
+    now, before = (torch.randn(5, 8, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    some = [HiddenRows(hidden, torch.eye(8), (3, 9), 7) for hidden in (now, before)]
+    p, q = (torch.softmax(hidden[:, [0, 1, 2, 4, 5, 6]], 1).numpy() for hidden in (now, before))
+    assert divergence(*some) == pytest.approx(scipy_stats.entropy(p, q, axis=1), abs=2e-6)
+
+
+def test_rows_can_be_kept_and_taken_out_again(kind):
+    logits = keyed_generator(3, "head").normal(size=(6, 9))
+    store = blank_rows(rows_of(logits, kind), 10)
+    put_rows(store, np.array([7, 1, 3, 0, 9, 4]), rows_of(logits, kind))
+    kept = take_rows(store, np.array([3, 9]))
+    wanted = take_rows(rows_of(logits, kind), np.array([2, 4]))
+    assert divergence(kept, wanted) == pytest.approx([0, 0], abs=1e-7)
 
 
 def test_equal_logits_take_the_lowest_id(kind):

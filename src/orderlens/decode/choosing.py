@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from orderlens.decode.asked import Source
 from orderlens.decode.chains import Chains
 from orderlens.decode.head import draw_stats, take_rows
 from orderlens.decode.passes import Pass, regroup
@@ -114,7 +115,17 @@ def _ask(
     )
     static = isinstance(policy.order, StaticOrder)
     place_r = chains.place_NB[index_c[chain_r], offset_r] if static else None
-    return choose(policy, view, memory, index_c, place_r)
+    return choose(policy, view, memory, index_c, place_r, _source(now, mine) if policy.needs else None)
+
+
+def _source(now: Pass, mine: IntArray) -> Source:
+    """Return where a policy with the rows ``mine`` of the pass gets what it asks for."""
+
+    def look(tried: IntArray) -> FloatArray:
+        assert now.look is not None
+        return now.look(mine[tried])
+
+    return Source(lambda: take_rows(now.rows, mine), look)
 
 
 def _uniforms(chains: Chains, now: Pass, rows: IntArray) -> FloatArray:

@@ -23,6 +23,42 @@ def take_rows(rows: Rows, index_R: IntArray) -> Rows:
     return head_torch.take_rows(rows, index_R)
 
 
+def blank_rows(rows: Rows, count: int) -> Rows:
+    """Return ``count`` rows of the same kind without values, to be filled by ``put_rows``."""
+    if isinstance(rows, LogProbRows):
+        return LogProbRows(np.empty((count, rows.log_probs_RV.shape[1])))
+    from orderlens.decode import head_torch
+
+    return head_torch.blank_rows(rows, count)
+
+
+def put_rows(into: Rows, index_R: IntArray, rows: Rows) -> None:
+    """Write ``rows`` into the places ``index_R`` of rows made by ``blank_rows``."""
+    if isinstance(into, LogProbRows) and isinstance(rows, LogProbRows):
+        into.log_probs_RV[index_R] = rows.log_probs_RV
+        return
+    from orderlens.decode import head_torch
+
+    assert isinstance(into, HiddenRows)
+    assert isinstance(rows, HiddenRows)
+    head_torch.put_rows(into, index_R, rows)
+
+
+def divergence(rows: Rows, earlier: Rows) -> FloatArray:
+    """Return KL(rows ‖ earlier) of each pair of rows in nats, never below 0; inf where it has no bound."""
+    if isinstance(rows, LogProbRows) and isinstance(earlier, LogProbRows):
+        log_p_RV, log_q_RV = _checked(rows.log_probs_RV), earlier.log_probs_RV
+        possible_RV = log_p_RV > -np.inf
+        gap_RV = np.subtract(log_p_RV, log_q_RV, out=np.zeros_like(log_p_RV), where=possible_RV)
+        kl_R: FloatArray = np.maximum((np.exp(log_p_RV) * gap_RV).sum(axis=1), 0.0)
+        return kl_R
+    from orderlens.decode import head_torch
+
+    assert isinstance(rows, HiddenRows)
+    assert isinstance(earlier, HiddenRows)
+    return head_torch.divergence(rows, earlier)
+
+
 def position_stats(rows: Rows, eos_ids: Iterable[int]) -> PositionStats:
     """Return what a deployable order may see of each row."""
     if isinstance(rows, HiddenRows):

@@ -35,6 +35,31 @@ def take_rows(rows: HiddenRows, index_R: IntArray) -> HiddenRows:
     return replace(rows, hidden_RD=rows.hidden_RD[index])
 
 
+def blank_rows(rows: HiddenRows, count: int) -> HiddenRows:
+    """Return ``count`` rows of the same kind without values."""
+    return replace(rows, hidden_RD=rows.hidden_RD.new_empty(count, rows.hidden_RD.shape[1]))
+
+
+def put_rows(into: HiddenRows, index_R: IntArray, rows: HiddenRows) -> None:
+    """Write ``rows`` into the places ``index_R`` of rows made by ``blank_rows``."""
+    into.hidden_RD[torch.as_tensor(index_R, device=into.hidden_RD.device)] = rows.hidden_RD
+
+
+def divergence(rows: HiddenRows, earlier: HiddenRows) -> FloatArray:
+    """Return KL(rows ‖ earlier) of each pair of rows in nats.
+
+    Both distributions are made from hidden states chunk by chunk in plain torch, also where the fused kernels
+    give the statistics: two more products with the output matrix, and no [rows × vocabulary] array is kept.
+    """
+    found = [torch.empty(0, dtype=torch.float64)]
+    for (_, now_RV), (_, before_RV) in zip(_logit_chunks(rows), _logit_chunks(earlier), strict=True):
+        log_p_RV, log_q_RV = torch.log_softmax(now_RV, dim=1), torch.log_softmax(before_RV, dim=1)
+        kl_R = (log_p_RV.exp() * (log_p_RV - log_q_RV)).sum(dim=1, dtype=torch.float64)
+        found.append(kl_R.clamp_min(0).cpu())
+    kl: FloatArray = torch.cat(found).numpy()
+    return kl
+
+
 def position_stats(rows: HiddenRows, eos_ids: Iterable[int]) -> PositionStats:
     """Return what a deployable order may see of each row."""
     return _stats(rows, eos_ids, None)[0]

@@ -6,6 +6,7 @@ to right.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,8 @@ class Pass:
         token_R: the token that stands there; the mask id where masked.
         held_logprob_R: its log-probability in this pass; without meaning where masked, and None where no
             policy of the call revises.
+        look: takes rows to try; returns the mean entropy of what is masked after each. None where no policy
+            of the call looks ahead.
     """
 
     index_C: IntArray
@@ -41,6 +44,7 @@ class Pass:
     stats: PositionStats
     token_R: IntArray
     held_logprob_R: FloatArray | None
+    look: Callable[[IntArray], FloatArray] | None = None
 
     @property
     def index_R(self) -> IntArray:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from orderlens.decode.asked import Source
 from orderlens.decode.chains import given_tokens
 from orderlens.decode.head import draw_stats, position_stats, target_stats
 from orderlens.decode.numbers import draw_stream, rule_stream
@@ -29,13 +30,17 @@ from orderlens.stats import DrawStats, PositionStats, TargetStats
 
 @dataclass(frozen=True, slots=True)
 class PlainEvent:
-    """A token put on the canvas or taken off it: where, what stands there now, its log q, the pass, how."""
+    """A token put on the canvas or taken off it: where, what stands there now, its log q, the pass, how.
+
+    ``n_lookahead`` is what the pass tried ahead, told by the first token that it revealed.
+    """
 
     position: int
     token: int
     logq: float
     forward: int = 0
     event: str = "reveal"
+    n_lookahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ def score_plainly(
         while masked:
             log_p = walk.log_probs(window)
             stats = target_stats(LogProbRows(log_p[masked]), model.eos_ids, truth[masked])
-            for place in walk.choose(masked, stats):
+            for place in walk.choose(masked, stats, log_p, window):
                 walk.reveal(masked[place], int(truth[masked[place]]), log_p)
             for reveal in walk.this_pass():
                 window[reveal.position] = reveal.token
@@ -135,7 +140,7 @@ class _Walk:
     def __init__(self, model: Model, sample: EncodedSample, policy: Policy, canvas: Canvas) -> None:
         self.model, self.sample, self.policy, self.canvas = model, sample, policy, canvas
         self.reveals: list[PlainEvent] = []
-        self.forwards = 0
+        self.forwards = self.tries = 0
 
     def enter(self, block: int, start: int, masked: list[int]) -> None:
         self.block, self.start, self.filling, self.passes = block, start, len(masked), 0
@@ -154,10 +159,17 @@ class _Walk:
         seen = window if self.model.attention == "block-causal" else window[: self.canvas.total]
         return self.model.log_probs(seen.tolist(), self.canvas.offset)
 
-    def choose(self, masked: list[int], stats: PositionStats | TargetStats | DrawStats) -> list[int]:
+    def choose(
+        self,
+        masked: list[int],
+        stats: PositionStats | TargetStats | DrawStats,
+        log_p: FloatArray,
+        window: IntArray,
+    ) -> list[int]:
         """Return the chosen places in ``masked``, first one first, and count the pass."""
         self.passes += 1
         self.forwards += 1
+        self.tries = 0
         if self.policy.is_static:
             now = [i for i, position in enumerate(masked) if self.due[position] == self.passes - 1]
             return sorted(now, key=lambda i: self.place[masked[i]])
@@ -169,7 +181,10 @@ class _Walk:
             one + self.filling, stats, self.memory.order.at(one, chain, offset), lambda: numbers,
         )  # fmt: skip
         place = np.array([self.place.get(position, 0) for position in masked])
-        choice = choose(self.policy, view, self.memory, one, place)
+        source = Source(
+            lambda: LogProbRows(log_p[masked]), lambda tried: self._look(masked, tried, log_p, window)
+        )
+        choice = choose(self.policy, view, self.memory, one, place, source)
         choice.commit()
         chosen = np.flatnonzero(choice.chosen_R).tolist()
         return sorted(chosen, key=lambda place: (-choice.score_R[place], place))
@@ -185,6 +200,21 @@ class _Walk:
             return not self.changed or self.post_passes >= rule.post_passes
         return True
 
+    def _look(self, masked: list[int], tried: IntArray, log_p: FloatArray, window: IntArray) -> FloatArray:
+        """Return the mean entropy of what is masked after each try, one whole-window forward each."""
+        found = []
+        for place in tried.tolist():
+            ahead = window.copy()
+            ahead[masked[place]] = int(log_p[masked[place]].argmax())
+            seen = len(ahead) if self.model.attention == "block-causal" else self.canvas.total
+            everywhere = [i for i in range(seen) if ahead[i] == self.model.mask_id]
+            inside = [i for i in masked if i != masked[place]]
+            rest = inside if self.model.attention == "block-causal" else everywhere
+            rows = LogProbRows(self.log_probs(ahead)[rest])
+            found.append(float(np.mean(position_stats(rows, self.model.eos_ids).entropy)))
+        self.tries = len(found)
+        return np.array(found)
+
     def make_pass(
         self, window: IntArray, filling: list[int], log_p: FloatArray, temperature: float, numbers: FloatArray
     ) -> None:
@@ -199,7 +229,8 @@ class _Walk:
             chosen = self.plan(self.policy.revise, window, filling, log_p, draws or stats)
         else:
             seen = draws if draws is not None and self.policy.draws_first(temperature) else stats
-            places = self.choose([filling[i] for i in masked], seen.take(masked)) if len(masked) else []
+            empty = [filling[i] for i in masked]
+            places = self.choose(empty, seen.take(masked), log_p, window) if empty else []
             self.count(not len(masked))
             chosen = masked[places].tolist()
             self.amend(window, [filling[i] for i in held], log_p, stats.take(held))
@@ -274,10 +305,11 @@ class _Walk:
                 self.note("remask", position, self.model.mask_id, np.nan)
 
     def reveal(self, position: int, token: int, log_p: FloatArray) -> None:
-        self.note("reveal", position, token, float(log_p[position, token]))
+        self.note("reveal", position, token, float(log_p[position, token]), self.tries)
+        self.tries = 0
 
-    def note(self, event: str, position: int, token: int, logq: float) -> None:
-        self.reveals.append(PlainEvent(position, token, logq, self.forwards - 1, event))
+    def note(self, event: str, position: int, token: int, logq: float, tries: int = 0) -> None:
+        self.reveals.append(PlainEvent(position, token, logq, self.forwards - 1, event, tries))
         self.logq[position] = logq
 
     def this_pass(self) -> list[PlainEvent]:

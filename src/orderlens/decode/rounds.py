@@ -11,6 +11,7 @@ Shape letters: C chains of the batch, B block size, W window, R rows. Knows noth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from orderlens.decode.chains import Chains
 from orderlens.decode.choosing import choose_rows
 from orderlens.decode.events import Recorder
 from orderlens.decode.head import position_stats, target_stats
+from orderlens.decode.outlook import mean_entropies
 from orderlens.decode.passes import Pass
 from orderlens.decode.revising import Revised, apply_changes, revise_rows
 from orderlens.decode.select import Choice
@@ -50,6 +52,8 @@ class Rounds:
         self.static_P = np.array([policy.is_static for policy in chains.policies])
         self.revises_P = np.array([policy.revise is not None for policy in chains.policies])
         self.revises = bool(self.revises_P.any())
+        self.looks = any(policy.looks_ahead for policy in chains.policies)
+        self.tries_C = np.zeros(0, np.int64)
         self.session = model.open_session()
 
     def run(self) -> None:
@@ -81,6 +85,8 @@ class Rounds:
     def _round(self) -> None:
         """Make one forward pass of every chain."""
         now = self._evaluate()
+        if self.looks:
+            now = self._with_look(now)
         chosen = choose_rows(self.chains, now, self.temperature)
         committed = np.flatnonzero(chosen.choice.chosen_R)
         revised = revise_rows(self.chains, now, chosen.plans) if self.revises else []
@@ -116,6 +122,31 @@ class Rounds:
         held = target_stats(rows, self.model.eos_ids, np.where(masked_R, 0, token_R))  # any id where masked
         return Pass(index_C, chain_R, offset_R, masked_R, rows, held.positions, token_R, held.target_logprob)
 
+    def _with_look(self, now: Pass) -> Pass:
+        """Return the pass with a way to try positions; what is tried is counted per chain."""
+        self.tries_C = np.zeros(len(now.index_C), np.int64)
+
+        def look(tried: IntArray) -> FloatArray:
+            self.tries_C += np.bincount(now.chain_R[tried], minlength=len(self.tries_C))
+            return self._entropies_after(now, tried)
+
+        return replace(now, look=look)
+
+    def _entropies_after(self, now: Pass, tried: IntArray) -> FloatArray:
+        """Return the mean entropy of what is masked after each try of a row's most probable token."""
+        chains, chain_K, offset_K = self.chains, now.chain_R[tried], now.offset_R[tried]
+        index_K, each = now.index_C[chain_K], np.arange(len(tried))
+        low_K, inside_K, width = chains.start_N[index_K], offset_K, self.model.block_size
+        if not self.blockwise:
+            low_K, inside_K, width = (
+                np.zeros_like(low_K), offset_K + low_K, chains.width(int(now.index_C[0]))
+            )  # fmt: skip
+        tokens_KW = chains.tokens_NL[index_K[:, None], low_K[:, None] + np.arange(width)]
+        tokens_KW[each, inside_K] = now.stats.top_token[tried]
+        wanted_KW = chains.open_NB[index_K] if self.blockwise else tokens_KW == self.model.mask_id
+        wanted_KW[each, inside_K] = False
+        return mean_entropies(self.model, self.session, chain_K, low_K, tokens_KW, wanted_KW)
+
     def _commit(self, now: Pass, choice: Choice, draws: DrawStats | None, committed: IntArray) -> None:
         """Write the committed tokens, record them, and let the rules remember."""
         chains, stats = self.chains, now.stats.take(committed)
@@ -125,12 +156,12 @@ class Rounds:
         token_r = stats.top_token if draws is None else draws.token
         logq_r = np.minimum(stats.top_logprob if draws is None else draws.logprob, 0.0)
         count_C = np.bincount(chain_r, minlength=len(self.chain_C))
+        place_r = _places_in_set(chain_r, offset_r, choice.score_R[committed], count_C)
         columns: dict[str, NDArray[Any]] = {
             "sample": chains.sample_N[index_r],
             "order": chains.policy_N[index_r],
             "block": chains.block_N[index_r],
-            "step": chains.step_N[index_r]
-            + _places_in_set(chain_r, offset_r, choice.score_R[committed], count_C),
+            "step": chains.step_N[index_r] + place_r,
             "forward": chains.forward_N[index_r],
             "position": position_r,
             "token_id": token_r,
@@ -145,6 +176,8 @@ class Rounds:
         }
         if draws is not None:
             columns["tempered_logq"] = np.minimum(draws.tempered_logprob, 0.0)
+        if self.looks:  # told once per pass, by the first token of its set
+            columns["n_lookahead"] = np.where(place_r == 0, self.tries_C[chain_r], 0)
         self.recorder.add_reveals(columns)
         chains.tokens_NL[index_r, position_r] = token_r
         chains.open_NB[index_r, offset_r] = False

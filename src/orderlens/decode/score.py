@@ -14,22 +14,25 @@ U distinct states, R rows. Knows nothing of files, text or torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.decode.asked import Source
 from orderlens.decode.batches import BatchLimit, Reporter, run_within
 from orderlens.decode.chains import NEVER
 from orderlens.decode.events import Columns
+from orderlens.decode.head import take_rows
 from orderlens.decode.numbers import NumberRows, rule_stream
 from orderlens.decode.places import check_fits, plan_canvases
 from orderlens.decode.select import PolicyMemory, choose
 from orderlens.decode.target_states import BoolArray, TargetStates
 from orderlens.errors import ModelOutputError
 from orderlens.grid import Canvas
-from orderlens.models.protocol import Anchor, IntArray, Model
+from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows
 from orderlens.orders.protocol import Order, StaticOrder
 from orderlens.orders.view import StepView
 from orderlens.policies.policy import Policy
@@ -90,6 +93,19 @@ def equal_windows(model: Model, canvases: Sequence[Canvas]) -> Iterator[list[int
         yield [index for index, value in enumerate(widths) if value == width]
 
 
+@dataclass(frozen=True, slots=True)
+class _Wave:
+    """The states of one wave: block, what is shown and masked, each position's row, what is chosen."""
+
+    m_P: IntArray
+    visible_PB: BoolArray
+    masked_PB: BoolArray
+    row_PB: IntArray
+    stats: TargetStats
+    rows: Rows
+    chosen_PB: BoolArray
+
+
 class _Scorer:
     def __init__(
         self,
@@ -114,6 +130,8 @@ class _Scorer:
         names = ("logq", "max_logprob", "second_logprob", "entropy", "competitor_logprob", "score")
         self.found: dict[str, np.ndarray[Any, Any]] = {name: np.full(shape, np.nan) for name in names}
         self.found |= {name: np.zeros(shape, np.int64) for name in ("top_token", "n_tied")}
+        if any(policy.looks_ahead for policy in policies):
+            self.found["n_lookahead"] = np.zeros(shape, np.int64)
 
     def run(self) -> Columns:
         for o_P, m_P, t_P in self._waves():
@@ -164,33 +182,26 @@ class _Scorer:
         first_U, state_P = distinct_states(m_P, visible_PB)
         wanted_UB = np.zeros((len(first_U), wanted_PB.shape[1]), bool)
         np.logical_or.at(wanted_UB, state_P, wanted_PB)
-        row_UB, stats = self.states.evaluate(m_P[first_U], visible_PB[first_U], wanted_UB)
+        row_UB, stats, rows = self.states.evaluate_rows(m_P[first_U], visible_PB[first_U], wanted_UB)
         chosen_PB = due_PB & self.static_O[o_P][:, None]
+        wave = _Wave(m_P, visible_PB, masked_PB, row_UB[state_P], stats, rows, chosen_PB)
         for o in np.flatnonzero(~self.static_O):
             mine = np.flatnonzero(o_P == o)
             if len(mine):
-                self._choose(int(o), m_P[mine], t_P[mine], mine, masked_PB, row_UB[state_P], stats, chosen_PB)
+                self._choose(int(o), mine, t_P[mine], wave)
         p_C, offset_C = np.nonzero(chosen_PB)
         row_C = row_UB[state_P[p_C], offset_C]
         self.rank_OMB[o_P[p_C], m_P[p_C], offset_C] = t_P[p_C]
         self._record((o_P[p_C], m_P[p_C], offset_C), stats.take(row_C))
         self.on_reveals(len(p_C))
 
-    def _choose(
-        self,
-        o: int,
-        m_C: IntArray,
-        t_C: IntArray,
-        mine: IntArray,
-        masked_PB: BoolArray,
-        row_PB: IntArray,
-        stats: TargetStats,
-        chosen_PB: BoolArray,
-    ) -> None:
+    def _choose(self, o: int, mine: IntArray, t_C: IntArray, wave: _Wave) -> None:
         """Let one adaptive policy choose among the masked positions of its chains."""
-        chain_R, offset_R = np.nonzero(masked_PB[mine])
-        m_R = m_C[chain_R]
-        left_C = masked_PB[mine].sum(axis=1)
+        m_C = wave.m_P[mine]
+        chain_R, offset_R = np.nonzero(wave.masked_PB[mine])
+        m_R, p_R = m_C[chain_R], mine[chain_R]
+        row_R = wave.row_PB[p_R, offset_R]
+        left_C = wave.masked_PB[mine].sum(axis=1)
         view = StepView(
             chain_R=chain_R,
             position_R=self.blocks.start_M[m_R] + offset_R,
@@ -199,15 +210,34 @@ class _Scorer:
             step_C=self.before_M[m_C] + self.filling_M[m_C] - left_C,
             forward_C=t_C,
             filling_C=self.filling_M[m_C],
-            stats=stats.take(row_PB[mine[chain_R], offset_R]),
+            stats=wave.stats.take(row_R),
             memory=self.memory[o].order.at(m_C, chain_R, offset_R),
             numbers=lambda: self.numbers[o].rows(m_C, t_C)[chain_R, offset_R],
         )
-        choice = choose(self.policies[o], view, self.memory[o], m_C, self.place_OMB[o, m_R, offset_R])
+        tries_C = np.zeros(len(mine), np.int64)
+
+        def look(tried: IntArray) -> FloatArray:
+            tries_C[:] = np.bincount(chain_R[tried], minlength=len(mine))
+            return self._look(wave, p_R[tried], offset_R[tried])
+
+        source = Source(lambda: take_rows(wave.rows, row_R), look)
+        place_R = self.place_OMB[o, m_R, offset_R]
+        choice = choose(self.policies[o], view, self.memory[o], m_C, place_R, source)
         choice.commit()
-        chosen_PB[mine[chain_R], offset_R] = choice.chosen_R
+        wave.chosen_PB[p_R, offset_R] = choice.chosen_R
         self.found["score"][o, m_R, offset_R] = choice.score_R
         self.found["n_tied"][o, m_R, offset_R] = choice.tied_R
+        if self.policies[o].looks_ahead:
+            self.found["n_lookahead"][o, m_R, offset_R] = tries_C[chain_R]
+
+    def _look(self, wave: _Wave, p_K: IntArray, offset_K: IntArray) -> FloatArray:
+        """Return the mean entropy of what is masked after each try of a position's most probable token."""
+        m_K, here = wave.m_P[p_K], (np.arange(len(p_K)), offset_K)
+        shown_KB = np.where(wave.visible_PB[p_K], self.blocks.clean_MB[m_K], self.states.model.mask_id)
+        shown_KB[here] = wave.stats.positions.top_token[wave.row_PB[p_K, offset_K]]
+        masked_KB = wave.masked_PB[p_K]
+        masked_KB[here] = False
+        return self.states.entropies_after(m_K, shown_KB, masked_KB)
 
     def _record(self, where: Triples, stats: TargetStats) -> None:
         impossible = np.flatnonzero(~np.isfinite(stats.target_logprob))
@@ -243,6 +273,8 @@ class _Scorer:
         np.add.at(n_committed, (o, m, rank), 1)
         chain = o * len(blocks.sample_M) + m
         flat = {name: values[o, m, b] for name, values in self.found.items()}
+        if "n_lookahead" in flat:  # told once per pass, by the first token of its set
+            flat["n_lookahead"][1:][(chain[1:] == chain[:-1]) & (rank[1:] == rank[:-1])] = 0
         return {
             **flat,
             "target_logprob": flat["logq"],

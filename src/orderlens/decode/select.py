@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.decode.asked import Kept, Source, answered
+from orderlens.decode.history import RowHistory
 from orderlens.errors import ModelOutputError, OrderLensError, PluginError, UserInputError, one_line
 from orderlens.models.protocol import FloatArray, IntArray
-from orderlens.orders.memory import Memory, MemoryTable
+from orderlens.orders.memory import MemoryTable
 from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, StaticOrder
 from orderlens.orders.view import StepView
 from orderlens.policies.policy import Policy
@@ -26,20 +28,22 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class PolicyMemory:
-    """The memories of a policy's rules over all chains of a call."""
+    """The memories of a policy's rules over all chains of a call, and the rows of its last passes."""
 
     order: MemoryTable
     commit: MemoryTable
     revise: MemoryTable
+    rows: RowHistory
 
     @classmethod
     def empty(cls, n_chains: int, block_size: int) -> PolicyMemory:
         """Return memories with nothing in them."""
-        return cls(*(MemoryTable(n_chains, block_size) for _ in range(3)))
+        order, commit, revise = (MemoryTable(n_chains, block_size) for _ in range(3))
+        return cls(order, commit, revise, RowHistory(n_chains, block_size))
 
     def forget(self, chains: IntArray) -> None:
         """The given chains enter a new block."""
-        for table in (self.order, self.commit, self.revise):
+        for table in (self.order, self.commit, self.revise, self.rows):
             table.forget(chains)
 
 
@@ -51,13 +55,13 @@ class Choice:
         chosen_R: rows to commit.
         score_R: the order's scores.
         tied_R: how many of the chain's rows have the row's score, itself included; only for chosen rows.
-        kept: the rules' memories of this pass, to be committed with it.
+        kept: what the rules and the decoder remember of this pass, to be committed with it.
     """
 
     chosen_R: BoolArray
     score_R: FloatArray
     tied_R: IntArray
-    kept: list[Memory]
+    kept: list[Kept]
 
     def commit(self) -> None:
         """Let the rules remember what they kept in this pass."""
@@ -71,6 +75,7 @@ def choose(
     memory: PolicyMemory,
     chain_C: IntArray,
     place_R: IntArray | None,
+    source: Source | None = None,
 ) -> Choice:
     """Ask the policy's rules which rows of ``view`` are committed now.
 
@@ -81,7 +86,11 @@ def choose(
         memory: of this policy; ``chain_C`` places the view's chains in it.
         chain_C: see ``memory``.
         place_R: place of each row in the path, for a static order under an adaptive commit rule.
+        source: answers what the rules ask for beyond the statistics; needed where they do.
     """
+    kept: list[Kept] = []
+    if policy.needs:
+        view, kept = answered(policy, view, memory.rows, chain_C, source)
     public: Any = view.stats.positions if isinstance(view.stats, TargetStats) else view.stats
     with naming(f"order '{policy.order.spec}'", policy.order):
         score_R = _scores(policy, view, public, place_R)
@@ -94,7 +103,7 @@ def choose(
     with naming(f"commit rule '{policy.commit.spec}'", policy.commit):
         chosen_R = np.asarray(policy.commit.select(view.seeing(public, taken), score_R))
     n_C = _chosen_per_chain(policy, view, chosen_R)
-    return Choice(chosen_R, score_R, _ties(view, score_R, chosen_R, n_C), [view.memory, taken])
+    return Choice(chosen_R, score_R, _ties(view, score_R, chosen_R, n_C), [view.memory, taken, *kept])
 
 
 @contextmanager

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.decode.head import target_stats
+from orderlens.decode.outlook import mean_entropies
 from orderlens.grid import Canvas
-from orderlens.models.protocol import IntArray, Model, StateBatch
+from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch
 from orderlens.samples import EncodedSample
 from orderlens.stats import TargetStats
 
@@ -72,6 +73,13 @@ class TargetStates:
             visible_UB: positions of the block whose tokens are shown.
             wanted_UB: positions whose distribution is wanted.
         """
+        row_UB, stats, _ = self.evaluate_rows(m_U, visible_UB, wanted_UB)
+        return row_UB, stats
+
+    def evaluate_rows(
+        self, m_U: IntArray, visible_UB: BoolArray, wanted_UB: BoolArray
+    ) -> tuple[IntArray, TargetStats, Rows]:
+        """Return what ``evaluate`` does, and the model's rows themselves."""
         blocks = self.blocks
         shown_UB = np.where(visible_UB, blocks.clean_MB[m_U], self.model.mask_id)
         tokens_UW = self._windows(m_U, shown_UB)
@@ -79,10 +87,25 @@ class TargetStates:
         inside_R = row_offset_R + (blocks.start_M - blocks.low_M)[m_U[row_state_R]]
         batch = StateBatch(blocks.sample_M[m_U], blocks.low_M[m_U], tokens_UW, row_state_R, inside_R)
         targets_R = blocks.clean_MB[m_U[row_state_R], row_offset_R]
-        stats = target_stats(self.session.evaluate(batch), self.model.eos_ids, targets_R)
+        rows = self.session.evaluate(batch)
+        stats = target_stats(rows, self.model.eos_ids, targets_R)
         row_UB = np.full(wanted_UB.shape, -1)
         row_UB[row_state_R, row_offset_R] = np.arange(len(row_state_R))
-        return row_UB, stats
+        return row_UB, stats, rows
+
+    def entropies_after(self, m_K: IntArray, shown_KB: IntArray, masked_KB: BoolArray) -> FloatArray:
+        """Return the mean entropy [K] of what is masked in states that show tokens of their own.
+
+        Args:
+            m_K: block of each state.
+            shown_KB: the block's tokens, mask id where hidden.
+            masked_KB: the positions to average over; a full-attention model averages over its whole canvas.
+        """
+        tokens_KW = self._windows(m_K, shown_KB)
+        blockwise = self.model.attention == "block-causal"
+        wanted_KW = masked_KB if blockwise else tokens_KW == self.model.mask_id
+        slots_K, low_K = self.blocks.sample_M[m_K], self.blocks.low_M[m_K]
+        return mean_entropies(self.model, self.session, slots_K, low_K, tokens_KW, wanted_KW)
 
     def window(self, m: int, visible_B: BoolArray) -> IntArray:
         """Return the tokens [W] of one block's window with ``visible_B`` of the block shown."""

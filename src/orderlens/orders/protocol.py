@@ -1,4 +1,4 @@
-"""The four kinds of order. An order's kind decides what it may look at.
+"""The kinds of order. An order's kind decides what it may look at.
 
 An order says which masked position comes first; how many are taken at once is a commit rule's business
 (``orderlens.policies``). It scores a ``StepView``: a deployable order is handed one with ``PositionStats``
@@ -27,6 +27,8 @@ class Order(ABC):
     id: ClassVar[str]
     summary: ClassVar[str]
     card: ClassVar[Card]
+    needs: frozenset[str] = frozenset()
+    """Names of what the view must hold in ``asked`` besides the statistics (see ``StepView``)."""
 
     @property
     def label(self) -> str:
@@ -76,6 +78,21 @@ class DrawingOrder(ConfidenceOrder):
     @abstractmethod
     def draw_scores(self, view: StepView[DrawStats]) -> Scores:
         """Return one score per drawn token [R]."""
+
+
+class LookaheadOrder(ConfidenceOrder):
+    """An order that tries positions before it chooses: each try is a state of its own, evaluated ahead.
+
+    Tries take the position's most probable token. ``view.asked["entropy_after"]`` is the mean entropy of what
+    would then still be masked (the block, or the whole canvas of a full-attention model), NaN where a
+    position was not tried, and 0 for a chain's only candidate, which needs no try.
+    """
+
+    needs = frozenset({"entropy_after"})
+
+    @abstractmethod
+    def candidates(self, view: StepView[PositionStats]) -> NDArray[np.bool_]:
+        """Return which rows to try [R]."""
 
 
 class OracleOrder(Order):

@@ -12,8 +12,9 @@ Shape letters: C chains, R masked positions of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 S_co = TypeVar("S_co", bound=PositionStats | TargetStats | DrawStats, covariant=True)
 T = TypeVar("T", bound=PositionStats | TargetStats | DrawStats)
+_NOTHING: Mapping[str, FloatArray] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class StepView(Generic[S_co]):
         stats: statistics of each masked position (all [R]).
         memory: what this rule kept at earlier passes of the same block.
         numbers: gives ``uniforms_R``; made only when somebody asks.
+        asked: what the policy's rules ask for by name (``needs``), one number per row each.
     """
 
     chain_R: IntArray
@@ -57,6 +60,7 @@ class StepView(Generic[S_co]):
     stats: S_co
     memory: Memory
     numbers: Callable[[], FloatArray]
+    asked: Mapping[str, FloatArray] = field(default_factory=lambda: _NOTHING)
 
     @classmethod
     def of(cls, stats: T, offsets: IntArray | None = None) -> StepView[T]:
@@ -112,7 +116,14 @@ class StepView(Generic[S_co]):
         """
         return StepView(
             self.chain_R, self.position_R, self.offset_R, self.block_C, self.step_C, self.forward_C,
-            self.filling_C, stats, memory or self.memory, self.numbers,
+            self.filling_C, stats, memory or self.memory, self.numbers, self.asked,
+        )  # fmt: skip
+
+    def asking(self, answers: Mapping[str, FloatArray]) -> StepView[S_co]:
+        """Return the same view with answers to what the rules ask for."""
+        return StepView(
+            self.chain_R, self.position_R, self.offset_R, self.block_C, self.step_C, self.forward_C,
+            self.filling_C, self.stats, self.memory, self.numbers, answers,
         )  # fmt: skip
 
     def ranks(self, scores_R: FloatArray) -> IntArray:

@@ -41,6 +41,7 @@ COMMITS: Registry[type[Commit]] = Registry(
         "unanimous": "orderlens.policies.thresholds:Unanimous",
         "factor": "orderlens.policies.prefixes:Factor",
         "bound": "orderlens.policies.prefixes:Bound",
+        "klass": "orderlens.policies.stability:Klass",
         "dilated": "orderlens.policies.spread:Dilated",
         "spaced": "orderlens.policies.spread:Spaced",
         "hierarchy": "orderlens.policies.spread:Hierarchy",

@@ -91,6 +91,16 @@ class Policy:
         return isinstance(self.order, OracleOrder)
 
     @property
+    def needs(self) -> frozenset[str]:
+        """What the rules ask for by name beyond the position statistics."""
+        return self.order.needs | self.commit.needs
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether states are evaluated only to be looked at."""
+        return "entropy_after" in self.order.needs
+
+    @property
     def is_static(self) -> bool:
         """Whether the path and its passes are known without the model."""
         return (

@@ -61,6 +61,7 @@ PRESETS: Registry[Preset] = Registry(
         "fast-dllm": "orderlens.policies.published:FAST_DLLM",
         "fast-dllm-factor": "orderlens.policies.published:FAST_DLLM_FACTOR",
         "eb-sampler": "orderlens.policies.published:EB_SAMPLER",
+        "klass": "orderlens.policies.published:KLASS",
         "dus": "orderlens.policies.published:DUS",
         "llada2.0": "orderlens.policies.published:LLADA2_0",
         "sdar": "orderlens.policies.published:SDAR",

@@ -37,6 +37,14 @@ EB_SAMPLER = Preset(
     "Inside the block; those copies work on the whole canvas. DUS's copy counts in bits and stops after a "
     "fixed number of passes with masks left.",
 )
+KLASS = Preset(
+    "max-prob+klass=0.9:0.01",
+    "KLASS, arXiv 2511.05664; shkim0116/KLASS",
+    "Every position with p > 0.9 that moved by KL < 0.01 nats in each of the last two passes, else the best "
+    "one; blocks of 64. Tasks have their own values, e.g. 0.6 and 0.015 for LLaDA on GSM8K.",
+    "The history starts anew in every block and is that of masked positions; texts of a batch do not touch "
+    "each other; nothing revealed is overwritten.",
+)
 DUS = Preset(
     "forced-ar+dilated",
     "DUS, arXiv 2506.19037; omerlux/DUS generate.py, scheduler dilated, base 2, skip 1",

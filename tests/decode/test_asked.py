@@ -1,0 +1,156 @@
+"""What rules ask for by name: KL to the pass before, planned passes, and states tried ahead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.reference import generate_plainly, score_plainly
+from orderlens.decode.score import score_batch
+from orderlens.errors import DeviceMemoryError, UserInputError
+from orderlens.models.hmm import HiddenMarkovModel
+from orderlens.orders import ConfidenceOrder
+from orderlens.orders.protocol import LookaheadOrder
+from orderlens.policies import parse_policy
+from orderlens.policies.policy import Policy
+from orderlens.rng import keyed_generator
+from orderlens.samples import EncodedSample
+
+KINDS = ["block-causal", "full"]
+
+
+class Restless(ConfidenceOrder):
+    """Where the distribution moved most first; checks that a block begins without a history."""
+
+    id, summary, needs = "restless", "", frozenset({"kl_previous", "planned_passes"})
+
+    def scores(self, view):
+        moved = view.asked["kl_previous"]
+        assert np.array_equal(np.isinf(moved), (view.forward_C == 0)[view.chain_R])
+        assert (view.asked["planned_passes"] == np.ceil(view.filling_C / 2)[view.chain_R]).all()
+        return np.where(np.isinf(moved), view.stats.top_logprob, moved)
+
+
+class Nosy(LookaheadOrder):
+    """Tries every other masked position and takes the one that leaves the least uncertainty."""
+
+    id, summary = "nosy", ""
+
+    def candidates(self, view):
+        return view.offset_R % 2 == view.offset_R[view.starts_C][view.chain_R] % 2
+
+    def scores(self, view):
+        return -np.nan_to_num(view.asked["entropy_after"], nan=99.0)
+
+
+POLICIES = [
+    Policy(Restless(), parse_policy("max-prob+top=2").commit),
+    parse_policy("max-prob+klass=0.2:0.4:1"),
+    Policy(Nosy()),
+    parse_policy("forced-ar"),
+    Policy(Nosy(), parse_policy("max-prob+threshold=0.3").commit),
+    parse_policy("forced-ar+klass=0.15:0.5:2+spaced"),
+]
+
+
+def model(attention="block-causal", kind=HiddenMarkovModel):
+    return kind(seed=5, n_states=4, block_size=6, attention=attention, incoherence=0.5)
+
+
+def samples():
+    generator = keyed_generator(3, "asked")
+    sizes = [(5, 13), (6, 12), (0, 7)]
+    return [
+        EncodedSample(f"s{i}", generator.integers(0, 20, p), generator.integers(0, 20, n))
+        for i, (p, n) in enumerate(sizes)
+    ]
+
+
+def same(columns, sample, order, slow):
+    mine = (columns["sample"] == sample) & (columns["order"] == order)
+    assert columns["position"][mine].tolist() == [reveal.position for reveal in slow]
+    assert columns["forward"][mine].tolist() == [reveal.forward for reveal in slow]
+    assert columns["n_lookahead"][mine].tolist() == [reveal.n_lookahead for reveal in slow]
+    assert columns["logq"][mine] == pytest.approx([reveal.logq for reveal in slow], abs=1e-9)
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_scoring_equals_the_slow_path(attention):
+    chain = model(attention)
+    columns = score_batch(chain, samples(), POLICIES)
+    for s, sample in enumerate(samples()):
+        for o, policy in enumerate(POLICIES):
+            same(columns, s, o, score_plainly(chain, sample, policy))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("attention", KINDS)
+def test_generating_equals_the_slow_path(attention, temperature):
+    chain = model(attention)
+    columns = generate_batch(chain, samples(), POLICIES, GenerationSettings(11, temperature, 3)).columns
+    for s, sample in enumerate(samples()):
+        for o, policy in enumerate(POLICIES):
+            slow = generate_plainly(chain, sample, policy, 11, temperature=temperature, sample_seed=3)
+            same(columns, s, o, slow)
+
+
+def test_tries_are_counted_once_per_pass():
+    columns = score_batch(model(), samples(), POLICIES)
+    tries = columns["n_lookahead"]
+    assert tries[np.isin(columns["order"], [2, 4])].sum() > 0
+    assert not tries[np.isin(columns["order"], [0, 1, 3, 5])].any()
+    mine = (columns["order"] == 2) & (columns["sample"] == 1) & (columns["block"] == 0)
+    left, expected = set(range(6, 12)), []
+    for position in columns["position"][mine].tolist():
+        tried = sum(other % 2 == min(left) % 2 for other in left)
+        expected.append(tried if tried > 1 else 0)  # a lone candidate needs no try
+        left.remove(position)
+    assert tries[mine].tolist() == expected
+    assert "n_lookahead" not in score_batch(model(), samples(), POLICIES[:2])
+
+
+class Forgetful(HiddenMarkovModel):
+    """Runs out of memory at every seventh evaluation of more than two states."""
+
+    calls = 0
+
+    def open_session(self):
+        session = super().open_session()
+        evaluate = session.evaluate
+
+        def sometimes(states):
+            Forgetful.calls += 1
+            if Forgetful.calls % 7 == 0 and len(states.slots_N) > 2:
+                raise DeviceMemoryError("no room")
+            return evaluate(states)
+
+        session.evaluate = sometimes
+        return session
+
+
+def test_a_batch_that_is_cut_in_the_middle_keeps_its_history():
+    settings = GenerationSettings(18, stop_at_eos=False)
+    cut = generate_batch(model(kind=Forgetful), samples(), POLICIES, settings).columns
+    whole = generate_batch(model(), samples(), POLICIES, settings).columns
+    assert Forgetful.calls > 14
+    for name in ("position", "token_id", "forward", "n_committed", "n_lookahead"):
+        assert cut[name].tolist() == whole[name].tolist()
+
+
+class Curious(ConfidenceOrder):
+    id, summary, needs = "curious", "", frozenset({"the future"})
+
+    def scores(self, view):
+        return view.stats.entropy
+
+
+class Pretender(Curious):
+    needs = frozenset({"entropy_after"})
+
+
+def test_what_nobody_can_answer_is_refused():
+    with pytest.raises(UserInputError, match=r"asks for 'the future'.*known: entropy_after, kl_previous"):
+        score_batch(model(), samples(), [Policy(Curious())])
+    with pytest.raises(UserInputError, match="only a look-ahead order may ask"):
+        score_batch(model(), samples(), [Policy(Pretender())])
