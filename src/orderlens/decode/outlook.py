@@ -5,14 +5,18 @@ Shape letters: K states to try, W window, R rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.decode.batches import BatchLimit, run_within
 from orderlens.decode.head import position_stats
 from orderlens.models.protocol import FloatArray, IntArray, Model, Session, StateBatch
 
 STATES_AT_ONCE = 256
-"""Most states evaluated together, so that looking ahead needs little more memory than the pass itself."""
+"""Most states evaluated together, so that looking ahead needs little more memory than the pass itself; fewer
+where memory runs out, down to one."""
 
 
 def mean_entropies(
@@ -33,12 +37,16 @@ def mean_entropies(
         tokens_KW: the windows, mask id where hidden.
         wanted_KW: the positions to average over, at least one per state.
     """
-    found = []
-    for low in range(0, len(slots_K), STATES_AT_ONCE):
-        part = slice(low, low + STATES_AT_ONCE)
-        state_R, offset_R = np.nonzero(wanted_KW[part])
-        batch = StateBatch(slots_K[part], starts_K[part], tokens_KW[part], state_R, offset_R)
+    mean_K = np.zeros(len(slots_K))
+
+    def work(part: Sequence[int]) -> None:
+        k = np.asarray(part)
+        state_R, offset_R = np.nonzero(wanted_KW[k])
+        batch = StateBatch(slots_K[k], starts_K[k], tokens_KW[k], state_R, offset_R)
         stats = position_stats(session.evaluate(batch), model.eos_ids)
-        count_K = np.bincount(state_R, minlength=len(slots_K[part]))
-        found.append(np.bincount(state_R, stats.entropy, minlength=len(count_K)) / count_K)
-    return np.concatenate(found)
+        total_k = np.bincount(state_R, stats.entropy, minlength=len(k))
+        mean_K[k] = total_k / np.bincount(state_R, minlength=len(k))
+
+    limit = BatchLimit(STATES_AT_ONCE)
+    run_within(limit, model, range(len(slots_K)), work, lambda _: "a state that is tried ahead")
+    return mean_K
