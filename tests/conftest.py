@@ -27,6 +27,18 @@ from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 
 
+SHARED = ("replication",)
+"""Session fixtures that cost more than a file of tests: all that use one run in one process."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test to the process of its file, or of the shared fixture that it reads (xdist)."""
+    for item in items:
+        costly = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
+        item.add_marker(pytest.mark.xdist_group(*costly or [item.nodeid.partition("::")[0]]))
+
+
 def random_samples(seed: int, lengths: Sequence[tuple[int, int]], low: int, high: int) -> list[EncodedSample]:
     """Samples of random ids in [low, high) with the given (prompt, target) lengths."""
     generator = keyed_generator(seed, "test-samples")

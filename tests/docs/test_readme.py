@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from orderlens.cli.main import main
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -30,21 +32,15 @@ def test_make_targets_exist():
     assert all(re.search(rf"^{name}:", makefile, flags=re.MULTILINE) for name in names)
 
 
-def test_commands_run_in_the_order_printed(tmp_path):
+def test_commands_run_in_the_order_printed(tmp_path, monkeypatch, capfd):
     """In one folder, since later ones read what earlier ones wrote."""
+    monkeypatch.chdir(tmp_path)
     commands = shell_commands()
     assert commands
     for command in commands:
         # In full the benchmark takes minutes.
         arguments = command.split("#")[0].replace("--limit 60", "--limit 2").split()[1:]
-        done = subprocess.run(
-            [sys.executable, "-m", "orderlens", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert main(arguments) == 0, f"{command}: {capfd.readouterr().err}"
 
 
 def test_example_prints_what_the_readme_shows():

@@ -9,9 +9,11 @@ import pytest
 from orderlens.replicate import make_plan, run_plan
 
 MODEL = "hmm:incoherence=0.5"
+FORMATS = ("svg", "png")
+"""What the pages need; tests/figures saves the third."""
 
 
-def small_plan(**changes):
+def plan_with(**changes):
     """Return a plan that takes seconds: 8 texts, one block, few orders; all stages are there."""
     plan = make_plan(
         "demo",
@@ -21,6 +23,7 @@ def small_plan(**changes):
         target_tokens=32,
         temperatures=(1.0, 1.5),
         evaluator="none-such",
+        batch_size=2,
         score_orders=(
             "forced-ar",
             "reverse-ar",
@@ -35,6 +38,13 @@ def small_plan(**changes):
 
 
 @pytest.fixture(scope="session")
+def small_plan():
+    return plan_with
+
+
+@pytest.fixture(scope="session")
 def replication(tmp_path_factory):
     """Return the outcome of a finished replication; external perplexity needs torch and weights, not this."""
-    return run_plan(small_plan(), tmp_path_factory.mktemp("replication"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orderlens.figures.save.FORMATS", FORMATS)
+        return run_plan(plan_with(), tmp_path_factory.mktemp("replication"))

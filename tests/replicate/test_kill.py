@@ -3,51 +3,48 @@
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import pytest
+
+from orderlens.replicate.plan import Plan
 from orderlens.store.reader import open_run
 
-HERE = Path(__file__).parent
 WORKER = """
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
-spec = spec_from_file_location("c", sys.argv[1])
-module = module_from_spec(spec)
-spec.loader.exec_module(module)
 from orderlens.figures import save
 from orderlens.replicate import run_plan
 save.FORMATS = ("svg",)  # one format of each picture is enough here
-run_plan(module.small_plan(batch_size=2, questions=2), sys.argv[2])
+run_plan(plan, out)
 """
-PLACES = [
-    "runs/score/units/*",
-    "runs/generate/units/*",
-    "runs/sweep/units/*",
-    "figures/lorenz.svg",
-    "tables/coherence.csv",
-]
+DECODING = ["runs/score/units/*", "runs/generate/units/*", "runs/sweep/units/*"]
+RESULTS = ["figures/lorenz.svg", "tables/coherence.csv"]
 """What must be there before the process is killed: some work of a stage, or some of the results."""
 
-
-def start(out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", WORKER, str(HERE / "conftest.py"), str(out)]
-    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+SERVER = multiprocessing.get_context("forkserver")
+"""Its processes are born with the libraries loaded, and die like any other."""
 
 
-def kill_once_there(out: Path, place: str) -> bool:
+def start(plan: Plan, out: Path) -> BaseProcess:
+    SERVER.set_forkserver_preload(["orderlens.replicate.results", "matplotlib.figure", "scipy.stats"])
+    worker = SERVER.Process(target=exec, args=(WORKER, {"plan": plan, "out": str(out)}))
+    worker.start()
+    return worker
+
+
+def kill_once_there(plan: Plan, out: Path, place: str) -> bool:
     """Start a worker, kill −9 as soon as ``place`` exists; return whether it was still at work."""
-    worker = start(out)
-    deadline = time.monotonic() + 120
-    while not any(out.glob(place)) and worker.poll() is None:
+    worker = start(plan, out)
+    deadline = time.monotonic() + 240
+    while not any(out.glob(place)) and worker.is_alive():
         assert time.monotonic() < deadline, f"{place} never came"
         time.sleep(0.005)
-    worker.send_signal(signal.SIGKILL)
-    return worker.wait() == -signal.SIGKILL
+    worker.kill()
+    worker.join()
+    return worker.exitcode == -signal.SIGKILL
 
 
 def made_of(folder: Path) -> dict[str, bytes]:
@@ -56,11 +53,12 @@ def made_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def test_a_replication_killed_at_several_stages_resumes_to_the_same_results(tmp_path):
-    out, whole = tmp_path / "killed", tmp_path / "whole"
-    assert sum(kill_once_there(out, place) for place in PLACES) >= len(PLACES) - 2
-    assert start(out).wait(timeout=120) == 0
-    assert start(whole).wait(timeout=120) == 0
+def check_killed_at(places: list[str], plan: Plan, out: Path, whole: Path) -> None:
+    """Kill a replication at each of the places, let it end, and compare it with one that was left alone."""
+    assert sum(kill_once_there(plan, out, place) for place in places) >= len(places) - 1
+    last = start(plan, out)
+    last.join(240)
+    assert last.exitcode == 0
     stored = {path.name for path in (whole / "runs").iterdir()}
     assert {"score", "measure", "questions", "generate", "sweep"} <= stored
     for name in sorted(stored):
@@ -72,3 +70,13 @@ def test_a_replication_killed_at_several_stages_resumes_to_the_same_results(tmp_
     assert made_of(out) == made_of(whole)
     assert len(made_of(out)) > 40
     assert json.loads((out / "plan.json").read_text()) == json.loads((whole / "plan.json").read_text())
+
+
+def test_a_replication_killed_while_decoding_and_drawing_resumes_to_the_same_results(replication, tmp_path):
+    places = [DECODING[0], DECODING[2], RESULTS[0]]
+    check_killed_at(places, replication.plan, tmp_path / "killed", replication.results.folder)
+
+
+@pytest.mark.slow
+def test_a_replication_killed_everywhere_resumes_to_the_same_results(replication, tmp_path):
+    check_killed_at([*DECODING, *RESULTS], replication.plan, tmp_path / "killed", replication.results.folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -14,20 +13,9 @@ from orderlens.figures.catalogue import figure_names
 from orderlens.figures.save import plain
 from orderlens.models.loading import load_model
 from orderlens.replicate import run_plan
-from orderlens.replicate.results import TABLES_OF, build, find_all, open_studies
+from orderlens.replicate.results import TABLES_OF, build, find_all, views_of
 from orderlens.replicate.run import decode_all
 from orderlens.store.reader import open_run
-
-HERE = Path(__file__).parent
-
-
-def small_plan(**changes):
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location("replicate_conftest", HERE / "conftest.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.small_plan(**changes)
 
 
 def rows_of(folder, name):
@@ -85,7 +73,7 @@ def test_figures_and_findings_are_there(replication):
     assert [item.name for item in results.figures] == wanted
     for item in results.figures:
         assert item.why is None
-        assert [path.suffix for path in item.paths] == [".svg", ".png", ".pdf", ".json"]
+        assert [path.suffix for path in item.paths] == [".svg", ".png", ".json"]
     stored = json.loads((results.folder / "findings.json").read_text())
     assert [item["id"] for item in stored["findings"]] == [item.id for item in results.reading.findings]
     assert {item["word"] for item in stored["findings"]} <= set(WORDS)
@@ -121,12 +109,12 @@ def test_a_second_call_computes_nothing(replication, monkeypatch):
     assert again.notes == replication.notes
 
 
-def test_another_plan_is_refused(replication):
+def test_another_plan_is_refused(replication, small_plan):
     with pytest.raises(RunError, match="another seed"):
         run_plan(small_plan(seed=1), replication.results.folder)
 
 
-def test_fewer_texts_than_wanted_and_no_sweep(tmp_path):
+def test_fewer_texts_than_wanted_and_no_sweep(tmp_path, small_plan):
     texts = [
         {"id": str(i), "text": "a quiet morning in the harbour " * (4 if i < 3 else 1)} for i in range(6)
     ]
@@ -139,7 +127,7 @@ def test_fewer_texts_than_wanted_and_no_sweep(tmp_path):
     assert "3 of 6 wanted texts" in traces.notes[0]
     assert "left out: 3 too short (fewer than" in traces.notes[1]
     assert not (tmp_path / "out" / "runs" / "sweep").exists()
-    studies = open_studies(tmp_path / "out", None)
+    studies = views_of(Study.open(tmp_path / "out"))
     tables = build(studies)
     assert "temperature" not in {table.name for table in tables}
     reading = judge(find_all(studies, tables))
@@ -147,7 +135,7 @@ def test_fewer_texts_than_wanted_and_no_sweep(tmp_path):
     assert "3 of at least 6 texts" in reading.findings[1].sentence()
 
 
-def test_a_slow_machine_takes_fewer_texts_and_says_so(tmp_path, monkeypatch):
+def test_a_slow_machine_takes_fewer_texts_and_says_so(tmp_path, monkeypatch, small_plan):
     """Sizes are decided stage by stage and kept on resume; every run holds exactly its texts."""
     fits = iter([8, 7])
     monkeypatch.setattr("orderlens.replicate.pace.Pace.fit", lambda *_: next(fits))
@@ -159,7 +147,7 @@ def test_a_slow_machine_takes_fewer_texts_and_says_so(tmp_path, monkeypatch):
     assert decode_all(plan, tmp_path).notes[:1] == traces.notes[:1]
 
 
-def test_targets_given_as_text_are_taken_whole(tmp_path):
+def test_targets_given_as_text_are_taken_whole(tmp_path, small_plan):
     rows = [{"id": str(i), "prompt": "a quiet morning ", "target": "in the harbour " * 12} for i in range(2)]
     data = tmp_path / "pairs.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -170,7 +158,7 @@ def test_targets_given_as_text_are_taken_whole(tmp_path):
     assert rows_of(tmp_path / "out", "score").num_rows == 2 * n_target
 
 
-def test_a_very_slow_machine_takes_one_block_of_each_text(tmp_path, monkeypatch):
+def test_a_very_slow_machine_takes_one_block_of_each_text(tmp_path, monkeypatch, small_plan):
     monkeypatch.setattr("orderlens.replicate.pace.Pace.allows", lambda *_: False)
     plan = small_plan(
         budget_s=1.0, temperatures=(), score_orders=("forced-ar",), target_tokens=64, n_sequences=6

@@ -44,7 +44,8 @@ NOT_FOR_DECODING = "duckdb,polars,lm_eval,transformers,fsspec,s3fs,matplotlib,pa
 def texts_in(folder: Path) -> Path:
     """Write a data file into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [{"id": f"t{i}", "text": f"the {i}th boat came home in the rain, " * 6} for i in range(6)]
+    target = "the boat came home in the rain, "
+    rows = [{"id": f"t{i}", "prompt": f"On day {i} ", "target": target} for i in range(6)]
     path = folder / "texts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -95,8 +96,8 @@ def test_stages_in_two_bare_processes_fill_one_folder(decoded, tmp_path):
 
 def test_a_log_gets_lines_and_the_next_step(decoded):
     _, logs = decoded
-    assert "scoring fixed targets: 11,520 to do" in logs[0][1]
-    assert "scoring fixed targets: 11,520 done in" in logs[0][1]
+    assert "scoring fixed targets: 2,880 to do" in logs[0][1]
+    assert "scoring fixed targets: 2,880 done in" in logs[0][1]
     assert "sweep: " in logs[1][0]
     assert "--stages results" in logs[1][0]
 
@@ -109,6 +110,7 @@ def test_the_results_are_made_elsewhere_without_a_model(decoded, tmp_path, monke
         raise AssertionError("a finished stage asked for a model")
 
     monkeypatch.setattr("orderlens.replicate.run.load_model", refuse)
+    monkeypatch.setattr("orderlens.figures.save.FORMATS", ("svg", "png"))
     again = command(texts_in(tmp_path / "elsewhere"), out, "--batch-size", "5", "--device", "cpu")
     assert main([*again, "--decode-only", "--json"]) == 0
     passed = json.loads(capsys.readouterr().out)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,18 +33,9 @@ def find_evaluator(spec: str, device: str | None) -> tuple[CausalEvaluator | Non
     if spec == OFFLINE_EVALUATOR and not is_bundled(spec):
         return None, "its weights are not part of this installation"
     try:
-        return load_evaluator(spec, device or best_device()), None
+        return load_evaluator(spec, device), None
     except OrderLensError as error:
         return None, one_line(error)
-
-
-def best_device() -> str:
-    """Return ``cuda`` where torch sees a GPU, else ``cpu``."""
-    if find_spec("torch") is None:
-        return "cpu"
-    from orderlens.models.torch.device import pick_device
-
-    return str(pick_device(None))
 
 
 def external_folder(runs: Path, evaluator: str) -> Path:

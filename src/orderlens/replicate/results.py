@@ -40,9 +40,8 @@ class Results:
     page: Path
 
 
-def open_studies(folder: Path, evaluator: CausalEvaluator | None) -> dict[str, Study]:
+def views_of(whole: Study) -> dict[str, Study]:
     """Return one study per kind of traces of a replication; ``sweep`` holds the greedy texts as well."""
-    whole = Study.open(folder, Options(evaluator=evaluator))
     return {kind: whole.view(kind) for kind in RUNS_OF if whole.has_view(kind)}
 
 
@@ -50,10 +49,10 @@ def write_results(
     folder: Path, plan: Plan, evaluator: CausalEvaluator | None, why_none: str | None, notes: Sequence[str]
 ) -> Results:
     """Make tables, findings, figures and the page from the runs in ``folder``."""
-    studies = open_studies(folder, evaluator)
+    whole = Study.open(folder, Options(evaluator=evaluator))
+    studies = views_of(whole)
     tables = tuple(_explained(table, why_none) for table in build(studies))
     reading = judge(find_all(studies, tables))
-    whole = Study.open(folder, Options(evaluator=evaluator))
     drawn = tuple(draw_figures(whole, folder / "figures", figure_names(RUNS_OF)))
     try:
         for table in tables:

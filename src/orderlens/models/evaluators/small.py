@@ -50,7 +50,7 @@ class SmallEvaluator:
                 f"{name}: its attention is {model.config.attention}; an evaluator must be causal"
             )
         self.name = name
-        self._device = pick_device(device or "cpu")
+        self._device = pick_device(device)
         self._model = model
         self._model.network.to(self._device)
         self._batch_tokens = batch_tokens
