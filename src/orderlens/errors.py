@@ -79,3 +79,8 @@ def one_line(error: BaseException) -> str:
     """Return the message of ``error`` on one line, or its type's name when it has none."""
     text = " ".join(str(error).split())
     return text or type(error).__name__
+
+
+def counted(number: int, what: str) -> str:
+    """Return ``1 check`` or ``1,200 checks``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

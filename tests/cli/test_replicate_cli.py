@@ -53,7 +53,7 @@ def test_the_same_command_prints_tables_findings_and_where_things_are(finished, 
     text = capsys.readouterr().out
     assert "Fixed sequences" in text
     assert "13 findings: " in text
-    assert "Not supported: 1 checks" in text
+    assert "Not supported: 1 check" in text
     assert str(finished / "index.html") in text
     assert "unknown evaluator 'none-such'" in text
 

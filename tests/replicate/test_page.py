@@ -88,7 +88,7 @@ def test_nothing_is_fetched(page):
 def test_each_outcome_has_its_word(page):
     text = " ".join(page.text)
     for word in WORDS:
-        assert f"{word.capitalize()}: 1 checks" in text
+        assert f"{word.capitalize()}: 1 check" in text
 
 
 def test_the_markdown_file_links_the_pictures_and_holds_every_finding(replication):

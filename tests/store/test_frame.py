@@ -42,7 +42,7 @@ def test_empty_columns_give_room_to_others() -> None:
 def test_html_escapes_what_is_data() -> None:
     shown = Frame.of(pa.table({"text": ["<b>&\x1b[31m"]}))._repr_html_()
     assert "&lt;b&gt;&amp;\\x1b[31m" in shown
-    assert "1 rows × 1 columns" in shown
+    assert "1 row × 1 column" in shown
 
 
 def test_controls_are_shown_as_escapes() -> None:
@@ -51,7 +51,7 @@ def test_controls_are_shown_as_escapes() -> None:
 
 def test_no_rows() -> None:
     empty = Frame.of(pa.table({"id": pa.array([], pa.string())}))
-    assert repr(empty).splitlines() == ["0 rows × 1 columns", "id"]
+    assert repr(empty).splitlines() == ["0 rows × 1 column", "id"]
     assert "<th>id</th>" in empty._repr_html_()
 
 

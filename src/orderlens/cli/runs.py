@@ -13,6 +13,7 @@ from rich.table import Table
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text, stdout
 from orderlens.cli.group import Verbs
+from orderlens.errors import counted
 
 if TYPE_CHECKING:
     from orderlens.store.protocol import Folder
@@ -89,7 +90,7 @@ def show(run: RunPath, json: JsonFlag = False) -> None:
     print_text(f"{'size:':<10} {_size(facts['bytes'])}")
     print_text(f"{'orders:':<10} {', '.join(facts['orders'])}")
     for name, rows in sorted(facts["rows"].items()):
-        print_text(f"{name + ':':<10} {rows:,} rows")
+        print_text(f"{name + ':':<10} {counted(rows, 'row')}")
     print_text(f"spec ({facts['spec_digest'][:12]}):\n{dumps(facts['spec'], indent=2, ensure_ascii=False)}")
     print_text(f"started with:\n{dumps(facts['provenance'], indent=2, ensure_ascii=False)}")
     if len(facts["environments"]) > 1:
@@ -123,11 +124,11 @@ def verify(
 def _print_report(report: Report, repaired: bool) -> None:
     rows = ", ".join(f"{count:,} {name}" for name, count in sorted(report.rows.items())) or "no rows"
     state = "complete" if report.complete else "not complete"
-    print_text(f"{report.run}: {report.units} units, {report.parts} parts, {rows}; {state}")
+    print_text(f"{report.run}: {counted(report.units, 'unit')}, {counted(report.parts, 'part')}, {rows}; {state}")
     for finding in report.findings:
         print_text(f"  {finding.kind}: {finding.path}: {finding.message}")
     if report.leftovers:
-        print_text(f"  {len(report.leftovers)} unused files of interrupted workers (harmless)")
+        print_text(f"  {counted(len(report.leftovers), 'unused file')} of interrupted workers (harmless)")
     if report.redo:
         print_text(f"  units to redo: {', '.join(report.redo)}")
     if report.ok:
@@ -161,7 +162,7 @@ def export(
     if json:
         print_json({"file": str(out), "table": table, "rows": rows})
     else:
-        print_text(f"{out}: {rows:,} rows of {table}")
+        print_text(f"{out}: {counted(rows, 'row')} of {table}")
 
 
 def compact(

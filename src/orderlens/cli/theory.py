@@ -10,7 +10,7 @@ import typer
 
 from orderlens.cli.console import JsonFlag, print_json, print_text, progress_bar
 from orderlens.cli.group import Verbs
-from orderlens.errors import UserInputError
+from orderlens.errors import UserInputError, counted
 
 if TYPE_CHECKING:
     from orderlens.cli.theory_traces import Trace
@@ -180,7 +180,7 @@ def profile(
 
 
 def _count(n_traces: int) -> str:
-    return "1 trace found" if n_traces == 1 else f"{n_traces} traces found"
+    return f"{counted(n_traces, 'trace')} found"
 
 
 def _report(trace: Trace, sigmas: list[float], k: float, top: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from orderlens.analysis import Study, Table
 from orderlens.analysis.guessing import guessing_levels
-from orderlens.errors import RunError, StorageError
+from orderlens.errors import RunError, StorageError, counted
 from orderlens.evaluation.reading import NOTES, Downstream
 from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
 from orderlens.figures.save import save_data, save_table
@@ -65,7 +65,7 @@ def facts(study: Study) -> list[str]:
     for task, rows in graded.groupby("task", sort=False):
         lost = int(rows["correct"].isna().sum())
         out.append(
-            f"{task}: {rows['item_id'].nunique()} items, {len(rows)} responses"
+            f"{task}: {counted(rows['item_id'].nunique(), 'item')}, {counted(len(rows), 'response')}"
             + (f", {lost} of them not graded" if lost else "")
             + f"{_task_facts(str(task), specs, study)}."
         )

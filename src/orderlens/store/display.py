@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from orderlens.errors import counted
+
 WIDTH = 100
 """Characters of a line of text; columns that do not fit are named below."""
 _CELL = 24
@@ -41,7 +43,7 @@ def as_html(table: pa.Table, n_rows: int) -> str:
 
 def _size(table: pa.Table, n_rows: int) -> str:
     first = f"; the first {table.num_rows}" if table.num_rows < n_rows else ""
-    return f"{n_rows:,} rows × {table.num_columns} columns{first}"
+    return f"{counted(n_rows, 'row')} × {counted(table.num_columns, 'column')}{first}"
 
 
 def _columns(table: pa.Table) -> list[list[str]]:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orderlens.errors import RunError, UnknownNameError, UserInputError
+from orderlens.errors import RunError, UnknownNameError, UserInputError, counted
 from orderlens.registry import suggest
 from orderlens.store.codec import sort_rows, trace_starts
 from orderlens.store.folder import open_folder
@@ -330,16 +330,12 @@ def _described(source: Source) -> str:
     shown = ", ".join(orders[:6]) + (", …" if len(orders) > 6 else "")
     facts = [
         str(spec.get("kind", "run")) + (f" of {model.get('name')}" if isinstance(model, Mapping) else ""),
-        f"{_count(len(orders), 'order')}: {shown}" if orders else "",
-        _count(data["n_samples"], "sample") if isinstance(data, Mapping) and "n_samples" in data else "",
-        _count(rows["reveals"], "reveal") if "reveals" in rows else "",
+        f"{counted(len(orders), 'order')}: {shown}" if orders else "",
+        counted(data["n_samples"], "sample") if isinstance(data, Mapping) and "n_samples" in data else "",
+        counted(rows["reveals"], "reveal") if "reveals" in rows else "",
         "complete" if source.is_complete() else "not complete",
     ]
     return f"{source.label}: {', '.join(fact for fact in facts if fact)}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _fit(chunk: pa.Table, schema: pa.Schema, run: str) -> pa.Table:
