@@ -124,7 +124,9 @@ def verify(
 def _print_report(report: Report, repaired: bool) -> None:
     rows = ", ".join(f"{count:,} {name}" for name, count in sorted(report.rows.items())) or "no rows"
     state = "complete" if report.complete else "not complete"
-    print_text(f"{report.run}: {counted(report.units, 'unit')}, {counted(report.parts, 'part')}, {rows}; {state}")
+    print_text(
+        f"{report.run}: {counted(report.units, 'unit')}, {counted(report.parts, 'part')}, {rows}; {state}"
+    )
     for finding in report.findings:
         print_text(f"  {finding.kind}: {finding.path}: {finding.message}")
     if report.leftovers:
