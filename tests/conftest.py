@@ -26,7 +26,6 @@ from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 
-
 SHARED = ("replication",)
 """Session fixtures that cost more than a file of tests: all that use one run in one process."""
 

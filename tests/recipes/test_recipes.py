@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
@@ -37,7 +37,7 @@ def recipe_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         command = [str(ROOT / "recipes" / script), *map(str, arguments)]
         monkeypatch.setattr(sys, "argv", command)
         monkeypatch.syspath_prepend(ROOT / "recipes")
-        monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda _: None)
+        monkeypatch.setattr("torch.set_float32_matmul_precision", lambda _: None)
         code, said = 0, ""
         try:
             runpy.run_path(command[0], run_name="__main__")
