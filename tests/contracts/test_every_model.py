@@ -37,6 +37,7 @@ from orderlens.testing import (
 CHECKPOINTS = {
     "orderlens, block-causal": ("orderlens", write_small, {}),
     "orderlens, full attention": ("orderlens", write_small, {"attention": "full"}),
+    "orderlens, permutation-trained": ("orderlens", write_small, {"attention": "permutation"}),
     "orderlens, shared key/value heads": (
         "orderlens",
         write_small,

@@ -41,7 +41,7 @@ def make(folder: Path, attention: str = "block-causal", **schedule) -> Trainer:
     )
 
 
-@pytest.mark.parametrize("attention", ["block-causal", "full", "causal"])
+@pytest.mark.parametrize("attention", ["block-causal", "full", "permutation", "causal"])
 def test_learns_an_easy_text(tmp_path: Path, attention: str) -> None:
     trainer = make(tmp_path, attention, steps=60)
     before = trainer.heldout_loss()

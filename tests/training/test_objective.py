@@ -15,8 +15,8 @@ from orderlens.training.attention import (  # noqa: E402
     dense_mask,
     full_rule,
 )
-from orderlens.training.masking import pair_weights, sample_masks  # noqa: E402
-from orderlens.training.objective import AnyOrderLoss, CausalLoss  # noqa: E402
+from orderlens.training.masking import pair_weights, sample_masks, sample_permutations  # noqa: E402
+from orderlens.training.objective import AnyOrderLoss, CausalLoss, PermutationLoss  # noqa: E402
 
 LENGTH, BLOCK = 12, 4
 CPU = torch.device("cpu")
@@ -133,3 +133,39 @@ def test_flex_attention_gives_what_the_dense_mask_gives(rule) -> None:
         warnings.simplefilter("ignore", UserWarning)  # eager FlexAttention is slow, and says so once
         got = flex.flex_attention(q, k, v, block_mask=block_mask)
     assert torch.allclose(got, dense_attend(dense_mask(rule, 96))(0, q, k, v), atol=1e-5)
+
+
+def one_query(model: Transformer, tokens, rank, place) -> float:
+    """log p of one token: what was revealed before it in that order, and one query at the end."""
+    given, own = (rank < 0).nonzero().flatten(), int(rank[place])
+    earlier = sorted((int(i) for i in (rank >= 0).nonzero() if rank[i] < own), key=lambda i: int(rank[i]))
+    places = torch.tensor([*given.tolist(), *earlier, place])
+    line = torch.cat((tokens[places[:-1]], torch.tensor([model.config.mask_id])))
+    visible = torch.ones(len(line), len(line)).tril().bool()
+    visible[: len(given), : len(given)] = True
+    states = model(line[None], places[None], dense_attend(visible))[0]
+    return float((states[-1] @ model.embedding.weight.T).log_softmax(-1)[tokens[place]])
+
+
+def test_permutation_loss_equals_one_query_at_a_time() -> None:
+    model = small_model("permutation")
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(1, 23, (3, LENGTH), generator=generator)
+    order = sample_permutations(3, LENGTH, generator)
+    want = -sum(
+        float(order.weight[row, place]) * one_query(model, tokens[row], order.rank[row], place)
+        for row in range(3)
+        for place in range(LENGTH)
+        if order.rank[row, place] >= 0
+    )
+    assert float(PermutationLoss(model)(tokens, order.rank, order.weight)) == pytest.approx(want, rel=1e-6)
+
+
+def test_permutations_count_every_number_of_visible_tokens_alike() -> None:
+    length, draws = 5, 20_000
+    order = sample_permutations(draws, length, torch.Generator().manual_seed(0))
+    given = (order.rank < 0).sum(1, keepdim=True)
+    visible = (given + order.rank)[order.rank >= 0]
+    mass = torch.zeros(length).index_add(0, visible, order.weight[order.rank >= 0])
+    assert mass.tolist() == pytest.approx([1 / length] * length, rel=0.05)
+    assert sorted(set(given.flatten().tolist())) == list(range(length))

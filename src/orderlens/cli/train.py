@@ -19,6 +19,7 @@ class AttentionChoice(StrEnum):
 
     block_causal = "block-causal"
     full = "full"
+    permutation = "permutation"
     causal = "causal"
 
 

@@ -47,6 +47,21 @@ def full_rule(length: int) -> Rule:
     return rule
 
 
+def permutation_mask(rank_BT: Tensor) -> Tensor:
+    """Return booleans [B, 1, 2 T, 2 T]: who sees whom in a query stream followed by a content stream.
+
+    A query sees itself and the content of tokens revealed before it; content sees itself, what was revealed
+    before it, and given tokens (rank −1) see each other. Nobody else sees a query.
+    """
+    rank = rank_BT[:, :, None]
+    earlier = rank_BT[:, None, :] < rank
+    not_later = rank_BT[:, None, :] <= rank
+    own = torch.eye(rank_BT.shape[1], dtype=torch.bool, device=rank_BT.device).expand_as(earlier)
+    queries = torch.cat((own, earlier), dim=2)
+    content = torch.cat((torch.zeros_like(own), not_later), dim=2)
+    return torch.cat((queries, content), dim=1)[:, None]
+
+
 def dense_mask(rule: Rule, size: int, device: torch.device | None = None) -> Tensor:
     """Return the rule as booleans [size, size]."""
     index = torch.arange(size, device=device)

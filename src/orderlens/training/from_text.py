@@ -50,7 +50,7 @@ class TextTraining:
     """What to train and for how long; the defaults make a small model on a CPU in about a minute.
 
     Attributes:
-        attention: ``block-causal`` and ``full`` are order-agnostic, ``causal`` is autoregressive.
+        attention: ``causal`` is autoregressive, the others are order-agnostic.
         vocab_size: ids of the new tokenizer (fewer if the text is too short for so many).
         tokenizer: a ``tokenizer.json`` to use instead, or ``tiny`` for the bundled one.
         split: what is one document in a ``.txt`` file.
@@ -59,7 +59,7 @@ class TextTraining:
 
     steps: int | None = None
     max_minutes: float | None = None
-    attention: Literal["block-causal", "full", "causal"] = "block-causal"
+    attention: Literal["block-causal", "full", "permutation", "causal"] = "block-causal"
     layers: int = 3
     width: int = 96
     heads: int = 3

@@ -27,8 +27,8 @@ from orderlens.rng import keyed_generator
 from orderlens.training.attention import Execution
 from orderlens.training.checkpoint import load_checkpoint, save_checkpoint
 from orderlens.training.data import BatchReader, WindowMixture
-from orderlens.training.masking import sample_masks, step_generator
-from orderlens.training.objective import AnyOrderLoss, CausalLoss
+from orderlens.training.masking import sample_masks, sample_permutations, step_generator
+from orderlens.training.objective import AnyOrderLoss, CausalLoss, PermutationLoss
 from orderlens.training.optimiser import Optimiser, OptimiserSettings
 from orderlens.training.packing import Tokens
 from orderlens.training.schedule import Schedule
@@ -111,6 +111,8 @@ class Trainer:
         loss: nn.Module
         if self.config.attention == "causal":
             loss = CausalLoss(self._working)
+        elif self.config.attention == "permutation":
+            loss = PermutationLoss(self._working)
         else:
             loss = AnyOrderLoss(self._working, settings.window, self.device, settings.attention)
         return torch.compile(loss, dynamic=False) if settings.compiled else loss
@@ -124,6 +126,9 @@ class Trainer:
         if self.config.attention == "causal":
             return self._loss(tokens_BT)
         batch, length = tokens_BT.shape
+        if self.config.attention == "permutation":
+            order = sample_permutations(batch, length, step_generator(*mask_key, self.device))
+            return self._loss(tokens_BT, order.rank, order.weight)
         group = self.config.block_size if self.config.attention == "block-causal" else length
         masks = sample_masks(batch, length, group, step_generator(*mask_key, self.device))
         return self._loss(tokens_BT, masks.first, masks.weight)

@@ -62,6 +62,34 @@ def sample_cut_masks(
     return MaskPair(first.view(batch, length), weight.view(batch, length))
 
 
+@dataclass(frozen=True, slots=True)
+class Permutation:
+    """Orders of a batch of windows, of which the first tokens are given.
+
+    Attributes:
+        rank: integers [B, T]: when a token is revealed, −1 for those that are given.
+        weight: floats [B, T], 0 for given tokens; the weighted sum of losses estimates the any-order bound in
+            nats per token.
+    """
+
+    rank: Tensor
+    weight: Tensor
+
+
+def sample_permutations(batch: int, length: int, generator: torch.Generator) -> Permutation:
+    """Draw an order per window and how many of its tokens are given, uniform on 0…n − 1.
+
+    A token that is predicted with v others visible is predicted in (v + 1) / n of all draws, so a weight of
+    1 / (v + 1) counts every number of visible tokens alike.
+    """
+    device = generator.device
+    place = torch.rand(batch, length, generator=generator, device=device).argsort(-1).argsort(-1)
+    given = torch.randint(0, length, (batch, 1), generator=generator, device=device)
+    predicted = place >= given
+    rank = torch.where(predicted, place - given, -1)
+    return Permutation(rank, predicted.float() / (batch * (place + 1)))
+
+
 def pair_weights(first_BNK: Tensor, size_BN1: Tensor) -> Tensor:
     """Average each copy over the tokens it hides, and the copies over their expected number, 2n/(n+1)."""
     batch, blocks, block_size = first_BNK.shape

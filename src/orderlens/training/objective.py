@@ -1,8 +1,9 @@
 """The training losses. Each maps windows to one scalar in nats per token.
 
 ``AnyOrderLoss`` is the any-order bound: per block a uniform number of hidden tokens, averaged over the hidden
-ones. ``CausalLoss`` is the usual next-token loss with EOS before the window, so that row i speaks about
-position i in both. Knows nothing of optimisers, devices or files.
+ones. ``PermutationLoss`` is the same bound along sampled orders, with two streams. ``CausalLoss`` is the
+usual next-token loss with EOS before the window, so that row i speaks about position i in all of them. Knows
+nothing of optimisers, devices or files.
 
 Shape letters: B batch, T window, S streams × T, C width, V vocabulary.
 """
@@ -20,7 +21,9 @@ from orderlens.training.attention import (
     Execution,
     block_causal_rule,
     causal_attend,
+    dense_attend,
     full_rule,
+    permutation_mask,
     stream_attend,
 )
 
@@ -77,6 +80,32 @@ def pick_hidden(x_BSC: Tensor, first_BT: Tensor) -> Tensor:
     """Return each token's row from the noisy stream that hides it, [B, T, C]."""
     length = first_BT.shape[1]
     return torch.where(first_BT[..., None], x_BSC[:, :length], x_BSC[:, length : 2 * length])
+
+
+class PermutationLoss(nn.Module):
+    """Order-agnostic loss along one order per window (XLNet's two streams, on our network).
+
+    Queries know their position and nothing of their token; content knows its token. All conditionals along
+    the order come from one pass.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens_BT: Tensor, rank_BT: Tensor, weight_BT: Tensor) -> Tensor:
+        """Return the weighted loss; ``rank`` and ``weight`` are those of a ``Permutation``."""
+        loss = token_loss(self.hidden(tokens_BT, rank_BT), self.model.embedding.weight, tokens_BT)
+        return (loss * weight_BT.flatten()).sum()
+
+    def hidden(self, tokens_BT: Tensor, rank_BT: Tensor) -> Tensor:
+        """Return the final state [B, T, C] of every token's query."""
+        length = tokens_BT.shape[1]
+        queries_BT = torch.full_like(tokens_BT, self.model.config.mask_id)
+        positions = torch.arange(length, device=tokens_BT.device).repeat(2)[None]
+        attend = dense_attend(permutation_mask(rank_BT))
+        hidden_BSC = self.model(torch.cat((queries_BT, tokens_BT), dim=1), positions, attend)
+        return torch.as_tensor(hidden_BSC[:, :length])
 
 
 class CausalLoss(nn.Module):

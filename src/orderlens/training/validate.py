@@ -14,11 +14,11 @@ from torch.nn import functional
 
 from orderlens.errors import UserInputError
 from orderlens.models.evaluators.small import causal_log_probs
-from orderlens.models.small.network import Transformer
+from orderlens.models.small.network import Transformer, revealed_mask
 from orderlens.rng import keyed_generator
 from orderlens.training.attention import block_causal_rule, dense_attend, dense_mask
-from orderlens.training.masking import sample_masks, step_generator
-from orderlens.training.objective import AnyOrderLoss
+from orderlens.training.masking import sample_masks, sample_permutations, step_generator
+from orderlens.training.objective import AnyOrderLoss, PermutationLoss
 
 ORDERS = ("forced-ar", "reverse-ar", "random")
 
@@ -28,12 +28,25 @@ def any_order_bound(model: Transformer, windows_BT: Tensor, draws: int = 4, seed
     """Return the any-order bound in nats per token, averaged over ``draws`` sets of masks."""
     batch, length = windows_BT.shape
     group = model.config.block_size if model.config.attention == "block-causal" else length
+    if model.config.attention == "permutation":
+        return _permutation_bound(model, windows_BT, draws, seed)
     loss = AnyOrderLoss(model, length, windows_BT.device, "dense")
     total = 0.0
     for draw in range(draws):
         masks = sample_masks(batch, length, group, step_generator(seed, draw, windows_BT.device))
         logp_BT = _log_probs(model, loss.hidden(windows_BT, masks.first), windows_BT)
         total -= float((logp_BT * masks.weight).sum())
+    return total / draws
+
+
+def _permutation_bound(model: Transformer, windows_BT: Tensor, draws: int, seed: int) -> float:
+    """The same bound, of which every draw gives all conditionals along one order per window."""
+    loss, (batch, length) = PermutationLoss(model), windows_BT.shape
+    total = 0.0
+    for draw in range(draws):
+        order = sample_permutations(batch, length, step_generator(seed, draw, windows_BT.device))
+        logp_BT = _log_probs(model, loss.hidden(windows_BT, order.rank), windows_BT)
+        total -= float((logp_BT * order.weight).sum())
     return total / draws
 
 
@@ -63,7 +76,7 @@ def order_log_probs(model: Transformer, windows_BT: Tensor, ranks_BT: Tensor) ->
     Block-causal models advance all blocks side by side, one pass per step inside the block; models with full
     attention take one pass per token, later blocks wholly hidden.
     """
-    if model.config.attention == "full":
+    if model.config.attention != "block-causal":
         ranks_BT = _across_blocks(ranks_BT, model.config.block_size)
     result = torch.zeros(windows_BT.shape, device=windows_BT.device)
     for step in range(int(ranks_BT.max()) + 1):
@@ -99,6 +112,9 @@ def _noisy_states(model: Transformer, noisy_BT: Tensor, clean_BT: Tensor) -> Ten
         return torch.as_tensor(
             model(noisy_BT, positions, dense_attend(torch.ones(length, length, device=device).bool()))
         )
+    if model.config.attention == "permutation":
+        mask = revealed_mask(noisy_BT == model.config.mask_id)
+        return torch.as_tensor(model(noisy_BT, positions, dense_attend(mask)))
     rule = block_causal_rule(length, model.config.block_size, noisy=1)
     attend = dense_attend(dense_mask(rule, 2 * length, device))
     states = model(torch.cat((noisy_BT, clean_BT), 1), positions.repeat(1, 2), attend)

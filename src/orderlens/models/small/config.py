@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from orderlens.models.configfile import CONFIG, MAX_CONTEXT, MAX_LAYERS, Values
 
 MODEL_TYPE = "orderlens"
-Attention: TypeAlias = Literal["block-causal", "full", "causal"]
+Attention: TypeAlias = Literal["block-causal", "full", "permutation", "causal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class TransformerConfig:
     """Shape of the network.
 
     Attributes:
-        attention: what it was trained with; causal for autoregressive models.
+        attention: what it was trained with; causal for autoregressive models, permutation for full attention
+            in which a hidden position is seen by nobody but itself.
         n_kv_heads: key/value heads, each shared by a group of query heads; 0 for as many as query heads.
         qk_norm: whether queries and keys are normalised per head before the rotary encoding.
     """

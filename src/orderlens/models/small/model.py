@@ -25,6 +25,7 @@ from orderlens.models.small.network import (
     Transformer,
     attention,
     block_causal_mask,
+    revealed_mask,
 )
 from orderlens.models.torch.device import pick_dtype
 from orderlens.models.torch.rotary import rotary_at, rotate
@@ -65,7 +66,10 @@ class TransformerModel:
             raise UserInputError(
                 f"block_size={block_size} must lie between 1 and {network.config.max_positions}"
             )
-        self.attention: Literal["block-causal", "full"] = network.config.attention
+        self.permuted = network.config.attention == "permutation"
+        self.attention: Literal["block-causal", "full"] = (
+            "block-causal" if network.config.attention == "block-causal" else "full"
+        )
         self.vocab_size = network.config.vocab_size
         self.mask_id = network.config.mask_id
         self.eos_ids = eos_ids or frozenset({network.config.eos_id})
@@ -105,16 +109,18 @@ class TransformerModel:
         with torch.inference_mode():
             ids_BT = torch.tensor([list(tokens)], device=self.device)
             positions_BT = torch.arange(ids_BT.shape[1], device=self.device)[None]
-            mask = self._mask(ids_BT.shape[1], grid_offset)
+            mask = self._mask(ids_BT, grid_offset)
             hidden_BTC = self.network(ids_BT, positions_BT, lambda _, q, k, v: attention(q, k, v, mask))
             logits_TV = hidden_BTC[0].float() @ self.network.embedding.weight.T.float()
             logits_TV[:, self.mask_id] = -torch.inf
             return torch.log_softmax(logits_TV, dim=1).double().cpu().numpy()
 
-    def _mask(self, length: int, grid_offset: int) -> Tensor | None:
+    def _mask(self, ids_BT: Tensor, grid_offset: int) -> Tensor | None:
+        if self.permuted:
+            return revealed_mask(ids_BT == self.mask_id)
         if self.attention == "full":
             return None
-        return block_causal_mask(length, self.block_size, grid_offset, self.device)
+        return block_causal_mask(ids_BT.shape[1], self.block_size, grid_offset, self.device)
 
     def open_session(self) -> TransformerSession:
         """Return a session without slots."""
@@ -269,7 +275,10 @@ class TransformerSession:
         prefix = _Prefix(self, slots, starts, tokens_NW.shape[1])
         network, config = self._network, self._network.config
         cos, sin = rotary_at(prefix.positions_NW, config.head_width, config.rope_theta)
-        x_NWC = network.embedding(self._tensor(tokens_NW))
+        tokens = self._tensor(tokens_NW)
+        if self._model.permuted:
+            prefix.mask = revealed_mask(tokens == config.mask_id)
+        x_NWC = network.embedding(tokens)
         for layer in list(network.layers)[:-1]:
             x_NWC = layer(x_NWC, cos, sin, prefix.attend)
         return _last_layer_rows(network, x_NWC, (cos, sin), prefix, row_state, row_offset)
@@ -298,6 +307,12 @@ class _Prefix:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend from the windows to their prefixes and themselves."""
         return attention(q, *self.extended(layer, k, v), self.mask)
+
+    def mask_at(self, pick_NQ1: Tensor) -> Tensor | None:
+        """Return the mask of some queries of each window, given by their offsets."""
+        if self.mask is None or self.mask.shape[-2] == 1:
+            return self.mask
+        return self.mask[:, 0].gather(1, pick_NQ1.expand(-1, -1, self.mask.shape[-1]))[:, None]
 
     def extended(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values of prefix and window, [N, K, L + W, D]."""
@@ -337,7 +352,7 @@ def _last_layer_rows(
         table.expand(n, 1, w, -1).gather(2, pick[:, None].expand(-1, 1, -1, d // 2)) for table in rotary
     )
     q = rotate(own.q_norm(q), cos, sin)
-    o_NHQD = attention(q, *prefix.extended(own.index, k, v), prefix.mask)
+    o_NHQD = attention(q, *prefix.extended(own.index, k, v), prefix.mask_at(pick))
     out_NQC = own.out(o_NHQD.transpose(1, 2).reshape(n, -1, c))
     rows = (torch.as_tensor(row_state, device=device), torch.as_tensor(in_state, device=device))
     x_RC = x_NWC.gather(1, pick.expand(-1, -1, c))[rows] + out_NQC[rows]

@@ -126,6 +126,12 @@ class Transformer(nn.Module):
         return torch.as_tensor(self.final_norm(x_BTC))
 
 
+def revealed_mask(hidden_BT: Tensor) -> Tensor:
+    """Return [B, 1, T, T] booleans: every position sees itself and all that are not hidden."""
+    own_TT = torch.eye(hidden_BT.shape[1], dtype=torch.bool, device=hidden_BT.device)
+    return ~hidden_BT[:, None, None, :] | own_TT
+
+
 def block_causal_mask(
     length: int, block_size: int, offset: int = 0, device: torch.device | None = None
 ) -> Tensor:
