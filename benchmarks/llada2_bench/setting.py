@@ -102,6 +102,18 @@ class Bench:
         self.sync()
         return statistics.median(first.elapsed_time(last) for first, last in pairs) / 1e3
 
+    def graphed(self, work: Callable[[], object], repeats: int = 10) -> float:
+        """Median seconds of one replay of ``work`` recorded as a CUDA graph; plainly timed elsewhere."""
+        if not self.cuda:
+            return self.time(work, repeats=repeats)
+        for _ in range(3):
+            work()
+        self.sync()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        return self.time(graph.replay, repeats=repeats)
+
     def wall(self, work: Callable[[], object], repeats: int = 1) -> float:
         """Seconds of one call by the wall clock, host work included (median of ``repeats``)."""
         times = []

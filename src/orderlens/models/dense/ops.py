@@ -1,6 +1,6 @@
 """The building blocks of a Llama-like forward: plain torch anywhere, our kernels on CUDA in bf16 or fp16.
 
-Plain projections stay with the vendor library; full attention goes to torch's own fused kernels.
+Plain projections stay with the vendor library.
 
 Shape letters: N windows, W width, T = N·W tokens, C model width, H heads, K key/value heads, D head width.
 """
@@ -20,7 +20,7 @@ from orderlens.models.torch.device import triton_installed
 from orderlens.models.torch.heads import rms_norm, swiglu, turned_heads
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.rotary import rotary_tables
-from orderlens.models.torch.window import HEADER, Windows
+from orderlens.models.torch.window import Windows
 
 
 class Ops(Protocol):
@@ -97,17 +97,16 @@ class TorchOps:
 
 
 class TritonOps:
-    """The CUDA implementation: nine launches per layer and not a word to the host, so it can be recorded."""
+    """The CUDA implementation: eight launches per layer and not a word to the host, so it can be recorded."""
 
     gathers = False
 
     def __init__(self, config: DenseConfig, device: torch.device, dtype: torch.dtype) -> None:
-        from orderlens.models.torch.kernels import attention, norm, queries_keys, swiglu
+        from orderlens.models.torch.kernels import attention, canvas, norm, queries_keys, swiglu
 
         self.config, self.tables = config, tables_of(config, device, dtype)
-        self._attention, self._norm, self._heads, self._swiglu = attention, norm, queries_keys, swiglu
-        # What the head kernel reads of a canvas: that it starts at 0. Made once, as graphs keep addresses.
-        self._origin = torch.zeros(1, HEADER + config.max_positions, dtype=torch.int32, device=device)
+        self._attention, self._canvas, self._norm = attention, canvas, norm
+        self._heads, self._swiglu = queries_keys, swiglu
 
     def splits(self, n_windows: int, longest_start: int) -> int:
         """Return how many parts the attention over a prefix is cut into."""
@@ -132,20 +131,15 @@ class TritonOps:
 
     def attend_canvas(self, fused_TO: Tensor, layer: LayerWeights, count: int) -> Tensor:
         """Return attention outputs [T, H·D] inside whole canvases."""
-        config, width = self.config, len(fused_TO) // count
-        windows = Windows(self._origin[:, : HEADER + width].expand(count, -1), 0)
-        qk_THD = self._heads.prepare_heads(fused_TO, layer, self.tables, windows, None, 0, config, False)
-        H, K, D = config.n_heads, config.n_kv_heads, config.head_width
-        qk = qk_THD.view(count, width, H + K, D).transpose(1, 2)
-        v = fused_TO.view(count, width, H + 2 * K, D)[:, :, H + K :].transpose(1, 2)
-        o = functional.scaled_dot_product_attention(qk[:, :H], qk[:, H:], v, enable_gqa=K != H)
-        return _flat(o)
+        del layer  # no family with full attention has norms on its heads
+        return self._canvas.attend_canvas(fused_TO, count, self.tables, self.config)
 
 
 def choose_ops(weights: Weights, config: DenseConfig) -> Ops:
     """Return our CUDA kernels where they apply, plain torch elsewhere."""
     fast = weights.device.type == "cuda" and weights.dtype in (torch.bfloat16, torch.float16)
-    if fast and triton_installed() and config.head_width & (config.head_width - 1) == 0:
+    fits = config.head_width >= 32 and config.head_width & (config.head_width - 1) == 0
+    if fast and triton_installed() and fits and not (config.attention == "full" and config.qk_norm):
         return TritonOps(config, weights.device, weights.dtype)
     return TorchOps(config, weights.device, weights.dtype)
 

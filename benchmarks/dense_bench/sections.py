@@ -1,0 +1,183 @@
+"""What is measured: ceilings, single products, steps, a profile, scoring and generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from dense_bench.setting import NEW, PROMPT, DenseBench
+from orderlens.decode import head_torch
+from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.score import score_batch
+from orderlens.models.dense.network import Network
+from orderlens.models.dense.ops import TorchOps
+from orderlens.policies import parse_policies
+from orderlens.samples import EncodedSample
+
+SCORED_ORDERS = ("forced-ar", "reverse-ar", "random", "oracle-max-q", "oracle-margin", "oracle-min-q")
+
+
+def check(bench: DenseBench) -> None:
+    """The forward as it runs (kernels, graph) against plain torch in float32 on the same weights."""
+    states = bench.states(2)
+    session = bench.model.open_session()
+    for _ in range(4):
+        found = session.evaluate(states).hidden_RD.double()
+    tokens = torch.from_numpy(states.tokens_NW).to(bench.device)
+    plain = _first_layers(bench, 4, torch.float32).canvas(tokens)
+    fast = _first_layers(bench, 4, bench.dtype).canvas(tokens)
+    error = float((fast.double() - plain.double()).norm() / plain.double().norm())
+    finite = bool(torch.isfinite(found).all())
+    passed = finite and error < (2e-2 if bench.cuda else 1e-4)
+    bench.report("4 layers against plain float32", f"{error:.2e}", "", "ok" if passed else "FAILED")
+
+
+def _first_layers(bench: DenseBench, count: int, dtype: torch.dtype) -> Network:
+    weights, config = bench.model.weights, replace(bench.config, n_layers=min(count, bench.config.n_layers))
+    cut = replace(weights, layers=weights.layers[: config.n_layers]).to(dtype)
+    ops = TorchOps(config, bench.device, dtype) if dtype == torch.float32 else None
+    return Network(cut, config, ops)
+
+
+def measure_products(bench: DenseBench, batches: Iterable[int]) -> None:
+    """The four products of a layer, each on rotating weights, against reading them once."""
+    layers = bench.model.weights.layers
+    for batch in batches:
+        tokens = batch * (PROMPT + NEW)
+        for name in ("qkv_OC", "out_CO", "gate_up_FC", "down_CF"):
+            matrices = [getattr(layer, name) for layer in layers]
+            x = torch.randn(tokens, matrices[0].shape[1], device=bench.device, dtype=bench.dtype)
+            seconds = bench.graphed(lambda x=x, ms=matrices: [functional.linear(x, m) for m in ms]) / len(
+                layers
+            )
+            work = 2.0 * tokens * matrices[0].numel()
+            floor = matrices[0].nbytes / bench.bandwidth
+            bench.report(
+                f"product {name} {tuple(matrices[0].shape)}, {tokens} tokens",
+                f"{seconds * 1e6:.1f} µs {work / seconds / 1e12:.0f} TFLOP/s",
+                f"read {floor * 1e6:.1f} µs ({seconds / floor:.2f}×)",
+                f"{work / seconds / bench.peak:.0%} of peak",
+                seconds=seconds,
+            )
+
+
+def measure_steps(bench: DenseBench, batches: Iterable[int]) -> None:
+    """One decoding step: forward, head on the wanted rows, numbers on the host."""
+    for batch in batches:
+        states, session = bench.states(batch), bench.model.open_session()
+
+        def step(states: Any = states, session: Any = session) -> None:
+            head_torch.position_stats(session.evaluate(states), bench.model.eos_ids)
+
+        for _ in range(4):
+            step()
+        forward = bench.time(lambda: session.evaluate(states), repeats=10)  # noqa: B023
+        whole = bench.time(step, repeats=10)
+        wall = bench.wall(step, repeats=5)
+        read = bench.read_values * bench.dtype.itemsize / bench.bandwidth
+        work = bench.flops(states.tokens_NW.size, states.tokens_NW.shape[1], len(states.row_state_R))
+        bench.report(
+            f"step, batch {batch}: forward {forward * 1e3:.2f} ms, wall {wall * 1e3:.2f} ms",
+            f"{whole * 1e3:.2f} ms {work / whole / 1e12:.0f} TFLOP/s",
+            f"read {read * 1e3:.2f} ms ({whole / read:.2f}×)",
+            f"{work / whole / bench.peak:.1%} of peak",
+            seconds=whole,
+            forward_seconds=forward,
+            wall_seconds=wall,
+            read_seconds=read,
+            flops=work,
+        )
+
+
+def measure_parts(bench: DenseBench, batches: Iterable[int]) -> None:
+    """What graphs and our kernels gain: the same forward without them."""
+    engine = bench.model.engine
+    for batch in batches:
+        states, session = bench.states(batch), bench.model.open_session()
+        graphs, engine._graphs = engine._graphs, None
+        network: Any = engine.network
+        own = network.network.ops
+        try:
+            session.evaluate(states)
+            plain = bench.time(lambda: session.evaluate(states), repeats=5)  # noqa: B023
+            network.network.ops = TorchOps(bench.config, bench.device, bench.dtype)
+            session.evaluate(states)
+            torch_only = bench.time(lambda: session.evaluate(states), repeats=5)  # noqa: B023
+        finally:
+            engine._graphs, network.network.ops = graphs, own
+        bench.report(
+            f"forward, batch {batch}: no graphs; plain torch too",
+            f"{plain * 1e3:.2f} ms; {torch_only * 1e3:.2f} ms",
+            seconds=plain,
+        )
+
+
+def profile_steps(bench: DenseBench, batches: Iterable[int]) -> None:
+    """Where the time of one step goes, kernel by kernel (plain launches, no graph)."""
+    from torch.profiler import ProfilerActivity, profile
+
+    engine = bench.model.engine
+    for batch in batches:
+        states, session = bench.states(batch), bench.model.open_session()
+        graphs, engine._graphs = engine._graphs, None
+        try:
+            for _ in range(3):
+                head_torch.position_stats(session.evaluate(states), bench.model.eos_ids)
+            bench.sync()
+            with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+                head_torch.position_stats(session.evaluate(states), bench.model.eos_ids)
+                bench.sync()
+        finally:
+            engine._graphs = graphs
+        events = sorted(recorded.key_averages(), key=lambda event: -event.device_time_total)
+        total = sum(event.device_time_total for event in events)
+        bench.report(f"profile, batch {batch}: all kernels", f"{total / 1e3:.2f} ms")
+        for event in events[:12]:
+            bench.report(
+                f"   {event.key[:50]} ×{event.count}",
+                f"{event.device_time_total / 1e3:.3f} ms",
+                f"{event.device_time_total / total:.1%}",
+            )
+
+
+def random_samples(bench: DenseBench, count: int, target: int) -> list[EncodedSample]:
+    rng = np.random.default_rng(4)
+    tokens = rng.integers(0, bench.model.mask_id - 300, (count, PROMPT + target))
+    return [EncodedSample(str(i), row[:PROMPT], row[PROMPT:]) for i, row in enumerate(tokens)]
+
+
+def measure_scoring(bench: DenseBench, sequences: int) -> None:
+    """The fixed-sequence table on some sequences × 6 orders × 128 tokens, and what 1,000 would take."""
+    samples, orders = random_samples(bench, sequences, NEW), parse_policies(SCORED_ORDERS)
+    bench.wall(lambda: score_batch(bench.model, samples[:1], orders[:1]))
+    seconds = bench.wall(lambda: score_batch(bench.model, samples, orders))
+    passes = sequences * len(orders) * NEW
+    work = passes * bench.flops(PROMPT + NEW, PROMPT + NEW, 1)
+    bench.report(
+        f"score {sequences} sequences × {len(orders)} orders × {NEW}",
+        f"{seconds:.1f} s {passes / seconds:.0f} states/s",
+        f"1,000: {seconds * 1000 / sequences / 60:.0f} min (extrapolated)",
+        f"{work / seconds / bench.peak:.0%} of peak",
+        seconds=seconds,
+    )
+
+
+def measure_generation(bench: DenseBench, batches: Iterable[int], new_tokens: int) -> None:
+    """Whole generations by the decoder, after one that compiles and records."""
+    orders = parse_policies(["max-prob"])
+    for batch in batches:
+        samples = random_samples(bench, batch, 0)
+        settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_eos=False)
+        bench.wall(lambda: generate_batch(bench.model, samples, orders, settings))  # noqa: B023
+        seconds = bench.wall(lambda: generate_batch(bench.model, samples, orders, settings))  # noqa: B023
+        bench.report(
+            f"generate {PROMPT}+{new_tokens}, batch {batch}, max-prob",
+            f"{seconds:.2f} s {batch * new_tokens / seconds:.0f} tok/s",
+            f"{seconds / new_tokens * 1e3:.2f} ms per step",
+            seconds=seconds,
+        )
