@@ -33,6 +33,9 @@ _TYPES = {
 }
 
 _LISTED = ", ".join(f'"{name}"' for name in KEYS)
+_SAME_TRACE = " AND ".join(
+    f'grouped."{name}" IS NOT DISTINCT FROM stated."{name}"' for name in ("run", *KEYS)
+)
 _COUNTED = "NOT coalesce(is_overflow, false)"
 _CONTENT = f"{_COUNTED} AND NOT coalesce(is_eos, false) AND NOT coalesce(is_special, false)"
 
@@ -57,8 +60,11 @@ SELECT run, {_LISTED},
     coalesce(max(CASE WHEN counted IS NOT NULL THEN forward END) + 1, 0)::BIGINT AS n_forwards
 FROM marked GROUP BY ALL
 )
-SELECT grouped.*, likelihood FROM grouped LEFT JOIN likelihoods
-    ON of_run = run AND label = "order" AND drawn = (coalesce(temperature, 0) > 0)
+SELECT grouped.* REPLACE (coalesce(stated.n_forwards, grouped.n_forwards)::BIGINT AS n_forwards), likelihood
+FROM grouped LEFT JOIN likelihoods
+    ON of_run = grouped.run AND label = grouped."order" AND drawn = (coalesce(grouped.temperature, 0) > 0)
+LEFT JOIN (SELECT run, {_LISTED}, n_forwards FROM outputs WHERE n_forwards IS NOT NULL) AS stated
+    ON {_SAME_TRACE}
 """  # noqa: S608  constants only
 
 
@@ -111,7 +117,9 @@ def named_tables(query: str, sources: Iterable[Source]) -> list[str]:
     """Return the stored tables whose names occur in a query; all of them when none does."""
     stored = sorted({name for source in sources for name in source.tables()})
     text = query.lower()
-    named = [name for name in stored if name in text or (name == "reveals" and "samples" in text)]
+    named = [
+        name for name in stored if name in text or (name in ("reveals", "outputs") and "samples" in text)
+    ]
     return named or stored
 
 

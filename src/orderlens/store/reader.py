@@ -25,7 +25,14 @@ from orderlens.store.pieces import Pieces, add_text, with_text
 from orderlens.store.protocol import Folder
 from orderlens.store.query import compare_tables, connect, named_tables, run_query, view_of
 from orderlens.store.records import SPEC
-from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, sample_table
+from orderlens.store.samples import (
+    KEYS,
+    SAMPLES_SCHEMA,
+    TRACE_COLUMNS,
+    Passes,
+    sample_table,
+    stated_passes,
+)
 from orderlens.store.schema import SCHEMAS, TRACE_KEY
 from orderlens.store.sources import MemorySource, Source, folder_source
 from orderlens.store.specfile import plain_spec
@@ -196,15 +203,29 @@ class Run:
         return Frame(
             schema,
             lambda columns: self._load_samples(schema).select(columns or schema.names),
-            lambda: view_of(self._checked("reveals"), "samples", schema.names),
+            lambda: view_of(self._checked("reveals", "outputs"), "samples", schema.names),
         )
 
     def _load_samples(self, schema: pa.Schema) -> pa.Table:
         tables = [
-            _fit(sample_table(source.traces(TRACE_COLUMNS, dictionaries=True), source.spec), schema, run)
+            _fit(
+                sample_table(source.traces(TRACE_COLUMNS, dictionaries=True), source.spec, passes[run]),
+                schema,
+                run,
+            )
+            for passes in [self.stated_passes()]
             for run, source in self._sources.items()
         ]
         return sort_rows(pa.concat_tables(tables), "samples")
+
+    def stated_passes(self) -> dict[str, Passes]:
+        """Return, by run, the forward passes of the traces whose reveals do not tell them."""
+        found: dict[str, Passes] = {}
+        for run, source in self._sources.items():
+            there = source.schema("outputs").names if "outputs" in source.tables() else []
+            wanted = [name for name in (*KEYS, "n_forwards") if name in there]
+            found[run] = stated_passes(source.scan("outputs", wanted)) if "n_forwards" in wanted else {}
+        return found
 
     def iter_traces(self, columns: Sequence[str] | None = None, *, text: bool = False) -> Iterator[pa.Table]:
         """Yield chunks of ``reveals`` in which every trace is whole, contiguous and sorted by step.

@@ -1,14 +1,15 @@
 """Statistics per trace, computed chunk by chunk; the definitions are those of ``metrics.traces``.
 
 ``likelihood`` says what a trace's summed log q is for the sampler that its policy defines. The run's spec
-says so; where it does not, it follows from the policy, if its code is installed.
+says so; where it does not, it follows from the policy, if its code is installed. ``n_forwards`` follows from
+the reveals, but for policies that revise ``outputs`` states it: passes that reveal nothing count as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -41,18 +42,32 @@ SAMPLES_SCHEMA = pa.schema(
         pa.field("likelihood", pa.string()),
     ]
 )
+Passes: TypeAlias = Mapping[tuple[Any, ...], int]
+"""Trace key → forward passes, of the traces whose reveals do not tell."""
 DRAWN = "|drawn"
 """Ending of a label in a spec's ``likelihood`` whose value holds at temperatures above 0 only."""
 
 
-def sample_table(chunks: Iterable[pa.Table], spec: Mapping[str, Any] | None = None) -> pa.Table:
+def sample_table(
+    chunks: Iterable[pa.Table], spec: Mapping[str, Any] | None = None, passes: Passes | None = None
+) -> pa.Table:
     """Return one row per trace from chunks of whole, contiguous traces of the run with ``spec``."""
     stated = (spec or {}).get("likelihood")
-    tables = [_chunk(chunk, stated) for chunk in chunks if chunk.num_rows]
+    tables = [_chunk(chunk, stated, passes or {}) for chunk in chunks if chunk.num_rows]
     return pa.concat_tables(tables) if tables else SAMPLES_SCHEMA.empty_table()
 
 
-def _chunk(table: pa.Table, stated: Mapping[str, str] | None) -> pa.Table:
+def stated_passes(outputs: Iterable[pa.Table]) -> Passes:
+    """Return the forward passes that rows of ``outputs`` state."""
+    found = {}
+    for table in outputs:
+        if "n_forwards" in table.column_names:
+            for row in table.filter(table["n_forwards"].is_valid()).to_pylist():
+                found[tuple(row.get(name) for name in KEYS)] = int(row["n_forwards"])
+    return found
+
+
+def _chunk(table: pa.Table, stated: Mapping[str, str] | None, passes: Passes) -> pa.Table:
     starts = trace_starts(table)
     keys = table.select(list(KEYS)).take(starts)
     whole = Segments(np.append(starts, table.num_rows).astype(np.int64))
@@ -65,6 +80,9 @@ def _chunk(table: pa.Table, stated: Mapping[str, str] | None) -> pa.Table:
         whole = whole.kept(counted)
     found = trace_stats(logq, eos, ~eos & ~special, forward, whole) | {"n_overflow": n_overflow}
     columns = {name: keys[name].cast(SAMPLES_SCHEMA.field(name).type) for name in KEYS}
+    if passes:
+        known = [passes.get(tuple(row[name] for name in KEYS), -1) for row in keys.to_pylist()]
+        found["n_forwards"] = np.where(np.array(known) < 0, found["n_forwards"], known)
     columns |= {name: pa.array(values) for name, values in found.items()}
     pairs = zip(columns["order"].to_pylist(), columns["temperature"].to_pylist(), strict=True)
     columns["likelihood"] = pa.array([likelihood(stated, *pair) for pair in pairs], pa.string())
