@@ -45,25 +45,37 @@ def _first_layers(bench: DenseBench, count: int, dtype: torch.dtype) -> Network:
 
 
 def measure_products(bench: DenseBench, batches: Iterable[int]) -> None:
-    """The four products of a layer, each on rotating weights, against reading them once."""
+    """The four products of a layer, each on rotating weights, against reading them once.
+
+    The last column also has what other ways of asking the vendor library would take: its light interface, and
+    tokens padded to a multiple of 64.
+    """
     layers = bench.model.weights.layers
     for batch in batches:
         tokens = batch * (PROMPT + NEW)
         for name in ("qkv_OC", "out_CO", "gate_up_FC", "down_CF"):
             matrices = [getattr(layer, name) for layer in layers]
-            x = torch.randn(tokens, matrices[0].shape[1], device=bench.device, dtype=bench.dtype)
-            seconds = bench.graphed(lambda x=x, ms=matrices: [functional.linear(x, m) for m in ms]) / len(
-                layers
-            )
-            work = 2.0 * tokens * matrices[0].numel()
-            floor = matrices[0].nbytes / bench.bandwidth
+            seconds = _products(bench, matrices, tokens)
+            others = [_products(bench, matrices, -(-tokens // 64) * 64)]
+            if bench.cuda:
+                torch.backends.cuda.preferred_blas_library("cublaslt")
+                others.insert(0, _products(bench, matrices, tokens))
+                torch.backends.cuda.preferred_blas_library("default")
+            work, floor = 2.0 * tokens * matrices[0].numel(), matrices[0].nbytes / bench.bandwidth
             bench.report(
                 f"product {name} {tuple(matrices[0].shape)}, {tokens} tokens",
                 f"{seconds * 1e6:.1f} µs {work / seconds / 1e12:.0f} TFLOP/s",
                 f"read {floor * 1e6:.1f} µs ({seconds / floor:.2f}×)",
-                f"{work / seconds / bench.peak:.0%} of peak",
+                f"{work / seconds / bench.peak:.0%} of peak; " + ", ".join(f"{o * 1e6:.1f}" for o in others),
                 seconds=seconds,
+                other_seconds=others,
             )
+
+
+def _products(bench: DenseBench, matrices: list[torch.Tensor], tokens: int) -> float:
+    """Seconds of one product, the mean over all layers' matrices, recorded as a graph."""
+    x = torch.randn(tokens, matrices[0].shape[1], device=bench.device, dtype=bench.dtype)
+    return bench.graphed(lambda: [functional.linear(x, matrix) for matrix in matrices]) / len(matrices)
 
 
 def measure_steps(bench: DenseBench, batches: Iterable[int]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from orderlens.errors import MissingPackageError, ModelLoadError, one_line
 from orderlens.models.configfile import read_json
+from orderlens.models.merges import from_merges, has_merges
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token", "sep_token", "cls_token")
@@ -53,9 +54,14 @@ class FastTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> FastTokenizer:
-        """Read the tokenizer of a published checkpoint; special tokens in a text count as such."""
+        """Read the tokenizer of a published checkpoint; special tokens in a text count as such.
+
+        A folder without ``tokenizer.json`` may hold the two files of a byte-level BPE instead.
+        """
         path = folder / SETTINGS
-        return cls(_load(folder / TOKENIZER), read_json(path) if path.is_file() else {}, folder)
+        settings = read_json(path) if path.is_file() else {}
+        whole = (folder / TOKENIZER).is_file() or not has_merges(folder)
+        return cls(_load(folder / TOKENIZER) if whole else from_merges(folder, settings), settings, folder)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of ``text`` without adding special tokens."""
@@ -127,8 +133,8 @@ class FastTokenizer:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Return whether the folder holds a fast tokenizer."""
-    return (folder / TOKENIZER).is_file()
+    """Return whether the folder holds a tokenizer that can be read."""
+    return (folder / TOKENIZER).is_file() or has_merges(folder)
 
 
 def _load(path: Path) -> Any:

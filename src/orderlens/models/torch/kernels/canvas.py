@@ -18,6 +18,8 @@ from torch import Tensor
 from orderlens.models.torch.shapes import HeadShape
 
 LOG2_E = 1.4426950408889634
+TARGET_PROGRAMS = 264
+"""Two per multiprocessor of a large Hopper GPU: fewer tiles of 64 queries than this are cut smaller."""
 
 
 @triton.jit
@@ -93,7 +95,8 @@ def attend_canvas(fused_TO: Tensor, count: int, tables: tuple[Tensor, Tensor], c
     """
     width, D = len(fused_TO) // count, config.head_width
     out_TO = torch.empty(len(fused_TO), config.n_heads * D, device=fused_TO.device, dtype=fused_TO.dtype)
-    block_m = min(128 if count * width > 4096 else 64, max(16, triton.next_power_of_2(width)))
+    few = count * config.n_heads * triton.cdiv(width, 64) < TARGET_PROGRAMS
+    block_m = min(32 if few else 128, max(16, triton.next_power_of_2(width)))
     _canvas_kernel[(triton.cdiv(width, block_m), config.n_heads, count)](
         fused_TO,
         *tables,
