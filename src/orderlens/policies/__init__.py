@@ -1,15 +1,19 @@
 """Policies: an order, how many positions are committed at once, and what may be changed afterwards."""
 
 from orderlens.policies.catalogue import parse_policies, parse_policy
+from orderlens.policies.plans import BlockView, Plan, Planner
 from orderlens.policies.policy import Likelihood, Policy, spec_of
 from orderlens.policies.presets import Preset
 from orderlens.policies.protocol import Changes, Commit, HeldView, Revise, Schedule
 
 __all__ = [
+    "BlockView",
     "Changes",
     "Commit",
     "HeldView",
     "Likelihood",
+    "Plan",
+    "Planner",
     "Policy",
     "Preset",
     "Revise",

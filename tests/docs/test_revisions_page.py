@@ -1,0 +1,61 @@
+"""docs/revisions.md: its command and examples run, and its tables name every rule and preset."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orderlens.cli.main import main
+from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.policies import Planner, Policy, parse_policy
+from orderlens.policies.catalogue import REVISIONS
+from orderlens.policies.presets import PRESETS
+from orderlens.samples import EncodedSample
+from orderlens.testing import StubModel
+
+PAGE = (Path(__file__).parents[2] / "docs" / "revisions.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+
+
+def test_the_tables_name_every_rule_and_every_preset_that_revises():
+    for name in REVISIONS.names():
+        assert f"| `{name}" in PAGE
+    for name in PRESETS.names():
+        if parse_policy(name).revise is not None:
+            assert f"`{name}`" in PAGE
+
+
+def test_the_command_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (command,) = re.findall(r"^\$ orderlens (.*)$", PAGE, re.M)
+    assert (
+        main(shlex.split(command.replace("--limit 4 --max-new-tokens 32", "--limit 2 --max-new-tokens 12")))
+        == 0
+    )
+    capsys.readouterr()
+
+
+def test_the_replay_shows_a_canvas_that_fills_up(capsys):
+    exec(BLOCKS[0], {})
+    lines = capsys.readouterr().out.split()
+    assert set(lines[-1]) <= {"o", "N"}
+    assert "·" in lines[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_planner_of_the_page_decodes():
+    names: dict = {}
+    exec(BLOCKS[1], names)
+    rule = names["Doubt"]()
+    assert isinstance(rule, Planner)
+    model = StubModel(np.random.default_rng(1).normal(size=(9, 5)), block_size=4)
+    policy = Policy(parse_policy("max-prob").order, revise=rule)
+    (done,) = generate_batch(
+        model, [EncodedSample("a", np.arange(3))], [policy], GenerationSettings(9)
+    ).chains
+    assert done.n_forwards <= sum(rule.max_passes(n) for n in (1, 4, 4))
+    assert not (done.tokens == model.mask_id).any()
