@@ -1,0 +1,274 @@
+"""Does the order matter in the same way for every architecture? Train, score and compare small models.
+
+The models have one shape, one tokenizer, one corpus, one optimiser and the same batches in the same sequence;
+only who may see whom differs: block-causal, full attention, permutation-trained (XLNet's two streams) and an
+autoregressive twin. A second block-causal model with another seed says how much of a difference training
+chance makes. Everything in one command; stages that are done are not done again:
+
+    PYTHONPATH=src python recipes/architectures.py all --corpus FOLDER --texts C4.jsonl.gz --work WORK
+
+Stages on their own: prepare, train, score, compare. All run from the source tree with torch, pyarrow, pandas,
+scipy, tokenizers and safetensors. Orders choose inside blocks of 32, and for models that see the whole canvas
+once more in one block. A GPU needs about 5 minutes; intervals are over texts, not over trainings.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from check_overlap import document_digest
+
+import orderlens as ol
+from orderlens.errors import OrderLensError
+from orderlens.models.evaluators.small import causal_log_probs
+from orderlens.models.small.config import TransformerConfig
+from orderlens.models.small.folder import bundled_folder, read_folder, save_folder
+from orderlens.models.tokenizer import TOKENIZER, FastTokenizer
+from orderlens.rng import keyed_generator
+from orderlens.training.corpus import read_documents
+from orderlens.training.data import WindowMixture, write_shard
+from orderlens.training.loop import CHECKPOINT, LoopSettings, Trainer
+from orderlens.training.optimiser import OptimiserSettings
+from orderlens.training.packing import pack
+from orderlens.training.schedule import Schedule
+from orderlens.training.vocabulary import EOS_ID
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+ORDERS = ("forced-ar", "reverse-ar", "random:0", "random:1", "max-prob", "top-margin")
+HELDOUT_EVERY = 400
+PADDED_SHARE = 0.07
+PLAN, SCORES = "plan.json", "scores.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all models have in common; written once by ``prepare``."""
+
+    prefix: int = 32
+    target: int = 128
+    block: int = 32
+    layers: int = 8
+    width: int = 384
+    heads: int = 6
+    steps: int = 600
+    batch: int = 256
+    texts: int = 128
+    seed: int = 0
+
+    @property
+    def window(self) -> int:
+        """Tokens of a training window: as long as what is scored, so that no canvas is a new one."""
+        return self.prefix + self.target
+
+    def config(self, attention: Any, vocab_size: int) -> TransformerConfig:
+        """Return the network's shape."""
+        return TransformerConfig(
+            vocab_size=vocab_size, n_layers=self.layers, width=self.width, n_heads=self.heads,
+            ffn_width=-(-8 * self.width // 3 // 32) * 32, block_size=self.block, attention=attention,
+            max_positions=4 * self.window,
+        )  # fmt: skip
+
+
+MODELS = {
+    "block-causal": ("block-causal", 0),
+    "block-causal-again": ("block-causal", 1),
+    "full": ("full", 0),
+    "permutation": ("permutation", 0),
+    "causal": ("causal", 0),
+}
+"""Name → attention and what is added to the plan's seed for weights and masks (the batches stay the same)."""
+
+Work = Annotated[Path, typer.Option(help="Folder for windows, models, runs and the page.")]
+Device = Annotated[str, typer.Option(help="cuda or cpu.")]
+TextFile = Annotated[Path, typer.Option(help="Held-out documents to score (C4's validation split).")]
+
+
+def read_plan(work: Path) -> Plan:
+    if not (work / PLAN).exists():
+        raise SystemExit(f"{work} holds no {PLAN}; run 'prepare' first")
+    return Plan(**json.loads((work / PLAN).read_text()))
+
+
+# ---- prepare and train -----------------------------------------------------------------------------------
+
+
+def encoded(texts: Iterator[str], bpe: FastTokenizer, batch: int = 2000) -> Iterator[list[int]]:
+    while chunk := list(itertools.islice(texts, batch)):
+        yield from bpe.encode_many(chunk)
+
+
+def prepare(corpus: Path, work: Path, plan: Plan) -> None:
+    """Tokenise the corpus parts and cut them into windows; documents near the held-out texts stay out."""
+    bpe = FastTokenizer.from_file(bundled_folder("tiny") / TOKENIZER)
+    left_out = set((Path(__file__).parent / "left_out.txt").read_text().split())
+    for part in sorted(corpus.glob("*.jsonl*")):
+        name = part.name.split(".")[0]
+        if (work / "windows" / "text" / f"{name}.npy").exists():
+            continue
+        texts = (text for text in read_documents(part) if document_digest(text) not in left_out)
+        documents = list(encoded(texts, bpe))
+        rng = keyed_generator(plan.seed, "pack", name)
+        apart = pack(documents[HELDOUT_EVERY - 1 :: HELDOUT_EVERY], plan.window, EOS_ID, PADDED_SHARE, rng)
+        kept = (ids for index, ids in enumerate(documents, 1) if index % HELDOUT_EVERY)
+        windows = pack(kept, plan.window, EOS_ID, PADDED_SHARE, rng)
+        write_shard(work, "heldout", name, apart)
+        write_shard(work / "windows", "text", name, windows)
+        print(f"{name}: {len(documents)} documents, {windows.size / 1e6:.1f} M tokens", flush=True)
+    (work / PLAN).write_text(json.dumps(asdict(plan)))
+
+
+def train(work: Path, name: str, device: str) -> None:
+    """Train one model and write its folder; goes on from a checkpoint if there is one."""
+    plan, (attention, extra), out = read_plan(work), MODELS[name], work / "models" / name
+    if (out / "config.json").exists():
+        return
+    bpe = FastTokenizer.from_file(bundled_folder("tiny") / TOKENIZER)
+    out.mkdir(parents=True, exist_ok=True)
+    settings = LoopSettings(
+        window=plan.window, seed=plan.seed + extra, device=device, log_every=20, validate_every=200
+    )
+    mixture = WindowMixture(work / "windows", {"text": 1.0}, plan.batch, plan.seed)
+    heldout = np.concatenate([np.load(path) for path in sorted((work / "heldout").glob("*.npy"))])
+    schedule = Schedule(steps=plan.steps, warmup_steps=max(1, min(100, plan.steps // 10)))
+    config = plan.config(attention, bpe.vocab_size)
+    trainer = Trainer(config, settings, schedule, OptimiserSettings(), mixture, heldout, out)
+    if (out / CHECKPOINT).exists():
+        trainer.resume()
+    trainer.run(lambda line: print(name, json.dumps(line), flush=True))
+    notes = {
+        "steps": trainer.step,
+        "seconds": round(trainer.elapsed_s, 1),
+        "tokens": trainer.step * plan.batch * plan.window,
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "heldout_loss": trainer.heldout_loss(),
+    }
+    save_folder(out, trainer.model.cpu(), bpe, int8=False, notes=notes)
+    (out / CHECKPOINT).unlink()  # as large as three models, and nothing is left to resume
+    print(name, json.dumps(notes), flush=True)
+
+
+# ---- score -----------------------------------------------------------------------------------------------
+
+
+def score(work: Path, name: str, texts: Path, device: str) -> None:
+    """Score the held-out texts: under all orders in blocks and in one block, or left to right."""
+    plan, folder = read_plan(work), work / "models" / name
+    tokenizer = FastTokenizer.from_file(folder / TOKENIZER)
+    samples = ol.load_samples(
+        texts, tokenizer, prefix_tokens=plan.prefix, target_tokens=plan.target, limit=plan.texts
+    )
+    if MODELS[name][0] == "causal":
+        score_left_to_right(folder, samples, device)
+        return
+    model = ol.load_model(folder, device=device)
+    blocks = {name: plan.block} if model.attention == "block-causal" else {
+        name: plan.block, f"{name}, one block": plan.target
+    }  # fmt: skip
+    for label, block in blocks.items():
+        out = work / "runs" / label.replace(", ", "-").replace(" ", "-")
+        if not out.exists():
+            ol.score(model, samples, ORDERS, block_size=block, anchor="prompt", noise_floor=True, out=out)
+        print(f"{label}: scored", flush=True)
+
+
+def score_left_to_right(folder: Path, samples: Any, device: str) -> None:
+    """Write mean and Var of log q along every text for the autoregressive twin."""
+    network = read_folder(folder).network.to(device)
+    ids_BT = torch.tensor([[*sample.prompt, *sample.target] for sample in samples], device=device)
+    inputs_BT = torch.nn.functional.pad(ids_BT[:, :-1], (1, 0), value=EOS_ID)
+    first = len(samples[0].prompt)
+    with torch.no_grad():
+        parts = [
+            causal_log_probs(network, *pair)[:, first:]
+            for pair in zip(inputs_BT.split(32), ids_BT.split(32), strict=True)
+        ]
+    logq = torch.cat(parts).double().cpu().numpy()
+    rows = [
+        {"sample_id": sample.id, "order": "forced-ar", "mean": row.mean(), "var": row.var()}
+        for sample, row in zip(samples, logq, strict=True)
+    ]
+    (folder / SCORES).write_text(json.dumps(rows))
+    print(f"{folder.name}: scored", flush=True)
+
+
+# ---- the command line ------------------------------------------------------------------------------------
+
+
+@app.command("prepare")
+def prepare_command(
+    corpus: Annotated[Path, typer.Option(help="Folder with *.jsonl[.gz|.xz] parts.")],
+    work: Work,
+    steps: Annotated[int, typer.Option(help="Training steps of every model.")] = Plan.steps,
+    batch: Annotated[int, typer.Option(help="Windows per step.")] = Plan.batch,
+    texts: Annotated[int, typer.Option(help="Texts to score.")] = Plan.texts,
+    layers: Annotated[int, typer.Option()] = Plan.layers,
+    width: Annotated[int, typer.Option()] = Plan.width,
+    heads: Annotated[int, typer.Option()] = Plan.heads,
+    prefix: Annotated[int, typer.Option(help="Tokens of a prompt.")] = Plan.prefix,
+    target: Annotated[int, typer.Option(help="Tokens to score.")] = Plan.target,
+    block: Annotated[int, typer.Option()] = Plan.block,
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Tokenise the corpus and write down what all models have in common."""
+    shape = {"prefix": prefix, "target": target, "block": block}
+    shape |= {"layers": layers, "width": width, "heads": heads}
+    prepare(corpus, work, Plan(**shape, steps=steps, batch=batch, texts=texts, seed=seed))
+
+
+@app.command("train")
+def train_command(work: Work, device: Device = "cuda", only: str = "") -> None:
+    """Train all models that are not there yet, or the one named with --only."""
+    for name in [only] if only else MODELS:
+        train(work, name, device)
+
+
+@app.command("score")
+def score_command(work: Work, texts: TextFile, device: Device = "cuda", only: str = "") -> None:
+    """Score the texts under all models that are trained."""
+    for name in [only] if only else MODELS:
+        score(work, name, texts, device)
+
+
+@app.command("compare")
+def compare_command(
+    work: Work, out: Annotated[Path | None, typer.Option(help="Write the page here as well.")] = None
+) -> None:
+    """Print the tables; all intervals are over texts."""
+    from architectures_page import write_page
+
+    page = write_page(work)
+    if out is not None:
+        out.write_text(page)
+    print(page)
+
+
+@app.command("all")
+def everything(
+    corpus: Annotated[Path, typer.Option(help="Folder with *.jsonl[.gz|.xz] parts.")],
+    texts: TextFile,
+    work: Work,
+    device: Device = "cuda",
+    steps: Annotated[int, typer.Option(help="Training steps of every model.")] = Plan.steps,
+) -> None:
+    """Do everything, model by model, so that what is done early can be read early."""
+    prepare(corpus, work, replace(Plan(), steps=steps))
+    for name in MODELS:
+        train(work, name, device)
+        score(work, name, texts, device)
+    compare_command(work, work / "page.md")
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except OrderLensError as error:
+        raise SystemExit(str(error)) from None

@@ -1,0 +1,99 @@
+"""The comparison of architectures at toy size: every stage runs, and the page is whole."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+pytest.importorskip("safetensors")
+pytest.importorskip("scipy")
+
+import orderlens as ol
+from orderlens.datafiles import sample_rows
+from orderlens.models.small.folder import read_folder
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes"))
+
+import architectures
+from architectures_page import write_page
+
+TOY = architectures.Plan(prefix=4, target=8, block=4, layers=1, width=16, heads=2, steps=2, batch=4, texts=4)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("architectures")
+    rows = [json.dumps({"text": row["text"]}) for row in sample_rows("passages")]
+    (folder / "corpus").mkdir()
+    (folder / "corpus" / "text-0.jsonl").write_text("\n".join(rows[:8] * 60))
+    (folder / "texts.jsonl").write_text("\n".join(rows[8:12]))
+    architectures.prepare(folder / "corpus", folder, TOY)
+    for name in architectures.MODELS:
+        architectures.train(folder, name, "cpu")
+        architectures.score(folder, name, folder / "texts.jsonl", "cpu")
+    return folder
+
+
+def test_every_model_is_trained_with_its_own_attention_and_the_same_batches(work: Path) -> None:
+    for name, (attention, _) in architectures.MODELS.items():
+        loaded = read_folder(work / "models" / name)
+        assert loaded.config.attention == attention
+        notes = json.loads((work / "models" / name / "config.json").read_text())["notes"]
+        assert (notes["steps"], notes["tokens"]) == (2, 2 * 4 * 12)
+    again = [read_folder(work / "models" / name) for name in ("block-causal", "block-causal-again")]
+    assert again[0].digest != again[1].digest
+
+
+def test_whole_canvases_are_also_scored_in_one_block(work: Path) -> None:
+    runs = {path.name: ol.open_run(path) for path in (work / "runs").iterdir()}
+    assert set(runs) == {
+        "block-causal", "block-causal-again", "full", "full-one-block", "permutation",
+        "permutation-one-block",
+    }  # fmt: skip
+    for name, run in runs.items():
+        reveals = run.reveals().to_pandas()
+        assert set(reveals["block"]) == ({0} if name.endswith("one-block") else {0, 1})
+        assert len(run.samples().to_pandas()) == 4 * len(architectures.ORDERS)
+
+
+def test_the_autoregressive_twin_is_scored_left_to_right(work: Path) -> None:
+    rows = json.loads((work / "models" / "causal" / "scores.json").read_text())
+    loaded = read_folder(work / "models" / "causal")
+    text = json.loads((work / "texts.jsonl").read_text().splitlines()[0])["text"]
+    ids = loaded.tokenizer.encode(text)[:12]
+    logq = architectures.causal_log_probs(
+        loaded.network, *(architectures.torch.tensor([part]) for part in ([1, *ids[:-1]], ids))
+    )[0, 4:]
+    assert rows[0]["mean"] == pytest.approx(float(logq.mean()), abs=1e-5)
+    assert rows[0]["var"] == pytest.approx(float(logq.var(unbiased=False)), abs=1e-5)
+
+
+def test_a_second_start_finds_everything_done(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file()}
+    architectures.prepare(work / "corpus", work, TOY)
+    architectures.train(work, "full", "cpu")
+    architectures.score(work, "full", work / "texts.jsonl", "cpu")
+    after = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file()}
+    changed = {path.name for path in after if before.get(path) != after[path]}
+    assert changed <= {"plan.json"}
+
+
+def test_the_page_has_every_model_and_the_gaps_are_those_of_the_runs(work: Path) -> None:
+    page = write_page(work)
+    for name in (*architectures.MODELS, "full-one-block", "permutation-one-block"):
+        assert f"| {name} |" in page
+    frame = ol.open_run(work / "runs" / "full").samples().to_pandas()
+    means = frame.groupby("order")["mean"].mean()
+    gap = means["reverse-ar"] - means["forced-ar"]
+    assert f"{gap:.4f}" in page
+    assert "block-causal-again has another seed" in page
+
+
+def test_a_folder_without_a_plan_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="run 'prepare' first"):
+        architectures.read_plan(tmp_path)
