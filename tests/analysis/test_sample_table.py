@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from orderlens import metrics
@@ -94,7 +95,7 @@ def test_chunk_size_and_threads_do_not_matter(run, monkeypatch):
 
 NAMES = [
     *("n", "mean", "var", "n_content", "content_mean", "content_var"),
-    *("log_prob", "n_eos", "n_overflow", "n_forwards", "likelihood"),
+    *("log_prob", "n_eos", "n_overflow", "n_forwards", "n_lookahead", "likelihood"),
 ]
 
 
@@ -110,6 +111,9 @@ def awkward(builders):
         builders.trace("elsewhere", "unheard-of", [-0.5]),
         builders.trace("pairs", "max-prob+top=2", [-0.5, -0.25, -0.125, -1.0], forward=[0, 0, 1, 1]),
     ]
+    ahead = builders.trace("ahead", "ahead-rest+top=2", [-0.5, -0.25, -1.0], forward=[0, 0, 1], n_requested=2)
+    place = ahead.schema.get_field_index("n_lookahead")
+    made.append(ahead.set_column(place, ahead.schema.field(place), [pa.array([5, 0, 3], pa.int32())]))
     return builders.make_run(made)
 
 
@@ -134,10 +138,11 @@ def test_impossible_tokens_passes_and_what_the_sum_means(builders):
         assert (table.loc[name, "mean"], table.loc[name, "log_prob"]) == (-np.inf, -np.inf)
         assert np.isnan(table.loc[name, "var"])
     assert table.loc["pairs", "n_forwards"] == 2
+    assert table["n_lookahead"].to_dict() == dict.fromkeys(table.index, 0) | {"ahead": 5}
     assert table.loc["past", "n_forwards"] == 2
     assert table["likelihood"].fillna("not known").to_dict() == {
         **dict.fromkeys(("impossible", "only", "nan", "eos", "pairs"), "exact"),
-        "past": "estimate",
+        **dict.fromkeys(("past", "ahead"), "estimate"),
         "drawn": "none",  # the position was chosen among draws
         "oracle": "none",
         "elsewhere": "not known",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.errors import UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
@@ -30,6 +31,13 @@ def random_stats(n):
     return stats, TargetStats(stats, second, top)
 
 
+def view_for(order, seen, offsets=None):
+    """The view of one chain with an answer to everything that the order asks for."""
+    view = StepView.of(seen, offsets)
+    entropy = getattr(seen, "positions", seen).entropy
+    return view.asking({"planned_passes": np.full(len(seen), 9.0)} | dict.fromkeys(order.needs, entropy / 3))
+
+
 def test_it_describes_itself(order):
     assert order.id in ORDERS.names()
     assert order.summary
@@ -42,7 +50,7 @@ def test_scores_or_paths_have_the_right_shape(order):
         assert sorted(order.path(12, "a", 0).tolist()) == list(range(12))
         return
     assert isinstance(order, ConfidenceOrder | OracleOrder)
-    scores = order.scores(StepView.of(targeted if isinstance(order, OracleOrder) else stats))
+    scores = order.scores(view_for(order, targeted if isinstance(order, OracleOrder) else stats))
     assert scores.shape == (12,)
     assert np.isfinite(scores).all()
 
@@ -54,7 +62,7 @@ def test_scores_of_a_position_do_not_depend_on_the_others(order):
     seen = targeted if isinstance(order, OracleOrder) else stats
     few = np.array([2, 5, 7])
     assert np.array_equal(
-        order.scores(StepView.of(seen))[few], order.scores(StepView.of(seen.take(few), few))
+        order.scores(view_for(order, seen))[few], order.scores(view_for(order, seen.take(few), few))
     )
 
 
@@ -65,6 +73,19 @@ def test_it_scores_the_exact_model_exactly(order):
     columns = score_batch(model, [sample], [order])
     truth = model.joint_log_prob(tokens) - model.joint_log_prob(tokens[:5])
     assert columns["logq"].sum() == pytest.approx(truth, abs=1e-9)
+
+
+@pytest.mark.parametrize("attention", ["block-causal", "full"])
+def test_it_takes_the_path_of_the_slow_decoder(order, attention):
+    model = HiddenMarkovModel(seed=5, n_states=4, block_size=5, incoherence=0.5, attention=attention)
+    tokens = keyed_generator(2, "order-contract").integers(0, 20, (2, 13))
+    samples = [EncodedSample(f"s{i}", row[: 3 + i], row[3 + i :]) for i, row in enumerate(tokens)]
+    columns = score_batch(model, samples, [order])
+    for s, sample in enumerate(samples):
+        slow = score_plainly(model, sample, order)
+        mine = columns["sample"] == s
+        assert columns["position"][mine].tolist() == [reveal.position for reveal in slow]
+        assert columns["logq"][mine] == pytest.approx([reveal.logq for reveal in slow], abs=1e-9)
 
 
 def test_it_generates_unless_it_needs_a_target(order, hmm):

@@ -45,6 +45,7 @@ REQUIRED = [
     "is_argmax",
     "n_tied",
     "n_committed",
+    "n_lookahead",
     "forward",
     "sample_seed",
     "task",

@@ -57,7 +57,7 @@ _ALWAYS = (
     "entropy",
 )
 _COLUMNS = {
-    "path": (*_ALWAYS, "max_logprob", "second_logprob", "block", "position"),
+    "path": (*_ALWAYS, "max_logprob", "second_logprob", "block", "position", "n_lookahead"),
     "shape": ("block", "position"),
     "text": ("position", "token_id"),
     "jensen": (),
@@ -192,6 +192,7 @@ def _path_columns(traces: Traces) -> Columns:
     out |= {f"content_{name}": column for name, column in _content_columns(traces, out).items()}
     del out["content_n"]
     out["n_passes"] = traces.n_passes
+    out["n_lookahead"] = segments.total(np.nan_to_num(at["n_lookahead"])).astype(np.int64)
     out["var_between"], out["var_inside"] = segment_pass_variance(logq, at["forward"], segments)
     return out | trace_stats(logq, traces.eos, traces.content, at["forward"], segments)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from orderlens.errors import UserInputError
+from orderlens.orders.arguments import plain
 from orderlens.policies.presets import Preset
-from orderlens.policies.protocol import Changes, HeldView, Revise, plain, real_number, whole_number
+from orderlens.policies.protocol import Changes, HeldView, Revise, real_number, whole_number
 
 POST_PASSES = 16
 

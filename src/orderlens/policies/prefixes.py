@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
-from orderlens.policies.protocol import BoolArray, Commit, FloatArray, one_value, plain, real_number
+from orderlens.policies.protocol import BoolArray, Commit, FloatArray, one_value, real_number
 from orderlens.stats import DrawStats, PositionStats, positions_of
 
 View = StepView[PositionStats | DrawStats]

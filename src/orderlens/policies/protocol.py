@@ -192,8 +192,3 @@ def some_values(rule: str, values: list[str], least: int, most: int, example: st
         count = f"{least}" if least == most else f"{least} to {most}"
         raise UserInputError(f"'{rule}' takes {count} values, e.g. {example}")
     return values
-
-
-def plain(value: float) -> str:
-    """Return the shortest decimal text of a number, the same for every way of writing it."""
-    return np.format_float_positional(value, trim="-")

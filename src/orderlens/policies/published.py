@@ -79,6 +79,33 @@ DREAM = Preset(
     "Every text has its own count (the public one is the mean over the batch); passes that reveal nothing "
     "are left out; alg origin, the public default, reveals at random and is not this preset.",
 )
+MASKGIT = Preset(
+    "noised-prob+cosine=12",
+    "MaskGIT, arXiv 2202.04200; google-research/maskgit libml/parallel_decode.py, mask_schedule.py",
+    "log p of the proposal plus Gumbel noise that fades over 12 passes; the counts follow a cosine.",
+    "Counts in exact arithmetic; passes that reveal nothing are left out; 12 passes per block.",
+)
+INFO_GAIN = Preset(
+    "ahead-gain+unanimous=0.8",
+    "Info-Gain, arXiv 2602.18176; yks23/Information-Gain-Sampler src/generators/info_gain.py",
+    "Tries 8 positions (the most probable, others drawn at temperature 0.2) and takes the one with the least "
+    "entropy now and afterwards; the whole block at once when all of it has p ≥ 0.8.",
+    "No pass is wasted on a lone candidate, and no mask is left where the length is no multiple of the "
+    "block; the winner's pass is made again instead of being reused.",
+)
+LOOKUM = Preset(
+    "ahead-rest+unanimous=0.8",
+    "LookUM; yks23/Information-Gain-Sampler src/generators/info_gain.py, variant lookum",
+    "Info-Gain without the entropy of the chosen position itself.",
+    "As for info-gain.",
+)
+PC_SAMPLER = Preset(
+    "position-content",
+    "PC-Sampler / UNCODE; NEUIR/PC-Sampler, NEUIR/Uncode src/generate.py",
+    "e^(−0.25 i) · min(−p log f, 10), i the place in the block, f the corpus frequency of the proposal.",
+    "Without a corpus all tokens count as equally rare, so only the place is weighed; the published "
+    "frequencies belong to LLaDA's vocabulary: write position-content:frequencies=FILE.",
+)
 BD3_LM = Preset(
     "random",
     "BD3-LM first hitting, arXiv 2503.09573; kuleshov-group/bd3lms diffusion.py",

@@ -24,9 +24,10 @@ from typing import ClassVar
 import numpy as np
 
 from orderlens.errors import UserInputError
+from orderlens.orders.arguments import plain
 from orderlens.policies.plans import BlockView, Plan, StepPlanner
 from orderlens.policies.presets import Preset
-from orderlens.policies.protocol import FloatArray, plain, real_number, whole_number
+from orderlens.policies.protocol import FloatArray, real_number, whole_number
 
 EPS = 1e-5
 """The time at which the grid ends."""

@@ -13,6 +13,7 @@ from math import cos, floor, pi
 import numpy as np
 
 from orderlens.errors import UserInputError
+from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
 from orderlens.policies.protocol import (
     BoolArray,
@@ -20,7 +21,6 @@ from orderlens.policies.protocol import (
     IntArray,
     Schedule,
     one_value,
-    plain,
     real_number,
     some_values,
     whole_number,

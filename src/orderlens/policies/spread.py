@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
 from orderlens.policies.protocol import (
     BoolArray,
@@ -14,7 +15,6 @@ from orderlens.policies.protocol import (
     IntArray,
     Schedule,
     one_value,
-    plain,
     real_number,
     some_values,
     whole_number,

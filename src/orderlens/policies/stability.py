@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
-from orderlens.policies.protocol import (
-    BoolArray,
-    Commit,
-    FloatArray,
-    plain,
-    real_number,
-    some_values,
-    whole_number,
-)
+from orderlens.policies.protocol import BoolArray, Commit, FloatArray, real_number, some_values, whole_number
 from orderlens.stats import DrawStats, PositionStats
 
 

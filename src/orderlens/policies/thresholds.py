@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
 from orderlens.policies.protocol import (
     BoolArray,
@@ -14,7 +15,6 @@ from orderlens.policies.protocol import (
     FloatArray,
     IntArray,
     one_value,
-    plain,
     real_number,
     some_values,
     whole_number,

@@ -41,7 +41,7 @@ _CONTENT = f"{_COUNTED} AND NOT coalesce(is_eos, false) AND NOT coalesce(is_spec
 
 SAMPLES_VIEW = f"""
 WITH marked AS (
-    SELECT run, {_LISTED}, is_eos, forward,
+    SELECT run, {_LISTED}, is_eos, forward, n_lookahead,
         CASE WHEN {_COUNTED} THEN logq::DOUBLE END AS counted,
         CASE WHEN {_CONTENT} THEN logq::DOUBLE END AS content
     FROM reveals
@@ -57,7 +57,8 @@ SELECT run, {_LISTED},
     coalesce(sum(counted), 'nan'::DOUBLE) AS log_prob,
     count(CASE WHEN is_eos THEN counted END) AS n_eos,
     count(*) - count(counted) AS n_overflow,
-    coalesce(max(CASE WHEN counted IS NOT NULL THEN forward END) + 1, 0)::BIGINT AS n_forwards
+    coalesce(max(CASE WHEN counted IS NOT NULL THEN forward END) + 1, 0)::BIGINT AS n_forwards,
+    coalesce(sum(CASE WHEN counted IS NOT NULL THEN n_lookahead END), 0)::BIGINT AS n_lookahead
 FROM marked GROUP BY ALL
 )
 SELECT grouped.* REPLACE (coalesce(stated.n_forwards, grouped.n_forwards)::BIGINT AS n_forwards), likelihood

@@ -23,7 +23,7 @@ from orderlens.store.schema import SCHEMAS, TRACE_KEY
 
 KEYS = tuple(name for name in SCHEMAS["reveals"].names if name in TRACE_KEY)
 """The trace key in the order of columns."""
-TRACE_COLUMNS = (*KEYS, "logq", "forward", "is_eos", "is_special", "is_overflow")
+TRACE_COLUMNS = (*KEYS, "logq", "forward", "is_eos", "is_special", "is_overflow", "n_lookahead")
 """Columns of ``reveals`` that ``sample_table`` reads."""
 
 SAMPLES_SCHEMA = pa.schema(
@@ -39,6 +39,7 @@ SAMPLES_SCHEMA = pa.schema(
         pa.field("n_eos", pa.int64()),
         pa.field("n_overflow", pa.int64()),
         pa.field("n_forwards", pa.int64()),
+        pa.field("n_lookahead", pa.int64()),
         pa.field("likelihood", pa.string()),
     ]
 )
@@ -75,10 +76,12 @@ def _chunk(table: pa.Table, stated: Mapping[str, str] | None, passes: Passes) ->
     eos, special = flag(table, "is_eos"), flag(table, "is_special")
     logq, forward = table["logq"].to_numpy(), table["forward"].to_numpy()
     n_overflow = whole.total(~counted).astype(np.int64)
+    n_lookahead = whole.total(_counts(table, "n_lookahead") * counted).astype(np.int64)
     if not counted.all():
         eos, special, logq, forward = (item[counted] for item in (eos, special, logq, forward))
         whole = whole.kept(counted)
-    found = trace_stats(logq, eos, ~eos & ~special, forward, whole) | {"n_overflow": n_overflow}
+    found = trace_stats(logq, eos, ~eos & ~special, forward, whole)
+    found |= {"n_overflow": n_overflow, "n_lookahead": n_lookahead}
     columns = {name: keys[name].cast(SAMPLES_SCHEMA.field(name).type) for name in KEYS}
     if passes:
         known = [passes.get(tuple(row[name] for name in KEYS), -1) for row in keys.to_pylist()]
@@ -95,6 +98,14 @@ def flag(table: pa.Table, name: str) -> NDArray[np.bool_]:
     if column.null_count == len(column):
         return np.zeros(len(column), bool)
     return np.asarray((column.fill_null(False) if column.null_count else column).to_numpy(), bool)
+
+
+def _counts(table: pa.Table, name: str) -> NDArray[np.int64]:
+    """Return a column of counts with null as 0, shape [rows]."""
+    column = table[name]
+    if column.null_count == len(column):
+        return np.zeros(len(column), np.int64)
+    return np.asarray(column.fill_null(0).to_numpy(), np.int64)
 
 
 def likelihood(stated: Mapping[str, str] | None, label: str, temperature: float | None) -> str | None:

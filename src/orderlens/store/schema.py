@@ -77,6 +77,12 @@ def _reveals() -> list[pa.Field]:
         _field("is_argmax", pa.bool_(), "the revealed token is the most probable one"),
         _field("n_tied", pa.int32(), "positions that tied for the best score, the chosen one included"),
         _field("n_committed", pa.int32(), "tokens committed by the same forward pass"),
+        _field(
+            "n_lookahead",
+            pa.int32(),
+            "states that this pass evaluated ahead, told by the first token of its set and 0 for the others; "
+            "null where nothing looks ahead",
+        ),
     ]
     return [*place, *numbers, *flags]
 

@@ -52,6 +52,9 @@ def reveal_table(columns: Columns, labels: TraceLabels, model: Model, float_type
         "is_argmax": pa.array(token == columns["top_token"]),
         "n_tied": pa.array(columns["n_tied"], pa.int32(), mask=columns["n_tied"] < 1),
         "n_committed": pa.array(columns["n_committed"], pa.int32()),
+        "n_lookahead": pa.array(columns["n_lookahead"], pa.int32())
+        if "n_lookahead" in columns
+        else pa.nulls(n_rows, pa.int32()),
     }
     return pa.table(data)
 
