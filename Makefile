@@ -9,7 +9,7 @@ EXTRAS := torch,hf,polars,eval,docs,dev
 # Threads that spin while they wait make small products ten times slower wherever something else runs too.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint types unit minimal bench docs clean
+.PHONY: demo test lint types unit minimal bench docs frontend clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -51,9 +51,17 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_store.py
 	$(BIN)/python benchmarks/bench_analysis.py
 
+# Builds what report and viewer run in the browser; users need no Node, the built files are committed.
+frontend/node_modules/.installed: frontend/package.json frontend/package-lock.json
+	cd frontend && npm ci --no-audit --no-fund
+	touch $@
+
+frontend: frontend/node_modules/.installed
+	cd frontend && npm run build && npm test
+
 docs: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/docs
 	$(BIN)/mkdocs build -q --strict
 
 clean:
-	rm -rf $(VENV) $(MINIMAL) demo-out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MINIMAL) demo-out frontend/node_modules frontend/.test .mypy_cache .ruff_cache .pytest_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -77,3 +78,37 @@ def nats_close():
         return bool(np.allclose(left, right, rtol=0, atol=tolerance))
 
     return close
+
+
+class HtmlReader(HTMLParser):
+    """Collects tags, attributes, text and scripts of a page, and checks that tags close."""
+
+    VOID = ("meta", "img", "input", "link", "br")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags, self.attributes, self.text, self.open, self.raw = [], [], [], [], []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        (self.raw if self.open and self.open[-1] in ("script", "style") else self.text).append(data)
+
+
+@pytest.fixture(scope="session")
+def read_html():
+    """Return a function that reads a page strictly."""
+    return HtmlReader

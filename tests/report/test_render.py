@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 import pytest
 
 from orderlens.analysis.judge import Reading
 from orderlens.evaluation.reading import NOTES, Downstream
 from orderlens.figures.catalogue import Drawn
+from orderlens.report import render
 from orderlens.report.content import picture
 from orderlens.report.render import Markdown, fill, write_page
 
@@ -43,12 +46,23 @@ def test_tables_made_as_markdown_pass_unchanged():
     assert "| a |\n| --- |" in fill("downstream.md.j2", **downstream(tables=[table]))
 
 
-def test_html_cannot_carry_html():
-    text = fill(
-        "downstream.html.j2", title=EVIL, heading=EVIL, facts=[EVIL], **{**downstream(), "tables": []}
+def test_a_built_asset_may_not_end_its_element():
+    with pytest.raises(ValueError, match="may end its element"):
+        render._verbatim("a</script>b")
+
+
+def test_drawings_lose_decimals_of_places_and_nothing_else(tmp_path):
+    drawing = tmp_path / "a.svg"
+    drawing.write_text(
+        '<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"><path d="M 1.23456 2.5" '
+        'transform="scale(0.015625)"/><text x="1.23999">#1.23456 "&quot;é</text></svg>'
     )
-    assert "<script>" not in text
-    assert "&lt;script&gt;" in text
+    address = render.data_uri(drawing)
+    assert not set('"<>#') & set(address), "nothing that would end an attribute or start a fragment"
+    text = unquote(address.partition(",")[2])
+    assert text.startswith("<svg ")
+    for part in ('d="M 1.23 2.5"', "scale(0.015625)", 'x="1.23"', "#1.23456", "é"):
+        assert part in text
 
 
 def test_a_missing_value_is_an_error_and_leaves_the_old_page(tmp_path):

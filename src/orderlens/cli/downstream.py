@@ -48,4 +48,4 @@ def downstream(
         return
     print_text(reading.text())
     if out is not None:
-        print_text(f"results: {out / 'index.html'}")
+        print_text(f"report: {out / 'index.html'}")

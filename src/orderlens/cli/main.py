@@ -31,6 +31,7 @@ VERB_MODULES: tuple[str, ...] = (
     "runs",
     "analyze",
     "figures",
+    "report",
     "replicate",
     "demo",
     "theory",

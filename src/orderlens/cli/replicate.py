@@ -206,4 +206,4 @@ def show(outcome: Outcome) -> None:
     names = ", ".join(table.name for table in results.tables)
     print_text(f"tables:  {results.folder / 'tables'} ({names})")
     print_text(f"figures: {results.folder / 'figures'}")
-    print_text(f"page:    {results.page}")
+    print_text(f"report:  {results.page} (open it in a browser; samples: orderlens view {results.folder})")

@@ -18,7 +18,9 @@ from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
 from orderlens.figures.save import save_data, save_table
 from orderlens.files import write_text
 from orderlens.findings.correctness import read_correctness
-from orderlens.report.content import grid, markdown_tables, picture
+from orderlens.report.build import first_screen
+from orderlens.report.content import markdown_tables, picture
+from orderlens.report.page import Page, run_details, write_report
 from orderlens.report.render import write_page
 
 TABLE_NAMES = ("downstream", "within-cell", "quadrants", "content", "controls", "null")
@@ -101,16 +103,24 @@ def write_results(study: Study, folder: Path, formats: Sequence[str] | None = No
         tables=[_markdown_table(table) for table in tables],
         **data,
     )
-    page = write_page(
-        folder / "index.html",
-        "downstream.html.j2",
-        title="OrderLens: correctness",
-        heading="Does the shape of the trace predict correctness?",
-        facts=reading.facts,
-        tables=[grid(table) for table in tables if table.name not in _IN_FILE_ONLY],
-        **data,
-    )
+    page = write_report(folder / "index.html", _report(study, reading, tables, figures))
     return DownstreamResults(reading, tables, figures, page)
+
+
+def _report(study: Study, reading: Downstream, tables: Sequence[Table], figures: Sequence[Drawn]) -> Page:
+    return Page(
+        "Does the shape of the trace predict correctness?",
+        reading.facts,
+        first_screen(study, tables, reading.reading),
+        reading.reading,
+        NOTES,
+        [picture(item) for item in figures],
+        [table for table in tables if table.name not in _IN_FILE_ONLY],
+        run_details(study.run),
+        headlines=reading.headlines(),
+        why_no_samples="This folder holds no text of prompts, responses or documents.",
+        linked=True,
+    )
 
 
 def _page_data(reading: Downstream, figures: Sequence[Drawn]) -> dict[str, Any]:

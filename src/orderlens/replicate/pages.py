@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orderlens.analysis.judge import RULES, Reading
+from orderlens.analysis.study import Study
 from orderlens.analysis.table import Table
 from orderlens.figures.catalogue import Drawn
 from orderlens.replicate.plan import Plan
-from orderlens.report.content import grid, markdown_tables, picture
+from orderlens.report.build import SAMPLES, first_screen
+from orderlens.report.content import markdown_tables, picture
+from orderlens.report.page import Page, run_details, write_report
 from orderlens.report.render import write_page
+from orderlens.report.samples import pack_samples
 
 
 def plan_facts(plan: Plan) -> str:
@@ -27,23 +31,26 @@ def plan_facts(plan: Plan) -> str:
 def write_html(
     path: Path,
     plan: Plan,
+    study: Study,
     tables: Sequence[Table],
     reading: Reading,
     figures: Sequence[Drawn],
     notes: Sequence[str],
 ) -> Path:
-    """Write the page and return its path; figures must lie in ``figures/`` beside it."""
-    return write_page(
-        path,
-        "replication.html.j2",
-        title=f"OrderLens: {plan.model}, {plan.preset}",
-        heading="What the reveal order does",
-        facts=[plan_facts(plan), *notes],
-        reading=reading,
-        rules=RULES,
-        pictures=[picture(item) for item in figures],
-        tables=[grid(table) for table in tables],
+    """Write the report and return its path; figures must lie in ``figures/`` beside it."""
+    page = Page(
+        f"What the reveal order does to {plan.model}",
+        [plan_facts(plan), *notes],
+        first_screen(study, tables, reading),
+        reading,
+        RULES,
+        [picture(item) for item in figures],
+        tables,
+        run_details(study.run),
+        pack_samples(study, SAMPLES),
+        linked=True,
     )
+    return write_report(path, page)
 
 
 def write_markdown(

@@ -60,7 +60,7 @@ def write_results(
         save_data(reading.record(), folder / "findings.json")
         write_text(folder / "findings.txt", render_text(reading))
         write_markdown(folder / "results.md", plan, tables, reading, drawn, notes)
-        page = write_html(folder / "index.html", plan, tables, reading, drawn, notes)
+        page = write_html(folder / "index.html", plan, whole, tables, reading, drawn, notes)
     except OSError as error:
         raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
     return Results(folder, tables, reading, drawn, page)

@@ -7,12 +7,15 @@ its own or as HTML: angle brackets, ampersands and, in cells, bars. Knows no run
 from __future__ import annotations
 
 import base64
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from orderlens.errors import MissingPackageError
 from orderlens.files import write_text
+from orderlens.plaintext import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -47,9 +50,9 @@ def _environment(html: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=None if html else _plain_markdown,
+        finalize=_shown if html else _plain_markdown,
     )
-    environment.filters |= {"cell": _cell, "data_uri": data_uri, "md": Markdown}
+    environment.filters |= {"cell": _cell, "data_uri": data_uri, "md": Markdown, "verbatim": _verbatim}
     return environment
 
 
@@ -57,6 +60,26 @@ class Markdown(str):
     """Text that is Markdown already and passes unchanged."""
 
     __slots__ = ()
+
+
+def _shown(value: Any) -> Any:
+    """Spell out what could steer a reader: autoescaping knows markup, not control characters."""
+    if type(value) is not str:
+        return value
+    return printable(value) if len(value) < _SHORT else value
+
+
+_SHORT = 100_000
+"""Longer values are packed data of our own."""
+
+
+def _verbatim(text: str) -> Any:
+    """Return a built script or style as it is; it must not hold what would end its element."""
+    from markupsafe import Markup
+
+    if "</" in text:
+        raise ValueError("a built asset holds '</', which may end its element")
+    return Markup(text)  # noqa: S704  our own file
 
 
 def _plain_markdown(value: Any) -> Any:
@@ -71,7 +94,15 @@ def _cell(value: str) -> Markdown:
     return Markdown(str(_plain_markdown(value)).replace("|", "\\|").replace("\n", " "))
 
 
+_PLACES = re.compile(r' (?:d|x|y)="[^"]*"')
+_DECIMALS = re.compile(r"(\d\.\d\d)\d+")
+
+
 def data_uri(path: Path) -> str:
-    """Return a picture as an address that holds it."""
-    kind = "svg+xml" if path.suffix == ".svg" else "png"
-    return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+    """Return a picture as an address that holds it; places in a drawing keep two decimals of a point."""
+    if path.suffix != ".svg":
+        return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
+    text = path.read_text(encoding="utf-8")
+    slim = _PLACES.sub(lambda found: _DECIMALS.sub(r"\1", found[0]), text)
+    slim = " ".join(slim[slim.index("<svg") :].split())
+    return "data:image/svg+xml," + quote(slim, safe=" /:;=,.()*!'-_~@$+?")

@@ -18,10 +18,17 @@ _TABLES = ("reveals", "revisions", "outputs", "verdicts")
 
 
 def fetch_sample(
-    sources: Mapping[str, Source], sample_id: str, orders: Sequence[str] | None = None
+    sources: Mapping[str, Source],
+    sample_id: str,
+    orders: Sequence[str] | None = None,
+    run: str | None = None,
 ) -> SampleView:
     """Return the view of a sample over all runs that hold it; see ``Run.sample``."""
+    if run is not None and run not in sources:
+        raise RunError(f"there is no run '{run}' (known: {', '.join(sources)})")
     tables = {name: _rows(sources, sample_id, name) for name in _TABLES}
+    if run is not None:
+        tables = _beside(tables, run)
     if not tables["reveals"].num_rows:
         where = ", ".join(sources)
         raise RunError(f"there is no sample '{sample_id}' in {where}; list ids with run.samples()")
@@ -42,6 +49,21 @@ def _rows(sources: Mapping[str, Source], sample_id: str, name: str) -> pa.Table:
             chunks = [part for part in source.find(sample_id, name=name) if part.num_rows]
             found += [chunk.append_column("run", pa.repeat(run, chunk.num_rows)) for chunk in chunks]
     return sort_rows(pa.concat_tables(found, promote_options="permissive"), name) if found else pa.table({})
+
+
+def _beside(tables: Mapping[str, pa.Table], run: str) -> dict[str, pa.Table]:
+    """Keep the rows of ``run`` and of runs in which the sample has the same prompt."""
+    prompts: dict[str, str | None] = {}
+    if tables["outputs"].num_rows:
+        outputs = tables["outputs"].select(["run", "prompt_text"]).to_pylist()
+        prompts = {row["run"]: row["prompt_text"] for row in outputs}
+    own = prompts.get(run)
+    same = [run, *(name for name, prompt in prompts.items() if own is not None and prompt == own)]
+    wanted = pa.array(same)
+    return {
+        name: table.filter(pc.is_in(table["run"], value_set=wanted)) if table.num_rows else table
+        for name, table in tables.items()
+    }
 
 
 def _of_orders(reveals: pa.Table, sample_id: str, orders: Sequence[str]) -> pa.Table:

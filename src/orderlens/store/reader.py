@@ -34,7 +34,7 @@ from orderlens.store.samples import (
     stated_passes,
 )
 from orderlens.store.schema import SCHEMAS, TRACE_KEY
-from orderlens.store.sources import MemorySource, Source, folder_source
+from orderlens.store.sources import FolderSource, MemorySource, Source, folder_source
 from orderlens.store.specfile import plain_spec
 from orderlens.views import SampleView
 
@@ -126,6 +126,18 @@ class Run:
     def is_complete(self) -> bool:
         """Whether everything that was asked for is there, in all runs."""
         return all(source.is_complete() for source in self._sources.values())
+
+    def details(self) -> dict[str, dict[str, Any]]:
+        """Return by run what ``orderlens runs show`` tells: spec, provenance, environments, sizes.
+
+        A run in memory has its spec only.
+        """
+        from orderlens.store.overview import details
+
+        return {
+            name: details(source.folder) if isinstance(source, FolderSource) else {"spec": source.spec}
+            for name, source in self._sources.items()
+        }
 
     @property
     def tables(self) -> list[str]:
@@ -279,19 +291,22 @@ class Run:
                 )
         return table
 
-    def sample(self, sample_id: str, *, orders: Sequence[str] | None = None) -> SampleView:
+    def sample(
+        self, sample_id: str, *, orders: Sequence[str] | None = None, run: str | None = None
+    ) -> SampleView:
         """Return everything about one sample for display: its traces, texts, changes and verdicts.
 
         Args:
             sample_id: the sample.
             orders: only these orders (``random:3`` also gives the seed); all by default.
+            run: one of several runs; others join in where they hold the id with the same prompt.
 
         Raises:
             RunError: there is no such sample, or no trace of an order.
         """
         from orderlens.store.fetch import fetch_sample
 
-        return fetch_sample(self._sources, sample_id, orders)
+        return fetch_sample(self._sources, sample_id, orders, run)
 
     def save(self, path: Place, filesystem: Any = None) -> Run:
         """Write a run that lives in memory to a folder, and return the run in it.

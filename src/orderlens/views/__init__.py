@@ -7,7 +7,7 @@ stored tables, not files, models, colours or pages; ``run.sample(id)`` makes one
 from __future__ import annotations
 
 from orderlens.views.compare import Divergence, first_divergence
-from orderlens.views.plain import plain_sample, plain_trace
+from orderlens.views.plain import plain_row, plain_rows, plain_sample, plain_trace
 from orderlens.views.replay import Cell, canvas
 from orderlens.views.sample import SampleView, sample_view
 from orderlens.views.trace import Block, Bottleneck, Reveals, Revision, TraceKey, TraceView, Verdict
@@ -25,6 +25,8 @@ __all__ = [
     "Verdict",
     "canvas",
     "first_divergence",
+    "plain_row",
+    "plain_rows",
     "plain_sample",
     "plain_trace",
     "sample_view",

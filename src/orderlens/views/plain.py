@@ -6,6 +6,7 @@ log-probabilities keep six decimals, far finer than any pixel.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import asdict
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from orderlens.plaintext import printable
+from orderlens.views.compare import first_divergence
 from orderlens.views.sample import SampleView
-from orderlens.views.trace import FLAGS, NUMBERS, TraceView
+from orderlens.views.trace import FLAGS, NUMBERS, TraceKey, TraceView
 
 DECIMALS = 6
+SNIPPET = 160
+"""Characters of a text in a list."""
 _COLUMNS = ("forward", "block", "position", "token_id", "n_tied", "n_committed")
 _STATS = ("n", "mean", "var", "log_prob", "min", "bottleneck_rate", "gini", "gini_mean")
 
@@ -33,12 +37,51 @@ def plain_sample(sample: SampleView) -> dict[str, Any]:
             for run, pieces in sample.pieces.items()
         },
         "traces": [plain_trace(trace) for trace in sample.traces],
+        "divergences": [
+            {"a": a, "b": b} | asdict(first_divergence(sample.traces[a], sample.traces[b]))
+            for a, b in itertools.combinations(range(len(sample.traces)), 2)
+        ],
+    }
+
+
+def plain_rows(sample: SampleView) -> list[dict[str, Any]]:
+    """Return one row per trace for a list of samples."""
+    return [
+        plain_row(
+            trace.key,
+            n=trace.stats.n,
+            mean=trace.stats.mean,
+            var=trace.stats.var,
+            passes=trace.n_forwards,
+            gap=sample.gap(trace),
+            cascade=trace.cascade.length,
+            correct=None if trace.verdict is None else trace.verdict.correct,
+            text=trace.text if trace.text is not None else sample.prompt,
+        )
+        for trace in sample.traces
+    ]
+
+
+def plain_row(key: TraceKey, **values: Any) -> dict[str, Any]:
+    """Return a row of a list; ``values`` are its numbers, verdict and text."""
+    text = values.pop("text")
+    return {
+        "id": key.id,
+        "run": key.run,
+        "sample_id": key.sample_id,
+        "name": printable(key.sample_id),
+        "order": key.order,
+        "label": printable(key.name),
+        "task": _text(key.task),
+        "text": None if text is None else printable(" ".join(text[:SNIPPET].split())),
+        **_numbers(values),
     }
 
 
 def plain_trace(trace: TraceView) -> dict[str, Any]:
     """Return a trace as JSON values; the place in a column is the step."""
     return {
+        "id": trace.key.id,
         "key": asdict(trace.key),
         "label": printable(trace.label),
         "reveals": _reveals(trace),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.errors import RunError
-from orderlens.policies import spec_of
 from orderlens.registry import suggest
 from orderlens.views.trace import Reveals, TraceKey, TraceView, revisions_of, verdict_of
 
@@ -40,12 +40,12 @@ class SampleView:
         return [trace.label for trace in self.traces]
 
     def trace(self, label: str) -> TraceView:
-        """Return a trace by its label; the order alone suffices where it has one trace.
+        """Return a trace by its label or id; the order alone suffices where it has one trace.
 
         Raises:
             RunError: there is none, or more than one.
         """
-        exact = [trace for trace in self.traces if trace.label == label]
+        exact = [trace for trace in self.traces if label in (trace.label, trace.key.id)]
         found = exact or [trace for trace in self.traces if label in _names(trace)]
         if len(found) == 1:
             return found[0]
@@ -56,13 +56,28 @@ class SampleView:
             f"sample '{self.sample_id}' has no trace '{label}'{suggest(label, self.labels)} {known}"
         )
 
+    def gap(self, trace: TraceView) -> float:
+        """Return the largest − smallest mean log q over the orders beside which ``trace`` was made.
+
+        Those are the traces of the same run, task and temperature whose summed log q is a likelihood or an
+        estimate of one; NaN where fewer than two are.
+        """
+        key = trace.key
+        beside = [
+            other.stats.mean
+            for other in self.traces
+            if other.likelihood in ("exact", "estimate")
+            and (other.key.run, other.key.task, other.key.temperature) == (key.run, key.task, key.temperature)
+        ]
+        return max(beside) - min(beside) if len(beside) > 1 else math.nan
+
     def piece(self, trace: TraceView, token_id: int) -> str:
         """Return the text of a token of one of the traces, or ``#id`` where its run does not store it."""
         return self.pieces.get(trace.key.run, {}).get(token_id, f"#{token_id}")
 
 
 def _names(trace: TraceView) -> tuple[str, str]:
-    return trace.key.order, spec_of(trace.key.order, trace.key.seed)
+    return trace.key.order, trace.key.spec
 
 
 Likelihood = Callable[[TraceKey], str | None]
@@ -155,7 +170,7 @@ def _label(key: TraceKey, differing: Sequence[str], seeded: bool) -> str:
         for name in differing
         if (value := getattr(key, name)) is not None
     ]
-    return ", ".join([spec_of(key.order, key.seed) if seeded else key.order, *told])
+    return ", ".join([key.spec if seeded else key.order, *told])
 
 
 def _pieces(tokens: pa.Table | None, traces: Sequence[TraceView]) -> dict[str, dict[int, str]]:

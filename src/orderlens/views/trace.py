@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from orderlens.metrics.concentration import gini, lorenz
 from orderlens.metrics.order_shape import EosCascade, eos_cascade
 from orderlens.metrics.path import LOG_HALF, PathStats, path_stats
+from orderlens.policies import spec_of
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -45,6 +46,23 @@ class TraceKey:
     seed: int | None = None
     temperature: float | None = None
     sample_seed: int | None = None
+
+    @property
+    def spec(self) -> str:
+        """The order with its seed: ``random:3+top=4``."""
+        return spec_of(self.order, self.seed)
+
+    @property
+    def name(self) -> str:
+        """Order, seed and temperature, for lists: ``random:3, T = 0.7``."""
+        return self.spec if not self.temperature else f"{self.spec}, T = {self.temperature:g}"
+
+    @property
+    def id(self) -> str:
+        """A name that is the same wherever the trace is shown, for links."""
+        drawn = {"t": self.temperature, "draw": self.sample_seed, "task": self.task, "run": self.run or None}
+        told = (f"{name}={value}" for name, value in drawn.items() if value is not None)
+        return " ".join([self.spec, *told])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,360 @@
+// The page of one sample: choose one trace or two, replay them, look at tokens and plots together.
+
+import { h, show } from "./dom";
+import type { Place } from "./link";
+import { fixed, NONE, plural, probability } from "./numbers";
+import { Panel } from "./panel";
+import type { Axis } from "./plots";
+import { COLOURS, largestEntropy, tints, type Colour } from "./scales";
+import { visible } from "./tokens";
+import type { Divergence, Sample } from "./types";
+
+const KEYS: [string, string][] = [
+  ["← →", "one pass back or on"],
+  ["Home End", "empty canvas, finished text"],
+  ["Space", "play or pause"],
+  ["B", "next bottleneck step"],
+  ["D", "first difference of the two"],
+  ["C", "next colour"],
+];
+
+export class Explorer {
+  private panels: Panel[] = [];
+  private axis: Axis = "step";
+  private timer: number | null = null;
+  private difference: Divergence | null = null;
+  private readonly body = h("div", { class: "panels" });
+  private readonly slider = h("input", {
+    type: "range",
+    min: 0,
+    id: "pass",
+    "aria-label": "Forward passes done",
+    input: () => this.goTo(Number(this.slider.value)),
+  });
+  private readonly count = h("output", { class: "count", for: "pass" });
+  private readonly playButton = h("button", { type: "button", class: "play", click: () => this.toggle() });
+  private readonly detail = h("div", { class: "detail", role: "status", "aria-live": "polite" });
+  private readonly differing = h("div", { class: "differing" });
+  private readonly legend = h("div", { class: "legend" });
+  private readonly keys = (event: KeyboardEvent): void => this.key(event);
+
+  constructor(
+    private readonly root: HTMLElement,
+    private readonly sample: Sample,
+    private place: Place,
+    private readonly moved: (place: Place) => void,
+  ) {
+    this.place = { ...place, a: this.named(place.a) ?? sample.traces[0]?.id ?? "", b: this.named(place.b) ?? "" };
+    show(root, this.given(), this.controls(), this.player(), this.detail, this.differing, this.body, this.legend, shortcuts());
+    document.addEventListener("keydown", this.keys);
+    this.compose();
+  }
+
+  /** Stop the clock and the keys; the caller replaces what is on the page. */
+  close(): void {
+    this.stop();
+    document.removeEventListener("keydown", this.keys);
+  }
+
+  /** The id of the trace with this id, label or order. */
+  private named(name: string): string | undefined {
+    const { traces } = this.sample;
+    const found = traces.find((trace) => trace.id === name) ?? traces.find((trace) => [trace.label, trace.key.order].includes(name));
+    return found?.id;
+  }
+
+  private get passes(): number {
+    return Math.max(1, ...this.panels.map((panel) => panel.trace.n_forwards));
+  }
+
+  private get done(): number {
+    return Math.min(this.place.pass ?? this.passes, this.passes);
+  }
+
+  private given(): HTMLElement {
+    const { prompt, suffix, name } = this.sample;
+    return h(
+      "header",
+      { class: "sample-head" },
+      h("h2", { dir: "auto" }, name),
+      prompt !== null && h("details", { class: "prompt", open: prompt.length < 400 }, h("summary", {}, "Prompt"), h("p", { dir: "auto" }, prompt)),
+      suffix !== null && h("details", { class: "prompt" }, h("summary", {}, "Given text behind it"), h("p", { dir: "auto" }, suffix)),
+    );
+  }
+
+  private controls(): HTMLElement {
+    const choice = (value: string, chosen: string, text: string) => h("option", { value, selected: value === chosen }, text);
+    const choices = (chosen: string) => this.sample.traces.map((trace) => choice(trace.id, chosen, trace.label));
+    const a = h("select", { id: "trace-a", change: () => this.choose({ a: a.value }) }, ...choices(this.place.a));
+    const b = h(
+      "select",
+      { id: "trace-b", change: () => this.choose({ b: b.value }) },
+      choice("", this.place.b, "nothing"),
+      ...choices(this.place.b),
+    );
+    const colours = COLOURS.map((item) =>
+      h(
+        "label",
+        { title: item.what },
+        h("input", { type: "radio", name: "colour", value: item.id, checked: item.id === this.place.colour, change: () => this.colour(item.id) }),
+        h("span", {}, item.name),
+      ),
+    );
+    const axes = (["step", "position"] as const).map((axis) =>
+      h(
+        "label",
+        {},
+        h("input", { type: "radio", name: "axis", value: axis, checked: axis === this.axis, change: () => this.along(axis) }),
+        h("span", {}, axis === "step" ? "Step" : "Position"),
+      ),
+    );
+    return h(
+      "div",
+      { class: "controls" },
+      h("div", { class: "field" }, h("label", { for: "trace-a" }, "Order"), a),
+      h("div", { class: "field" }, h("label", { for: "trace-b" }, "Compare with"), b),
+      h("fieldset", { class: "segments" }, h("legend", {}, "Colour by"), ...colours),
+      h("fieldset", { class: "segments" }, h("legend", {}, "Plot along"), ...axes),
+      copyLink(),
+    );
+  }
+
+  private player(): HTMLElement {
+    const go = (text: string, label: string, to: () => number) =>
+      h("button", { type: "button", title: label, "aria-label": label, click: () => this.goTo(to()) }, text);
+    return h(
+      "div",
+      { class: "player", role: "group", "aria-label": "Replay" },
+      go("|◀", "Empty canvas", () => 0),
+      go("◀", "One pass back", () => this.done - 1),
+      this.playButton,
+      go("▶", "One pass on", () => this.done + 1),
+      go("▶|", "Finished text", () => this.passes),
+      this.slider,
+      this.count,
+    );
+  }
+
+  private choose(change: Partial<Place>): void {
+    this.place = { ...this.place, ...change };
+    this.compose();
+    this.moved(this.place);
+  }
+
+  /** Build the panels of the chosen traces. */
+  private compose(): void {
+    this.stop();
+    const { a, b } = this.place;
+    const chosen = [a, ...(b && b !== a ? [b] : [])].flatMap((id) => this.sample.traces.filter((trace) => trace.id === id));
+    this.difference = this.findDifference(a, b);
+    const apart = this.difference?.position ?? null;
+    const width = chosen.length > 1 ? 620 : 1040;
+    const on = { over: (at: number | null) => this.over(at), choose: (at: number) => this.jump(at) };
+    this.panels = chosen.map((trace) => Panel.of(this.sample, trace, apart, width, on));
+    this.body.classList.toggle("two", this.panels.length > 1);
+    show(this.body, ...this.panels.map((panel) => panel.element));
+    this.slider.max = String(this.passes);
+    this.along(this.axis);
+    this.colour(this.place.colour, false);
+    this.sayDifference();
+    this.draw();
+    this.over(null);
+  }
+
+  private findDifference(a: string, b: string): Divergence | null {
+    const [i, j] = [a, b].map((id) => this.sample.traces.findIndex((trace) => trace.id === id));
+    if (i === undefined || j === undefined || i < 0 || j < 0 || i === j) return null;
+    return this.sample.divergences.find((item) => (item.a === i && item.b === j) || (item.a === j && item.b === i)) ?? null;
+  }
+
+  private sayDifference(): void {
+    const found = this.difference;
+    if (this.panels.length < 2 || !found) {
+      show(this.differing);
+      return;
+    }
+    const path =
+      found.forward === null
+        ? "The two agree pass by pass."
+        : h("span", {}, "First difference: ", h("button", { type: "button", class: "link", click: () => this.goTo(found.forward! + 1) }, `pass ${found.forward + 1}`), ". ");
+    const first = this.panels[0]?.timeline.positions[0] ?? 0;
+    const text =
+      found.position === null
+        ? "The finished texts are the same."
+        : h("span", {}, "The texts differ from ", h("button", { type: "button", class: "link", click: () => this.jump(found.position!) }, `position ${found.position - first + 1}`), " on (◆).");
+    show(this.differing, path, text);
+  }
+
+  private colour(colour: Colour, tell = true): void {
+    this.place = { ...this.place, colour };
+    const most = largestEntropy(...this.panels.map((panel) => panel.trace));
+    for (const panel of this.panels) panel.tint(tints(panel.trace, colour, most));
+    this.root.dataset["colour"] = colour;
+    for (const input of this.root.querySelectorAll<HTMLInputElement>('input[name="colour"]')) input.checked = input.value === colour;
+    const scale = COLOURS.find((item) => item.id === colour)!;
+    const high = colour === "entropy" ? `${fixed(most, 1)} nats` : scale.high;
+    show(this.legend, h("span", { class: "scale" }, scale.low, h("i", { "aria-hidden": "true" }), high), h("span", { class: "quiet" }, scale.what), ...states());
+    if (tell) this.moved(this.place);
+  }
+
+  private along(axis: Axis): void {
+    this.axis = axis;
+    for (const panel of this.panels) panel.axis(axis);
+  }
+
+  private goTo(pass: number): void {
+    const to = Math.min(this.passes, Math.max(0, pass));
+    this.place = { ...this.place, pass: to === this.passes ? null : to };
+    this.draw();
+    this.moved(this.place);
+  }
+
+  private draw(): void {
+    const pass = this.done - 1;
+    for (const panel of this.panels) panel.draw(Math.min(pass, panel.trace.n_forwards - 1 + Number(pass >= panel.trace.n_forwards)));
+    this.slider.value = String(this.done);
+    this.slider.setAttribute("aria-valuetext", `pass ${this.done} of ${this.passes}`);
+    const new_ = this.panels.map((panel) => panel.timeline.stepsOf.get(pass)?.length ?? 0);
+    const changed = this.panels.map((panel) => panel.timeline.changedBy(pass));
+    const says = this.done === 0 ? "nothing revealed yet" : `${new_.join(" and ")} revealed${changed.some(Boolean) ? `, ${changed.join(" and ")} changed` : ""}`;
+    show(this.count, h("b", {}, `pass ${this.done}`), ` of ${this.passes} · ${says}`);
+    show(this.playButton, this.timer === null ? "Play" : "Pause");
+    this.playButton.setAttribute("aria-pressed", String(this.timer !== null));
+  }
+
+  private over(position: number | null): void {
+    for (const panel of this.panels) panel.mark(position);
+    if (position === null) {
+      show(this.detail, h("span", { class: "quiet" }, "Point at a token or a bar, or tab to the tokens and use the arrow keys."));
+      return;
+    }
+    show(this.detail, ...this.panels.map((panel) => tokenFacts(panel, position, this.panels.length > 1)));
+  }
+
+  /** Go to the pass that revealed a position, and mark it. */
+  private jump(position: number): void {
+    const panel = this.panels.find((item) => item.timeline.stepAt.has(position));
+    if (!panel) return;
+    this.goTo(panel.trace.reveals.forward[panel.timeline.stepAt.get(position)!]! + 1);
+    this.over(position);
+  }
+
+  private toggle(): void {
+    if (this.timer !== null) {
+      this.stop();
+      this.draw();
+      return;
+    }
+    if (this.done >= this.passes) this.goTo(0);
+    const pause = Math.min(450, Math.max(40, 9000 / this.passes));
+    this.timer = window.setInterval(() => {
+      this.goTo(this.done + 1);
+      if (this.done >= this.passes) {
+        this.stop();
+        this.draw();
+      }
+    }, pause);
+    this.draw();
+  }
+
+  private stop(): void {
+    if (this.timer !== null) window.clearInterval(this.timer);
+    this.timer = null;
+  }
+
+  private key(event: KeyboardEvent): void {
+    const target = event.target as Element;
+    if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, select, textarea, summary")) return;
+    if (!this.root.isConnected || !this.root.contains(target) && target !== document.body) return;
+    const pressed = event.key.toLowerCase();
+    if (pressed === " " && target.closest("button, a")) return;
+    const actions: Record<string, () => void> = {
+      arrowleft: () => this.goTo(this.done - 1),
+      arrowright: () => this.goTo(this.done + 1),
+      home: () => this.goTo(0),
+      end: () => this.goTo(this.passes),
+      " ": () => this.toggle(),
+      b: () => this.nextWorst(),
+      d: () => this.difference?.forward != null && this.goTo(this.difference.forward + 1),
+      c: () => this.colour(COLOURS[(COLOURS.findIndex((item) => item.id === this.place.colour) + 1) % COLOURS.length]!.id),
+    };
+    const action = actions[pressed];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  }
+
+  private nextWorst(): void {
+    const places = (this.panels[0]?.trace.bottlenecks ?? []).slice().sort((x, y) => x.step - y.step);
+    const next = places.find((item) => item.forward + 1 > this.done) ?? places[0];
+    if (next) this.jump(next.position);
+  }
+}
+
+/** Everything that is stored about the token at a position. */
+function tokenFacts(panel: Panel, position: number, named: boolean): HTMLElement {
+  const step = panel.timeline.stepAt.get(position);
+  const { reveals, label } = panel.trace;
+  const name = named && h("b", { class: "of" }, label);
+  if (step === undefined) return h("div", {}, name, h("span", { class: "quiet" }, "no token at this position"));
+  const pairs: [string, string][] = [
+    ["revealed", `${step + 1} of ${reveals.position.length}`],
+    ["pass", `${reveals.forward[step]! + 1} (${plural(reveals.n_committed[step] || 1, "token")} in it)`],
+    ["position", String(position)],
+    ["id", String(reveals.token_id[step])],
+    ["q", probability(reveals.logq[step])],
+    ["log q", fixed(reveals.logq[step], 3)],
+  ];
+  const more: [string, (number | null)[] | undefined][] = [
+    ["as sampled", reveals.tempered_logq],
+    [reveals.is_argmax[step] ? "it was the best token; runner-up" : "best token", reveals.is_argmax[step] ? reveals.second_logprob : reveals.max_logprob],
+  ];
+  for (const [title, column] of more) if (column && column[step] != null) pairs.push([title, `q = ${probability(column[step])}`]);
+  if (reveals.entropy) pairs.push(["entropy", reveals.entropy[step] == null ? NONE : `${fixed(reveals.entropy[step])} nats`]);
+  if ((reveals.n_tied[step] ?? 0) > 1) pairs.push(["tied positions", String(reveals.n_tied[step])]);
+  const changed = panel.trace.revisions.filter((item) => item.position === position);
+  for (const item of changed) pairs.push([item.new_token === null ? "taken back" : "replaced", `by pass ${item.forward + 1}`]);
+  return h(
+    "div",
+    {},
+    name,
+    h("q", { class: "piece", dir: "auto" }, ...visible(panel.piece(step))),
+    h("dl", {}, ...pairs.map(([title, value]) => h("div", {}, h("dt", {}, title), h("dd", {}, value)))),
+  );
+}
+
+function states(): HTMLElement[] {
+  const names: [string, string][] = [
+    ["masked", "masked"],
+    ["new", "new now"],
+    ["earlier", "earlier"],
+    ["edited", "replaced"],
+    ["taken-back", "taken back"],
+  ];
+  return names.map(([state, name]) =>
+    h("span", { class: "key" }, h("span", { class: "token", "data-state": state, "aria-hidden": "true" }, h("span", { class: "piece" }, "ab")), name),
+  );
+}
+
+function shortcuts(): HTMLElement {
+  return h(
+    "details",
+    { class: "shortcuts" },
+    h("summary", {}, "Keys"),
+    h("dl", {}, ...KEYS.map(([keys, does]) => h("div", {}, h("dt", {}, ...keys.split(" ").flatMap((key) => [h("kbd", {}, key), " "])), h("dd", {}, does)))),
+  );
+}
+
+function copyLink(): HTMLElement {
+  const button = h("button", { type: "button", class: "copy", title: "A link to this sample and step" }, "Copy link");
+  button.addEventListener("click", () => {
+    const said = (text: string) => {
+      show(button, text);
+      window.setTimeout(() => show(button, "Copy link"), 1600);
+    };
+    const copied = navigator.clipboard?.writeText(location.href);
+    if (copied) copied.then(() => said("Copied"), () => said("See the address bar"));
+    else said("See the address bar");
+  });
+  return button;
+}

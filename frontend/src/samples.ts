@@ -1,0 +1,128 @@
+// The list of traces with filters and sorting; rows come page by page.
+
+import { h, show } from "./dom";
+import { fixed, NONE, plural } from "./numbers";
+import { FIRST } from "./query";
+import { PAGE_ROWS, type Catalogue, type Page, type Query, type Row, type SortColumn, type Source } from "./types";
+
+const COLUMNS: { id: SortColumn; name: string; what: string; text?: boolean }[] = [
+  { id: "name", name: "Sample", what: "", text: true },
+  { id: "label", name: "Order", what: "the order or policy", text: true },
+  { id: "var", name: "Var", what: "variance of log q along the path (nats²)" },
+  { id: "mean", name: "Mean", what: "mean log q (nats per token)" },
+  { id: "gap", name: "Gap", what: "largest − smallest mean log q of this sample over the orders that do not see the target" },
+  { id: "passes", name: "Passes", what: "forward passes" },
+  { id: "cascade", name: "EOS run", what: "consecutive steps that sealed the end from right to left" },
+  { id: "correct", name: "Right", what: "the grader's verdict" },
+];
+
+export class SampleList {
+  query: Query = { ...FIRST };
+  private asked = 0;
+  private readonly table = h("table", { class: "samples" });
+  private readonly said = h("p", { class: "said", role: "status" });
+  private readonly pager = h("div", { class: "pager" });
+
+  constructor(
+    root: HTMLElement,
+    private readonly source: Source,
+    private readonly catalogue: Catalogue,
+    private readonly open: (row: Row) => void,
+  ) {
+    show(root, this.filters(), this.said, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Samples" }, this.table), this.pager);
+  }
+
+  private filters(): HTMLElement {
+    let wait = 0;
+    const search = h("input", { type: "search", id: "find-text", placeholder: "id, prompt or text", maxlength: 200 });
+    search.addEventListener("input", () => {
+      window.clearTimeout(wait);
+      wait = window.setTimeout(() => this.change({ text: search.value }), 180);
+    });
+    const select = (id: string, name: string, options: [string, string][], change: (value: string) => void) => {
+      const box = h("select", { id }, ...options.map(([value, text]) => h("option", { value }, text)));
+      box.addEventListener("change", () => change(box.value));
+      return h("div", { class: "field" }, h("label", { for: id }, name), box);
+    };
+    const { runs, orders, graded } = this.catalogue;
+    return h(
+      "form",
+      { class: "filters", role: "search", "aria-label": "Filter the samples", submit: (event: Event) => event.preventDefault() } as never,
+      h("div", { class: "field wide" }, h("label", { for: "find-text" }, "Search"), search),
+      runs.length > 1 && select("find-run", "Run", [["", "all"], ...runs.map((run): [string, string] => [run.name, run.name])], (run) => this.change({ run })),
+      orders.length > 1 && select("find-order", "Order", [["", "all"], ...orders.map((name): [string, string] => [name, name])], (order) => this.change({ order })),
+      graded &&
+        select("find-correct", "Verdict", [["", "any"], ["yes", "✓ correct"], ["no", "✗ wrong"], ["none", "– not graded"]], (value) =>
+          this.change({ correct: value as Query["correct"] }),
+        ),
+      select("find-cascade", "EOS run", [["0", "any"], ["2", "2 or more"], ["4", "4 or more"], ["8", "8 or more"]], (value) => this.change({ cascade: Number(value) })),
+    );
+  }
+
+  private change(part: Partial<Query>): void {
+    this.query = { ...this.query, page: 0, ...part };
+    void this.load();
+  }
+
+  /** Ask for the rows; an answer that comes after a newer question is dropped. */
+  async load(): Promise<void> {
+    const mine = ++this.asked;
+    this.table.setAttribute("aria-busy", "true");
+    let page: Page;
+    try {
+      page = await this.source.list(this.query);
+    } catch (error) {
+      if (mine === this.asked) show(this.said, error instanceof Error ? error.message : String(error));
+      return;
+    }
+    if (mine !== this.asked) return;
+    this.table.removeAttribute("aria-busy");
+    this.draw(page);
+  }
+
+  private draw(page: Page): void {
+    const columns = COLUMNS.filter((column) => column.id !== "correct" || this.catalogue.graded);
+    const several = this.catalogue.runs.length > 1;
+    const heads = columns.map((column) => this.heading(column));
+    const body = page.rows.map((row) => this.row(row, columns, several));
+    show(this.table, h("thead", {}, h("tr", {}, ...heads, h("th", { scope: "col" }, "Text"))), h("tbody", {}, ...body));
+    const first = this.query.page * PAGE_ROWS;
+    const range = page.rows.length ? `${(first + 1).toLocaleString("en")}–${(first + page.rows.length).toLocaleString("en")} of ` : "";
+    show(this.said, page.total ? `${range}${plural(page.total, "trace")}` : "No trace fits these filters.");
+    const turn = (text: string, by: number, off: boolean) => h("button", { type: "button", disabled: off, click: () => this.change({ page: this.query.page + by }) }, text);
+    const last = first + page.rows.length >= page.total;
+    show(this.pager, ...(page.total > PAGE_ROWS ? [turn("← Previous", -1, first === 0), turn("Next →", 1, last)] : []));
+  }
+
+  private heading(column: (typeof COLUMNS)[number]): HTMLElement {
+    const sorted = this.query.sort === column.id;
+    const way = sorted ? (this.query.descending ? "descending" : "ascending") : "none";
+    const again = () => this.change({ sort: column.id, descending: sorted ? !this.query.descending : !column.text });
+    const sign = sorted ? (this.query.descending ? " ↓" : " ↑") : "";
+    return h(
+      "th",
+      { scope: "col", "aria-sort": way, class: column.text ? undefined : "n" } as never,
+      h("button", { type: "button", title: column.what || undefined, click: again } as never, column.name + sign),
+    );
+  }
+
+  private row(row: Row, columns: typeof COLUMNS, several: boolean): HTMLElement {
+    const open = (event: Event) => {
+      event.preventDefault();
+      this.open(row);
+    };
+    const name = h("a", { href: "#", dir: "auto", click: open } as never, row.name);
+    const cells: Record<SortColumn, () => HTMLElement> = {
+      name: () => h("th", { scope: "row" }, name, several && h("small", { dir: "auto" }, ` ${row.run}`)),
+      label: () => h("td", { dir: "auto" }, row.label),
+      var: () => h("td", { class: "n" }, fixed(row.var, 3)),
+      mean: () => h("td", { class: "n" }, fixed(row.mean, 3)),
+      gap: () => h("td", { class: "n" }, fixed(row.gap, 3)),
+      passes: () => h("td", { class: "n" }, row.passes),
+      cascade: () => h("td", { class: "n" }, row.cascade || NONE),
+      correct: () => h("td", { class: "n" }, row.correct === null ? NONE : row.correct ? "✓" : "✗"),
+      n: () => h("td", { class: "n" }, row.n),
+    };
+    return h("tr", { click: (event: Event) => (event.target as Element).closest("a") || open(event) } as never, ...columns.map((column) => cells[column.id]()), h("td", { class: "text", dir: "auto" }, row.text ?? ""));
+  }
+}

@@ -1,0 +1,51 @@
+// The explorer of the local viewer: rows and samples come from its server, under the token of the address.
+
+import { App } from "./app";
+import { h, show } from "./dom";
+import type { Catalogue, Page, Query, Sample, Source } from "./types";
+
+const token = new URLSearchParams(location.search).get("token") ?? "";
+
+async function get<T>(path: string, parts: Record<string, string> = {}): Promise<T> {
+  const address = new URL(path, location.origin);
+  for (const [name, value] of Object.entries(parts)) address.searchParams.set(name, value);
+  let answer: Response;
+  try {
+    answer = await fetch(address, { headers: { "X-OrderLens-Token": token }, cache: "no-store" });
+  } catch {
+    throw new Error("The viewer does not answer: was 'orderlens view' stopped?");
+  }
+  const body = (await answer.json()) as T & { error?: string };
+  if (!answer.ok) throw new Error(body.error ?? `the server answered ${answer.status}`);
+  return body;
+}
+
+class ServerSource implements Source {
+  catalogue(): Promise<Catalogue> {
+    return get("/api/catalogue");
+  }
+
+  list(query: Query): Promise<Page> {
+    const parts = Object.fromEntries(Object.entries(query).map(([name, value]) => [name, String(value)]));
+    return get("/api/samples", parts);
+  }
+
+  sample(run: string, id: string): Promise<Sample> {
+    return get("/api/sample", { run, id });
+  }
+}
+
+async function start(): Promise<void> {
+  const root = document.getElementById("explorer")!;
+  const runs = document.getElementById("runs")!;
+  const source = new ServerSource();
+  try {
+    const catalogue = await source.catalogue();
+    show(runs, ...catalogue.runs.map((run) => h("li", {}, h("b", { dir: "auto" }, run.name), ` ${run.facts}`)), ...catalogue.notes.map((note) => h("li", { class: "quiet" }, note)));
+    new App(root, source, catalogue);
+  } catch (error) {
+    show(root, h("p", { class: "trouble", role: "alert" }, error instanceof Error ? error.message : String(error)));
+  }
+}
+
+void start();

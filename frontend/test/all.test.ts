@@ -1,0 +1,3 @@
+import "./replay.test";
+import "./query.test";
+import "./show.test";
