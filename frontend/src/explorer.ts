@@ -214,7 +214,7 @@ export class Explorer {
     for (const panel of this.panels) panel.draw(Math.min(pass, panel.trace.n_forwards - 1 + Number(pass >= panel.trace.n_forwards)));
     this.slider.value = String(this.done);
     this.slider.setAttribute("aria-valuetext", `pass ${this.done} of ${this.passes}`);
-    const new_ = this.panels.map((panel) => panel.timeline.stepsOf.get(pass)?.length ?? 0);
+    const new_ = this.panels.map((panel) => panel.timeline.revealedBy(pass));
     const changed = this.panels.map((panel) => panel.timeline.changedBy(pass));
     const says = this.done === 0 ? "nothing revealed yet" : `${new_.join(" and ")} revealed${changed.some(Boolean) ? `, ${changed.join(" and ")} changed` : ""}`;
     show(this.count, h("b", {}, `pass ${this.done}`), ` of ${this.passes} · ${says}`);
@@ -313,7 +313,8 @@ function tokenFacts(panel: Panel, position: number, named: boolean): HTMLElement
   if (reveals.entropy) pairs.push(["entropy", reveals.entropy[step] == null ? NONE : `${fixed(reveals.entropy[step])} nats`]);
   if ((reveals.n_tied[step] ?? 0) > 1) pairs.push(["tied positions", String(reveals.n_tied[step])]);
   const changed = panel.trace.revisions.filter((item) => item.position === position);
-  for (const item of changed) pairs.push([item.new_token === null ? "taken back" : "replaced", `by pass ${item.forward + 1}`]);
+  const happened: Record<string, string> = { remask: "taken back", edit: "replaced", reveal: "revealed before" };
+  for (const item of changed) pairs.push([happened[item.event] ?? item.event, `by pass ${item.forward + 1}`]);
   return h(
     "div",
     {},

@@ -139,7 +139,8 @@ function facts(trace: Trace): HTMLElement {
     ["Σ log q", fixed(stats.log_prob, 1), kind ?? "nats"],
     ["passes", String(trace.n_forwards), `for ${plural(trace.reveals.position.length, "token")}`],
   ];
-  if (trace.revisions.length) pairs.push(["changes", String(trace.revisions.length), "tokens taken back or replaced"]);
+  const changes = trace.revisions.filter((item) => item.event !== "reveal").length;
+  if (changes) pairs.push(["changes", String(changes), "tokens taken back or replaced"]);
   if (trace.cascade > 1) pairs.push(["EOS cascade", String(trace.cascade), "consecutive steps that sealed the end from right to left"]);
   if (trace.finish_reason) pairs.push(["ended by", trace.finish_reason, ""]);
   return h(

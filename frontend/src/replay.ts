@@ -42,10 +42,7 @@ export class Timeline {
     const step = this.stepAt.get(position)!;
     const since = this.trace.reveals.forward[step]!;
     const changes = (this.changes.get(position) ?? []).filter((item) => item.forward <= pass);
-    if (since > pass) {
-      const lost = changes.find((item) => item.forward === pass && item.new_token === null);
-      return { state: lost ? "taken-back" : "masked", token: lost ? lost.old_token : null, edited: false };
-    }
+    if (since > pass) return before(changes.at(-1), pass);
     const last = changes.filter((item) => item.forward >= since && item.new_token !== null).at(-1);
     if (last) return { state: last.forward === pass ? "edited" : "earlier", token: last.new_token, edited: true };
     return { state: since === pass ? "new" : "earlier", token: this.trace.reveals.token_id[step]!, edited: false };
@@ -53,6 +50,22 @@ export class Timeline {
 
   /** How many changes a pass made to tokens that stood before it. */
   changedBy(pass: number): number {
-    return this.trace.revisions.filter((item) => item.forward === pass).length;
+    return this.trace.revisions.filter((item) => item.forward === pass && item.event !== "reveal").length;
   }
+
+  /** How many tokens a pass revealed, those that did not last included. */
+  revealedBy(pass: number): number {
+    const lost = this.trace.revisions.filter((item) => item.forward === pass && item.event === "reveal").length;
+    return lost + (this.stepsOf.get(pass)?.length ?? 0);
+  }
+}
+
+/** A position before its last reveal, as the last thing that happened to it left it. */
+function before(last: Revision | undefined, pass: number): Cell {
+  const masked: Cell = { state: "masked", token: null, edited: false };
+  if (!last) return masked;
+  const now = last.forward === pass;
+  if (last.new_token === null) return now ? { state: "taken-back", token: last.old_token, edited: false } : masked;
+  const edited = last.event === "edit";
+  return { state: now ? (edited ? "edited" : "new") : "earlier", token: last.new_token, edited };
 }

@@ -30,11 +30,12 @@ export interface Reveals {
   is_argmax: number[];
 }
 
+/** A token taken back (no new one), replaced, or revealed and taken back later (no old one). */
 export interface Revision {
   event: string;
   forward: number;
   position: number;
-  old_token: number;
+  old_token: number | null;
   new_token: number | null;
   logq: number | null;
   old_logq: number | null;

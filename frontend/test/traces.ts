@@ -1,6 +1,6 @@
 import type { Row, Trace } from "../src/types";
 
-/** Position 1 is revealed by pass 1 and edited by pass 3; position 3 is taken back by 2 and filled by 4. */
+/** Position 1 is revealed by pass 1 and edited by 3; position 3 is filled by 1, taken back by 2, filled by 4. */
 export function revised(): Trace {
   const columns = { block: [0, 0, 0, 0], n_tied: [1, 1, 1, 1], n_committed: [1, 2, 2, 1] };
   const flags = { is_eos: [0, 0, 0, 0], is_special: [0, 0, 0, 0], is_overflow: [0, 0, 0, 0], is_argmax: [1, 1, 1, 1] };
@@ -11,6 +11,7 @@ export function revised(): Trace {
     label: "x",
     reveals: { ...columns, ...flags, forward: [0, 1, 1, 4], position: [0, 1, 2, 3], token_id: [5, 6, 7, 8], logq: [-0.1, -1.6, -0.5, -3], entropy: [0.2, 2, 1, null] },
     revisions: [
+      { event: "reveal", forward: 1, position: 3, old_token: null, new_token: 9, ...change },
       { event: "remask", forward: 2, position: 3, old_token: 9, new_token: null, ...change },
       { event: "edit", forward: 3, position: 1, old_token: 6, new_token: 4, ...change },
     ],

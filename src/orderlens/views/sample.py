@@ -117,6 +117,7 @@ def sample_view(
                 output.get("finish_reason"),
                 None if likelihood is None else likelihood(key),
                 verdict_of(other.get("verdicts", {}).get(key, [])),
+                output.get("n_forwards"),
             )
         )
     texts = [row for rows in other.get("outputs", {}).values() for row in rows]

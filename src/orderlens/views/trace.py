@@ -161,6 +161,7 @@ class TraceView:
         finish_reason: why decoding ended.
         likelihood: what the summed log q is (exact, estimate, none); None when not known.
         verdict: of the grader, if there is one.
+        n_passes: forward passes as the decoder counted them; None where they follow from the reveals.
     """
 
     key: TraceKey
@@ -171,6 +172,7 @@ class TraceView:
     finish_reason: str | None = None
     likelihood: str | None = None
     verdict: Verdict | None = None
+    n_passes: int | None = None
 
     @cached_property
     def counted(self) -> Flags:
@@ -187,7 +189,9 @@ class TraceView:
 
     @cached_property
     def n_forwards(self) -> int:
-        """Forward passes up to the last reveal or change."""
+        """Forward passes, up to the last reveal or change where the decoder did not count them."""
+        if self.n_passes is not None:
+            return self.n_passes
         passes = [*self.reveals.forward[-1:], *(item.forward for item in self.revisions)]
         return int(max([-1, *passes])) + 1
 
