@@ -133,7 +133,7 @@ def test_two_runs_with_different_vocabularies_keep_their_own_texts(tmp_path):
 
 
 REVISIONS = [
-    # position 1 is revealed by pass 1 and edited by 3; position 3 is filled by 1, taken back by 2, filled by 4
+    # position 1 is revealed by pass 1 and edited by 3; position 3 filled by 1, taken back by 2, filled by 4
     {"event": "edit", "forward": 3, "position": 1, "old_token": 6, "new_token": 4, "logq": -0.1},
     {"event": "reveal", "forward": 1, "position": 3, "new_token": 9, "logq": -0.3},
     {"event": "remask", "forward": 2, "position": 3, "old_token": 9, "old_logq": -2.0},
