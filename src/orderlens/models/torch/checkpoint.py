@@ -118,7 +118,7 @@ def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
         if not found:
             raise ModelLoadError(
                 f"{folder} holds no safetensors files, and pickled weights are not read; name a revision "
-                "that has them (hf:ORG/NAME@refs/pr/N) or convert them once, as docs/models.md shows"
+                "that has them (hf:ORG/NAME@refs/pr/N) or convert them, as docs/masked-models.md shows"
             )
         return found, []
     weight_map = read_json(index).get("weight_map")
