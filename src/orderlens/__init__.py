@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from orderlens.replicate.entry import replicate
     from orderlens.samples import Sample
     from orderlens.store.reader import Run, open_run
+    from orderlens.work.engine import Engine
 
 _ATTRIBUTES = {
+    "Engine": "orderlens.work.engine",
     "Run": "orderlens.store.reader",
     "Sample": "orderlens.samples",
     "Study": "orderlens.analysis.study",
@@ -36,6 +38,7 @@ _ATTRIBUTES = {
 _MODULES = ("analysis", "metrics", "tasks", "theory")
 
 __all__ = [
+    "Engine",
     "Run",
     "Sample",
     "Study",

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orderlens.datafiles import recorded
-from orderlens.engines.local import run_job
+from orderlens.engines.run import run_job
 from orderlens.models.protocol import Anchor
 from orderlens.store.reader import Run
+from orderlens.work.engine import EngineLike, as_engine
 from orderlens.work.inputs import Samples, as_samples, as_temperatures
 from orderlens.work.job import Orders, generate_job, score_job
 from orderlens.work.options import ModelLike, Options, PathLike, ProgressSink
@@ -30,6 +31,8 @@ def score(
     noise_floor: bool = False,
     device: str | None = None,
     dtype: str | None = None,
+    engine: EngineLike = None,
+    workers: int | None = None,
     out: PathLike | None = None,
     extend: bool = False,
     data_record: Mapping[str, Any] | None = None,
@@ -51,6 +54,9 @@ def score(
         noise_floor: score every path again under perturbations that should change nothing (table ``noise``).
         device: where to put a model given as a spec.
         dtype: its precision.
+        engine: who computes: ``"local"``, ``"ray"`` or an ``orderlens.Engine``.
+        workers: processes or Ray actors that share the work; one per GPU by default. More than one needs
+            ``out``.
         out: run folder; without it the run lives in memory.
         extend: add to the complete run in ``out`` the orders and samples that it lacks; all its samples must
             be given again, its orders need not. Nothing that is there is computed again.
@@ -61,13 +67,14 @@ def score(
         The run; ``run.reveals()`` and ``run.samples()`` give its tables.
     """
     options = Options(
-        device, dtype, block_size, anchor, batch_size, out, data_record or recorded(samples), progress
-    )
+        device, dtype, block_size, anchor, batch_size, out, data_record or recorded(samples), progress,
+        as_engine(engine, workers),
+    )  # fmt: skip
     given = as_samples(samples)
     job = score_job(
         model, given, orders, options, circulation=circulation, couplings=couplings, noise_floor=noise_floor
     )
-    return run_job(job, out, progress, extend=extend)
+    return run_job(job, options, extend=extend)
 
 
 def generate(
@@ -84,6 +91,8 @@ def generate(
     batch_size: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    engine: EngineLike = None,
+    workers: int | None = None,
     out: PathLike | None = None,
     extend: bool = False,
     data_record: Mapping[str, Any] | None = None,
@@ -105,6 +114,9 @@ def generate(
             together as fit in memory.
         device: where to put a model given as a spec.
         dtype: its precision.
+        engine: who computes: ``"local"``, ``"ray"`` or an ``orderlens.Engine``.
+        workers: processes or Ray actors that share the work; one per GPU by default. More than one needs
+            ``out``.
         out: run folder; without it the run lives in memory.
         extend: add to the complete run in ``out`` the orders and samples that it lacks; all its samples must
             be given again, its orders need not. Nothing that is there is computed again.
@@ -115,8 +127,9 @@ def generate(
         The run; ``run.outputs()`` holds the texts.
     """
     options = Options(
-        device, dtype, block_size, anchor, batch_size, out, data_record or recorded(prompts), progress
-    )
+        device, dtype, block_size, anchor, batch_size, out, data_record or recorded(prompts), progress,
+        as_engine(engine, workers),
+    )  # fmt: skip
     job = generate_job(
         model,
         as_samples(prompts, "prompts"),
@@ -127,7 +140,7 @@ def generate(
         seed=seed,
         stop_at_eos=stop_at_eos,
     )
-    return run_job(job, out, progress, extend=extend)
+    return run_job(job, options, extend=extend)
 
 
 def evaluate(
@@ -147,6 +160,8 @@ def evaluate(
     batch_size: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    engine: EngineLike = None,
+    workers: int | None = None,
     out: PathLike | None = None,
     progress: ProgressSink | None = None,
 ) -> Run:
@@ -169,6 +184,9 @@ def evaluate(
         batch_size: prompts per work unit; chosen for the model by default.
         device: where to put a model given as a spec.
         dtype: its precision.
+        engine: who computes: ``"local"``, ``"ray"`` or an ``orderlens.Engine``.
+        workers: processes or Ray actors that share the work; one per GPU by default. More than one needs
+            ``out``.
         out: run folder; without it the run lives in memory.
         progress: is told the number of tokens to decode and each advance.
 
@@ -179,11 +197,14 @@ def evaluate(
     """
     from orderlens.evaluation.job import evaluate_job
 
+    options = Options(
+        device, dtype, block_size, anchor, batch_size, out, None, progress, as_engine(engine, workers)
+    )
     job = evaluate_job(
         model,
         tasks,
         orders,
-        Options(device, dtype, block_size, anchor, batch_size, out, None, progress),
+        options,
         limit=limit,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -192,4 +213,4 @@ def evaluate(
         graders=graders,
         chat=chat,
     )
-    return run_job(job, out, progress)
+    return run_job(job, options)

@@ -55,6 +55,14 @@ class StorageError(OrderLensError):
     """The file system refused (disk full, read-only); what was committed stays valid."""
 
 
+class UnitsFailedError(OrderLensError):
+    """Some units could not be computed and were set aside; all others are committed."""
+
+
+class WorkersLostError(OrderLensError):
+    """All workers of a run died; what they committed is kept."""
+
+
 class DeviceMemoryError(OrderLensError):
     """The computing device ran out of memory; nothing was lost, a smaller batch may fit."""
 

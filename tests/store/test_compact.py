@@ -8,11 +8,12 @@ import pytest
 
 from orderlens.errors import CorruptRunError, RunError
 from orderlens.store.compact import compact_run
+from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import open_run
 from orderlens.store.records import load_snapshot
 from orderlens.store.verify import repair_run, verify_run
-from orderlens.store.writer import execute, open_writer
+from orderlens.store.writer import open_writer
 
 
 def one_order_units(worker) -> dict[str, tuple[int, str]]:

@@ -11,11 +11,12 @@ from orderlens import Sample, generate
 from orderlens.errors import RunError, StorageError, UserInputError
 from orderlens.store import compact
 from orderlens.store.compact import compact_run
+from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder, open_folder
 from orderlens.store.reader import open_run
 from orderlens.store.records import hive_folder
 from orderlens.store.verify import verify_run
-from orderlens.store.writer import execute, open_writer
+from orderlens.store.writer import open_writer
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ def test_a_machine_without_git_is_fine(monkeypatch, tmp_path) -> None:
 
 
 def test_each_environment_that_computed_units_is_kept(tmp_path, worker, monkeypatch) -> None:
-    from orderlens.store.writer import execute, open_writer
+    from orderlens.store.execute import execute
+    from orderlens.store.writer import open_writer
 
     units = worker.keyed_units(3)
     with open_writer(tmp_path, worker.spec(3)) as writer:

@@ -16,12 +16,13 @@ import pytest
 from orderlens.errors import RunError, UnknownNameError, UserInputError
 from orderlens.store.codec import sort_rows, trace_starts
 from orderlens.store.compact import compact_run
+from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import memory_run, open_run
 from orderlens.store.records import digest_of, load_snapshot
 from orderlens.store.schema import SCHEMAS
 from orderlens.store.verify import verify_run
-from orderlens.store.writer import execute, open_writer
+from orderlens.store.writer import open_writer
 
 OLD = Path(__file__).with_name("data") / "run-1.0"
 """A run that version 1.0 wrote: two units, of which the second did not store ``n_committed``."""

@@ -11,12 +11,13 @@ import pytest
 
 from orderlens.errors import CorruptRunError, RunError
 from orderlens.store.compact import compact_run
+from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder, open_folder
 from orderlens.store.reader import open_run
 from orderlens.store.remote import RemoteFolder
 from orderlens.store.specfile import create_spec
 from orderlens.store.verify import repair_run, verify_run
-from orderlens.store.writer import RunWriter, execute, open_writer
+from orderlens.store.writer import RunWriter, open_writer
 
 fsspec = pytest.importorskip("fsspec")
 

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from orderlens.errors import CorruptRunError, ModelOutputError, RunError, UserInputError
+from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import open_run
 from orderlens.store.records import digest_of, load_snapshot, read_completion, stem
-from orderlens.store.writer import execute, open_writer
+from orderlens.store.writer import open_writer
 
 
 def test_resume_computes_only_what_is_missing_and_gives_the_same_rows(tmp_path, worker, content) -> None:

@@ -29,13 +29,14 @@ import pyarrow as pa
 from orderlens import provenance
 from orderlens.rng import keyed_generator
 from orderlens.store.compact import compact_run
+from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder
 from orderlens.store.leases import LeaseBook
 from orderlens.store.reader import open_run
 from orderlens.store.records import COMPLETE
 from orderlens.store.specfile import create_spec
 from orderlens.store.verify import repair_run, verify_run
-from orderlens.store.writer import RunWriter, execute, open_writer
+from orderlens.store.writer import RunWriter, open_writer
 
 LENGTH = 24
 ORDERS = ("max-prob", "random")

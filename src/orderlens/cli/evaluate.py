@@ -57,6 +57,9 @@ def evaluate(
     batch_size: opt.BatchOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
+    engine: opt.EngineOption = "local",
+    workers: opt.WorkersOption = None,
+    address: opt.AddressOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Decode and grade benchmarks under several reveal orders; an unfinished run is resumed."""
@@ -93,6 +96,7 @@ def evaluate(
             batch_size=batch_size,
             device=device,
             dtype=dtype,
+            engine=opt.engine_of(engine, workers, address),
             out=out,
             progress=bar,
         )

@@ -11,6 +11,7 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, progress_bar
 from orderlens.cli.interrupt import keeping, kept_in
+from orderlens.work.engine import Engine
 
 _ORDERS = "forced-ar,max-prob,top-margin,random"
 _SWEPT = f"{_ORDERS},max-prob:select=argmax"
@@ -48,6 +49,7 @@ class DecodeRequest:
     batch_size: int | None
     device: str | None
     dtype: str | None
+    engine: Engine
     extend: bool
     templates: Sequence[str] = ()
 
@@ -74,6 +76,9 @@ def generate(
     batch_size: opt.BatchOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
+    engine: opt.EngineOption = "local",
+    workers: opt.WorkersOption = None,
+    address: opt.AddressOption = None,
     extend: opt.ExtendOption = False,
     json: JsonFlag = False,
 ) -> None:
@@ -96,6 +101,7 @@ def generate(
         batch_size,
         device,
         dtype,
+        opt.engine_of(engine, workers, address),
         extend,
         tuple(template or ()),
     )
@@ -122,6 +128,9 @@ def sweep(
     batch_size: opt.BatchOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
+    engine: opt.EngineOption = "local",
+    workers: opt.WorkersOption = None,
+    address: opt.AddressOption = None,
     extend: opt.ExtendOption = False,
     json: JsonFlag = False,
 ) -> None:
@@ -146,6 +155,7 @@ def sweep(
         batch_size,
         device,
         dtype,
+        opt.engine_of(engine, workers, address),
         extend,
     )
     _decode(request, as_json=json)
@@ -185,6 +195,9 @@ def _decode(request: DecodeRequest, *, as_json: bool) -> None:
             block_size=request.block_size,
             anchor=where,
             batch_size=request.batch_size,
+            device=request.device,
+            dtype=request.dtype,
+            engine=request.engine,
             out=request.out,
             extend=request.extend,
             data_record=inputs.data.record(),

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from orderlens.work.engine import Engine
+
 
 def parse_batch_size(value: str | int) -> int | None:
     """Return the number, or None for ``auto``."""
@@ -101,3 +103,20 @@ SplitOption = Annotated[
     str, typer.Option("--split", help="One text of a .txt file is: none (the file), lines, paragraphs.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the token draws at temperature > 0.")]
+EngineOption = Annotated[
+    str, typer.Option("--engine", help="local (this machine) or ray (actors on a Ray cluster).")
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", show_default="one per GPU", help="Processes or Ray actors that share the work."
+    ),
+]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", help="Ray cluster to join, e.g. auto; default: Ray on this machine.")
+]
+
+
+def engine_of(engine: str, workers: int | None, address: str | None) -> Engine:
+    """Return what the three options ask for."""
+    return Engine(engine, workers, address)

@@ -17,6 +17,7 @@ from orderlens.cli.progress_lines import Lines
 if TYPE_CHECKING:
     from orderlens.replicate.plan import Plan
     from orderlens.replicate.run import Outcome, Traces
+    from orderlens.work.engine import Engine
 
 EvaluatorOption = Annotated[
     str,
@@ -77,6 +78,9 @@ def replicate(
     docs: DocsOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
+    engine: opt.EngineOption = "local",
+    workers: opt.WorkersOption = None,
+    address: opt.AddressOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Run the paper's C4 experiments; the same command resumes what was interrupted."""
@@ -96,7 +100,8 @@ def replicate(
         seed=seed,
         batch_size=batch_size,
     )
-    run_plan(plan, out, chosen, as_json=json, device=device, dtype=dtype, docs=docs)
+    by = opt.engine_of(engine, workers, address)
+    run_plan(plan, out, chosen, as_json=json, device=device, dtype=dtype, engine=by, docs=docs)
 
 
 def parse_stages(text: str | None, decode_only: bool, docs: Path | None = None) -> list[str]:
@@ -121,6 +126,7 @@ def run_plan(
     as_json: bool,
     device: str | None = None,
     dtype: str | None = None,
+    engine: Engine | None = None,
     docs: Path | None = None,
 ) -> None:
     """Run stages of a plan with their progress and print what came out."""
@@ -133,7 +139,9 @@ def run_plan(
     traces = None
     if decoding:
         with keeping(lambda: kept_in(out)):
-            traces = decode_all(plan, out, stages=decoding, device=device, dtype=dtype, show=show_stage)
+            traces = decode_all(
+                plan, out, stages=decoding, device=device, dtype=dtype, engine=engine, show=show_stage
+            )
     if "results" not in stages:
         assert traces is not None
         show_traces(traces, out, as_json=as_json)

@@ -5,47 +5,112 @@ Several processes may do so in one folder at once: each claims the unit it works
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
 from orderlens.decode.batches import BatchLimit
-from orderlens.engines.history import plan_folder, stated
-from orderlens.errors import UserInputError
+from orderlens.engines.history import Items, plan_folder, stated
+from orderlens.engines.ranks import Rank
+from orderlens.engines.worker import NotedShift, SharedShift, longest_first
+from orderlens.errors import UserInputError, one_line
+from orderlens.models.abilities import device_type
+from orderlens.store.execute import Shift, execute, finish_or_say
+from orderlens.store.failures import Failures
 from orderlens.store.folder import open_folder
+from orderlens.store.protocol import Folder
 from orderlens.store.reader import Run, memory_run, open_run
-from orderlens.store.writer import execute, open_writer
+from orderlens.store.records import COMPLETE
+from orderlens.store.workers import Notebook, forget_workers
+from orderlens.store.writer import RunWriter, open_writer
 from orderlens.work.execute import Local, Tables, compute, reveals_ahead
 from orderlens.work.job import Job
-from orderlens.work.options import PathLike, ProgressSink
+from orderlens.work.options import Options, ProgressSink
 from orderlens.work.spec import RunSpec
 from orderlens.work.units import Unit
 
+_CLOSING_S = 30.0
+"""Seconds that ranks wait for the leading one to close a run."""
 
-def run_job(
-    job: Job, out: PathLike | None, progress: ProgressSink | None = None, *, extend: bool = False
-) -> Run:
-    """Compute all units into the folder ``out`` (resuming what is there), or in memory.
 
-    Args:
-        job: what to compute.
-        out: the run folder, or None.
-        progress: is told what is ahead and each advance.
-        extend: add to the run in ``out`` what it lacks of the job's orders and samples.
+def run_here(job: Job, options: Options, rank: Rank | None = None, *, extend: bool = False) -> Run:
+    """Compute all units into the folder ``options.out`` (resuming what is there), or in memory.
+
+    A rank computes its share and returns when the run is complete.
     """
+    out = options.out
+    if out is None and rank is None:
+        return _in_memory(job, options.progress, extend)
     if out is None:
-        return _in_memory(job, progress, extend)
+        raise UserInputError("several ranks share a run through its folder: give out")
     folder = open_folder(out)
     whole, items = plan_folder(job, folder, extend=extend)
-    local = _local(whole, progress)
+    with open_writer(out, stated(whole, folder)) as writer, _notebook(folder, whole, rank) as notebook:
+        bar = _Both(notebook, options.progress if rank is None or rank.leads else None)
+        bar.set_total(ahead(items[key] for key in writer.pending(items)))
+        local = _local(whole, bar)
 
-    def work(item: tuple[RunSpec, Unit]) -> Tables:
-        return compute(*item, whole.model, local)
+        def work(item: tuple[RunSpec, Unit]) -> Tables:
+            return compute(*item, whole.model, local)
 
-    with open_writer(out, stated(whole, folder)) as writer:
-        _announce(progress, [items[key] for key in writer.pending(items)])
-        execute(writer, items, work)
+        shift = _shift(folder, notebook, options, rank)
+        execute(writer, items if rank is None else longest_first(items), work, shift=shift)
+        if not shift.closes:
+            _await_close(writer, items)
     return open_run(out)
+
+
+@contextmanager
+def _notebook(folder: Folder, job: Job, rank: Rank | None) -> Iterator[Notebook]:
+    """Let others see what this process does, and how it ended."""
+    name, session = ("alone", "alone") if rank is None else (f"rank-{rank.index:03d}", "ranks")
+    if rank is None:
+        forget_workers(folder)
+    notebook = Notebook(folder, name, session, device_type(job.model))
+    try:
+        yield notebook
+    except BaseException as error:
+        notebook.event("ended", error=one_line(error))
+        notebook.becomes("failed", unit=None, message=one_line(error))
+        raise
+    notebook.event("done", units=notebook.state.units, tokens=notebook.state.tokens)
+    notebook.becomes("done", unit=None)
+
+
+def _shift(folder: Folder, notebook: Notebook, options: Options, rank: Rank | None) -> Shift:
+    if rank is None:
+        return NotedShift(notebook)
+    failures = Failures(folder, options.engine.attempts)
+    if rank.leads:
+        failures.forget()
+    return SharedShift(notebook, failures, rank.index, closes=rank.leads)
+
+
+class _Both:
+    """Progress for this process's notes and for the screen."""
+
+    def __init__(self, notebook: Notebook, sink: ProgressSink | None) -> None:
+        self._notebook, self._sink = notebook, sink
+
+    def __call__(self, steps: int = 1) -> None:
+        self._notebook.advance(steps)
+        if self._sink is not None:
+            self._sink(steps)
+
+    def set_total(self, total: int) -> None:
+        if self._sink is not None:
+            self._sink.set_total(total)
+
+
+def _await_close(writer: RunWriter, items: Items) -> None:
+    """Wait for the rank that leads to close the run; do it ourselves where it does not."""
+    for _ in range(int(_CLOSING_S / 0.1)):
+        if writer.folder.exists(COMPLETE) or not writer.folder.exclusive:
+            break
+        time.sleep(0.1)
+    finish_or_say(writer, items)
 
 
 def _in_memory(job: Job, progress: ProgressSink | None, extend: bool) -> Run:
@@ -59,7 +124,12 @@ def _in_memory(job: Job, progress: ProgressSink | None, extend: bool) -> Run:
 
 def _announce(progress: ProgressSink | None, items: Iterable[tuple[RunSpec, Unit]]) -> None:
     if progress is not None:
-        progress.set_total(sum(reveals_ahead(spec, unit) for spec, unit in items))
+        progress.set_total(ahead(items))
+
+
+def ahead(items: Iterable[tuple[RunSpec, Unit]]) -> int:
+    """Return how many progress steps the units take at most."""
+    return sum(reveals_ahead(spec, unit) for spec, unit in items)
 
 
 def joined(parts: list[Tables]) -> Tables:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from orderlens.replicate.pace import Show
 from orderlens.replicate.plan import choose_evaluator, make_plan
 from orderlens.replicate.run import Outcome, run_plan
+from orderlens.work.engine import EngineLike, as_engine
 from orderlens.work.options import ModelLike, PathLike
 
 
@@ -26,6 +27,8 @@ def replicate(
     batch_size: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    engine: EngineLike = None,
+    workers: int | None = None,
     show: Show | None = None,
 ) -> Outcome:
     """Run the paper's C4 experiments into a folder and read them; the same call resumes what was interrupted.
@@ -44,6 +47,8 @@ def replicate(
         batch_size: texts per work unit; chosen for the model by default.
         device: where to put model and evaluator.
         dtype: precision of the model.
+        engine: who computes: ``"local"``, ``"ray"`` or an ``orderlens.Engine``.
+        workers: processes or Ray actors that share the work; one per GPU by default.
         show: opens a progress bar per stage.
 
     Returns:
@@ -65,4 +70,5 @@ def replicate(
         block_size=block_size,
         batch_size=batch_size,
     )
-    return run_plan(plan, os.fspath(out), model=loaded, device=device, dtype=dtype, show=show)
+    chosen = as_engine(engine, workers)
+    return run_plan(plan, os.fspath(out), model=loaded, device=device, dtype=dtype, engine=chosen, show=show)

@@ -16,10 +16,11 @@ import pyarrow as pa
 from orderlens.errors import OrderLensError, one_line
 from orderlens.metrics.external import OFFLINE_EVALUATOR, CausalEvaluator, load_evaluator
 from orderlens.replicate.plan import is_bundled
+from orderlens.store.execute import execute
 from orderlens.store.reader import Run, open_run
 from orderlens.store.records import SPEC
 from orderlens.store.schema import table_schema
-from orderlens.store.writer import execute, open_writer
+from orderlens.store.writer import open_writer
 
 if TYPE_CHECKING:  # a machine that only decodes has no pandas, which the analysis needs
     from orderlens.analysis.stored_scores import Pair, StoredScores

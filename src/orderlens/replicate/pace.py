@@ -7,10 +7,11 @@ ends in time, on fewer texts. Knows neither models nor files.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
-from orderlens.work.options import ProgressSink
+from orderlens.work.options import ProgressSink, ShowsWorkers
 
 LEAST = 6
 """Texts below which nothing can be decided: never fewer, however slow the machine."""
@@ -87,3 +88,7 @@ class _Counter:
         self._left = total
         if self._bar is not None:
             self._bar.set_total(total)
+
+    def show_workers(self, states: Sequence[Any]) -> None:
+        if isinstance(self._bar, ShowsWorkers):
+            self._bar.show_workers(states)

@@ -23,7 +23,8 @@ from orderlens.replicate.external import read_scores
 from orderlens.replicate.pace import LEAST, Pace, Show
 from orderlens.replicate.plan import Plan, Stored, device_batch, kept_plan, read_plan, save_plan
 from orderlens.replicate.stages import MODEL_STAGES, Bench, is_done, score_from_outside
-from orderlens.work.options import with_block_size
+from orderlens.work.engine import Engine
+from orderlens.work.options import Options, with_block_size
 
 if TYPE_CHECKING:
     from orderlens.replicate.results import Results
@@ -70,6 +71,7 @@ def run_plan(
     model: Model | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    engine: Engine | None = None,
     show: Show | None = None,
 ) -> Outcome:
     """Run every stage that is not committed yet, then make tables, findings, figures and the page.
@@ -81,9 +83,12 @@ def run_plan(
         model: a loaded model instead of ``plan.model``.
         device: where to put the model and the evaluator.
         dtype: precision of the model's weights.
+        engine: who computes the stages with forward passes of the model.
         show: opens a progress bar per stage.
     """
-    traces = decode_all(plan, out, stages=stages, model=model, device=device, dtype=dtype, show=show)
+    traces = decode_all(
+        plan, out, stages=stages, model=model, device=device, dtype=dtype, engine=engine, show=show
+    )
     outcome = make_results(out, traces.why_no_scores)
     return replace(outcome, seconds={**traces.seconds, **outcome.seconds})
 
@@ -113,6 +118,7 @@ def decode_all(
     model: Model | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    engine: Engine | None = None,
     show: Show | None = None,
 ) -> Traces:
     """Run stages with forward passes; see ``run_plan`` for the arguments.
@@ -129,7 +135,8 @@ def decode_all(
     if any(name in MODEL_STAGES for name in due):
         pace = Pace(plan.budget_s)
         loaded = load_model(plan.model, device=device, dtype=dtype) if model is None else model
-        bench = _open_bench(stored, plan, loaded, folder, bars)
+        computing = Options(device, dtype, engine=engine or Engine())
+        bench = replace(_open_bench(stored, plan, loaded, folder, bars), computing=computing)
         stored = _settle(folder, stored, bench)
         for name in [name for name in MODEL_STAGES if name in due]:
             stored = _sized(folder, stored, name, pace)

@@ -6,12 +6,12 @@ A stage computes only what its folder does not hold yet. Nothing here makes tabl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from orderlens.datafiles import LoadedData
-from orderlens.engines.local import run_job
+from orderlens.engines.run import run_job
 from orderlens.errors import RunError
 from orderlens.models.protocol import Model
 from orderlens.policies import parse_policies
@@ -37,6 +37,7 @@ class Bench:
     data: LoadedData
     runs: Path
     show: Show
+    computing: Options = field(default_factory=Options)
 
     @property
     def samples(self) -> list[Sample]:
@@ -63,9 +64,11 @@ class Bench:
         encoded = encode_samples(self.model, self.samples, need_target=True)
         return samples_digest(encoded)
 
-    def options(self, progress: ProgressSink | None) -> Options:
-        """How every stage lays out and cuts its work."""
-        return Options(
+    def options(self, stage: str, progress: ProgressSink | None) -> Options:
+        """How every stage lays out and cuts its work, and where it keeps it."""
+        return replace(
+            self.computing,
+            out=self.runs / stage,
             block_size=self.plan.block_size,
             batch_size=self.plan.batch_size or None,
             data_record=self.data_record(),
@@ -75,8 +78,8 @@ class Bench:
 
 def _score(bench: Bench) -> None:
     with bench.show("scoring fixed targets") as bar:
-        job = score_job(bench.model, bench.samples, bench.plan.score_orders, bench.options(bar))
-        run_job(job, bench.runs / "score", bar)
+        options = bench.options("score", bar)
+        run_job(score_job(bench.model, bench.samples, bench.plan.score_orders, options), options)
 
 
 def _questions(bench: Bench) -> None:
@@ -109,17 +112,18 @@ def _decode(
     bench: Bench, name: str, label: str, orders: Sequence[str], temperatures: Sequence[float]
 ) -> None:
     with bench.show(label) as bar:
+        options = bench.options(name, bar)
         job = generate_job(
             bench.model,
             bench.samples,
             orders,
-            bench.options(bar),
+            options,
             max_new_tokens=bench.plan.target_tokens,
             temperatures=temperatures,
             seed=bench.plan.seed,
             stop_at_eos=False,
         )
-        run_job(job, bench.runs / name, bar)
+        run_job(job, options)
 
 
 def _measure(bench: Bench) -> None:
@@ -138,7 +142,8 @@ def _measure(bench: Bench) -> None:
     )
     size = min(plan.batch_size or MEASURED_AT_ONCE, MEASURED_AT_ONCE)
     with bench.show("measuring the noise floor") as bar:
-        run_job(Job(spec, cut_units(samples, size), bench.model, orders), bench.runs / "measure", bar)
+        job = Job(spec, cut_units(samples, size), bench.model, orders)
+        run_job(job, bench.options("measure", bar))
 
 
 MEASURED_AT_ONCE = 8

@@ -61,6 +61,13 @@ class LocalFolder:
             _sync_folder((self.root / name).parent, durable)
             return made
 
+    def append(self, name: str, data: bytes) -> None:
+        """Add to the end of a file that only the caller writes."""
+        with storage_errors(f"write {name}", self.label):
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            with (self.root / name).open("ab") as handle:
+                handle.write(data)
+
     @contextmanager
     def _temporary(self, name: str, data: bytes, durable: bool) -> Iterator[Path]:
         folder = (self.root / name).parent

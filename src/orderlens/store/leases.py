@@ -190,6 +190,12 @@ def leased_stem(name: str) -> str | None:
     return name[len(_FOLDER) + 1 : -len(".json")].rpartition(".")[0]
 
 
+def leased_stems(folder: Folder) -> set[str]:
+    """Return the units (as file stems) that have a lease, whether its owner lives or not."""
+    found = (leased_stem(name) for name in folder.sizes(_FOLDER))
+    return {name for name in found if name is not None}
+
+
 def lease_files(folder: Folder, key: str) -> dict[int, str]:
     """Return attempt → file name of the leases on ``key``."""
     start = f"{_FOLDER}/{stem(key)}."

@@ -39,6 +39,9 @@ class Folder(Protocol):
     def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
         """Write a new file as a whole; False (and no change) when it exists."""
 
+    def append(self, name: str, data: bytes) -> None:
+        """Add to the end of a file that only the caller writes."""
+
     def exists(self, name: str) -> bool:
         """Say whether there is such a file."""
 

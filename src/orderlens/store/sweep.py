@@ -1,8 +1,8 @@
 """Housekeeping: what killed workers left behind in a complete run.
 
 Removes only files that this package wrote and that nothing can need any more: parts of units that are
-committed in other parts, records and catalogs that a newer catalog replaces, claims on committed units, and
-writes in progress of dead processes. Foreign files are never touched.
+committed in other parts, records and catalogs that a newer catalog replaces, claims and failed attempts on
+committed units, and writes in progress of dead processes. Foreign files are never touched.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from orderlens.store.failures import failed_stem
 from orderlens.store.folder import is_abandoned
 from orderlens.store.leases import leased_stem
 from orderlens.store.protocol import Folder
@@ -31,7 +32,7 @@ def leftovers(names: Iterable[str], snapshot: Snapshot, *, merged: bool) -> list
         return (
             name in replaced
             or is_abandoned(name)
-            or not done.isdisjoint((leased_stem(name), _part_stem(name)))
+            or not done.isdisjoint((leased_stem(name), failed_stem(name), _part_stem(name)))
         )
 
     return sorted(name for name in names if name not in kept and useless(name))

@@ -18,6 +18,7 @@ from orderlens.errors import CorruptRunError, RunError, one_line
 from orderlens.store.checks import CHECKED_COLUMNS, table_problems
 from orderlens.store.codec import open_part, part_note, read_groups, stored_schema, trace_starts
 from orderlens.store.extensions import EXTENSIONS, read_extensions
+from orderlens.store.failures import failed_stem
 from orderlens.store.folder import TEMPORARY
 from orderlens.store.leases import leased_stem, live_leases, maintenance
 from orderlens.store.parts import opened
@@ -39,6 +40,7 @@ from orderlens.store.records import (
 from orderlens.store.schema import TRACE_KEY
 from orderlens.store.specfile import SpecFile, read_spec, refuse_edited, repair_spec
 from orderlens.store.sweep import leftovers, sweep
+from orderlens.store.workers import LOGS, WORKERS
 
 QUARANTINE = "quarantine"
 _FOREIGN = "the file does not belong to the run; readers ignore it"
@@ -234,9 +236,10 @@ def _unlisted(names: Iterable[str], snapshot: Snapshot, useless: list[str]) -> l
 
 
 def _is_ours(name: str) -> bool:
-    """Recognise what is not listed but may be there: claims, environments, extensions, quarantine, writes."""
+    """Recognise what is not listed but may be there: claims, failures, workers, quarantine and writes."""
     folder, _, base = name.rpartition("/")
-    known = leased_stem(name) is not None or base.startswith(TEMPORARY)
+    known = leased_stem(name) is not None or failed_stem(name) is not None or base.startswith(TEMPORARY)
+    known = known or (folder, base.rpartition(".")[2]) in ((WORKERS, "json"), (LOGS, "jsonl"))
     kept = folder in ("environments", EXTENSIONS) and base.endswith(".json")
     return known or kept or name.startswith(f"{QUARANTINE}/")
 

@@ -1,4 +1,4 @@
-"""Writing a run: claim a unit, compute it, commit it, and say when all is done.
+"""Writing a run: claim a unit, commit it, and say when all is done (``store.execute`` goes through them all).
 
 A unit is committed by its record: parts first, the record last, and only the first record of a unit counts.
 Readers see whole units or nothing. The module does not know what a unit computes.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,7 +20,7 @@ from orderlens.store.bundles import describe, make_part
 from orderlens.store.checks import check_table
 from orderlens.store.codec import sort_rows
 from orderlens.store.folder import open_folder
-from orderlens.store.leases import Lease, LeaseBook
+from orderlens.store.leases import Lease, LeaseBook, leased_stems
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,
@@ -46,10 +45,7 @@ from orderlens.store.schema import conform
 from orderlens.store.specfile import SpecFile, create_spec
 from orderlens.store.sweep import sweep
 
-Payload = TypeVar("Payload")
-Progress = Callable[[int, int], None]
 DEFAULT_LEASE_S = 60.0
-_REFRESH_S = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -122,6 +118,10 @@ class RunWriter:
             return True
         # A complete run may have been compacted since; then the unit's own record is gone.
         return self.folder.exists(COMPLETE) and not self.pending([key])
+
+    def held(self) -> set[str]:
+        """Return the units (as file stems) that somebody has claimed, dead or alive."""
+        return leased_stems(self.folder)
 
     def claim(self, key: str) -> Lease | None:
         """Lease a unit for this worker; None when it is committed or a live worker has it."""
@@ -215,54 +215,3 @@ def _refuse_missing(folder: Folder, wanted: set[str], snapshot: Snapshot) -> Non
         raise RunError(
             f"{folder.label} lacks {len(missing)} of {len(wanted)} units ({shown}): it is not complete"
         )
-
-
-def execute(
-    writer: RunWriter,
-    units: Mapping[str, Payload],
-    work: Callable[[Payload], Mapping[str, pa.Table]],
-    on_progress: Progress | None = None,
-) -> None:
-    """Compute and commit units until every one is committed by somebody, then finish the run.
-
-    Args:
-        writer: this worker's writer.
-        units: unit key → what ``work`` needs.
-        work: computes the tables of one unit; depends on its payload only.
-        on_progress: called with (committed units, all units) at the start and after each change.
-    """
-    report = on_progress or _silent
-    left = writer.pending(units)
-    while left:
-        report(len(units) - len(left), len(units))
-        if not _work_for_a_while(writer, left, units, work, report):
-            time.sleep(min(0.2, writer.lease_s / 8))  # others hold what is left
-        left = writer.pending(left)
-    report(len(units), len(units))
-    writer.finish(units)
-
-
-def _silent(done: int, total: int) -> None:
-    """Report nothing."""
-
-
-def _work_for_a_while(
-    writer: RunWriter,
-    left: list[str],
-    units: Mapping[str, Payload],
-    work: Callable[[Payload], Mapping[str, pa.Table]],
-    report: Progress,
-) -> int:
-    """Compute units for about a second, so that what others committed is noticed; return how many."""
-    count, start = 0, time.monotonic()
-    for key in left:
-        claim = writer.claim(key)
-        if claim is None:
-            continue
-        with claim:
-            writer.commit(key, work(units[key]))
-        count += 1
-        report(len(units) - len(left) + count, len(units))
-        if time.monotonic() - start > _REFRESH_S:
-            break
-    return count

@@ -6,7 +6,7 @@ A module-level function over plain data: every engine calls it, in this process 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -74,13 +74,15 @@ def compute(spec: RunSpec, unit: Unit, model: Model, local: Local | None = None)
     return tables | ({"tokens": token_table(model, tables)} if "outputs" in tables else {})
 
 
-def open_model(spec: RunSpec, *, device: str | None = None, dtype: str | None = None) -> Model:
-    """Load the model that ``spec`` names.
+def open_model(
+    spec: RunSpec, *, name: str | None = None, device: str | None = None, dtype: str | None = None
+) -> Model:
+    """Load the model that ``spec`` names, or the same under the ``name`` it has on this machine.
 
     Raises:
         RunError: what is loaded under that name has other weights or another precision.
     """
-    model = load_model(str(spec.model["name"]), device=device, dtype=dtype)
+    model = load_model(name or str(spec.model["name"]), device=device, dtype=dtype)
     model = with_block_size(model, spec.block_size)
     refuse_other_model(spec, model)
     return model
@@ -154,6 +156,12 @@ def reveals_ahead(spec: RunSpec, unit: Unit) -> int:
     return n_orders * sum(canvas.fill_end - canvas.prompt_length for canvas in canvases(spec, unit))
 
 
+def longest_canvas(items: Iterable[tuple[RunSpec, Unit]]) -> int:
+    """Return the positions of the longest canvas; 0 where the model itself decides where grids start."""
+    found = (canvas for spec, unit in items if spec.anchor is not None for canvas in canvases(spec, unit))
+    return max((max(canvas.end, canvas.total) for canvas in found), default=0)
+
+
 def canvases(spec: RunSpec, unit: Unit) -> list[Canvas]:
     """Return the positions that each sample of the unit takes."""
     assert spec.anchor is not None
@@ -161,7 +169,7 @@ def canvases(spec: RunSpec, unit: Unit) -> list[Canvas]:
 
 
 def _limit(spec: RunSpec, unit: Unit, model: Model) -> BatchLimit:
-    return BatchLimit.suggested(model, max(max(canvas.end, canvas.total) for canvas in canvases(spec, unit)))
+    return BatchLimit.suggested(model, longest_canvas([(spec, unit)]))
 
 
 def _measurements(

@@ -13,7 +13,7 @@ from orderlens.models.protocol import Model
 from orderlens.policies import Policy, parse_policies
 from orderlens.policies.catalogue import PolicyLike
 from orderlens.samples import EncodedSample, Sample, encode_samples
-from orderlens.work.execute import canvases
+from orderlens.work.execute import canvases, longest_canvas
 from orderlens.work.inputs import whole_number
 from orderlens.work.options import ModelLike, Options
 from orderlens.work.spec import RunSpec, describe_data, describe_model
@@ -53,9 +53,7 @@ class Job:
     @property
     def longest(self) -> int:
         """Positions of the longest canvas."""
-        return max(
-            max(canvas.end, canvas.total) for unit in self.units for canvas in canvases(self.spec, unit)
-        )
+        return longest_canvas((self.spec, unit) for unit in self.units)
 
 
 def score_job(

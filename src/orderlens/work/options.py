@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
+from orderlens.work.engine import Engine
 from orderlens.work.inputs import whole_number
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -29,6 +30,15 @@ class ProgressSink(Protocol):
         ...
 
 
+@runtime_checkable
+class ShowsWorkers(Protocol):
+    """Progress that can also show what each of several workers does."""
+
+    def show_workers(self, states: Sequence[Any]) -> None:
+        """Show the workers' states (``store.workers.State``)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to load the model, lay out and cut the work, and where to keep it.
@@ -42,6 +52,7 @@ class Options:
         out: run folder; None keeps the run in memory.
         data_record: where the samples came from, for the run's spec.
         progress: is told the number of tokens ahead and each advance.
+        engine: who computes the units.
     """
 
     device: str | None = None
@@ -52,6 +63,7 @@ class Options:
     out: PathLike | None = None
     data_record: Mapping[str, Any] | None = None
     progress: ProgressSink | None = None
+    engine: Engine = field(default_factory=Engine)
 
     def __post_init__(self) -> None:
         for name in ("block_size", "batch_size"):

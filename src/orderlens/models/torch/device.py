@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -27,7 +28,7 @@ def pick_device(wanted: str | None = None, prefer: Sequence[str] = ("cuda",)) ->
         prefer: device types to take before the CPU, best first, when the choice is free.
     """
     if wanted is None or wanted == "auto":
-        return torch.device(next((kind for kind in prefer if _visible(kind)), "cpu"))
+        return _own_gpu(torch.device(next((kind for kind in prefer if _visible(kind)), "cpu")))
     try:
         device = torch.device(wanted)
     except RuntimeError:
@@ -41,7 +42,15 @@ def pick_device(wanted: str | None = None, prefer: Sequence[str] = ("cuda",)) ->
         raise UserInputError(
             f"device '{wanted}': torch sees {torch.cuda.device_count()} CUDA GPU(s), numbered from 0"
         )
-    return device
+    return _own_gpu(device)
+
+
+def _own_gpu(device: torch.device) -> torch.device:
+    """Return this rank's GPU where torchrun or Slurm started several processes on the machine."""
+    place = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or ""
+    if device.type != "cuda" or device.index is not None or not place.isdigit() or int(place) == 0:
+        return device
+    return torch.device("cuda", int(place) % torch.cuda.device_count())
 
 
 def with_index(device: torch.device) -> torch.device:
@@ -71,7 +80,7 @@ def visible_devices() -> list[dict[str, Any]]:
     """Return what torch can compute on: ``name`` (torch's own comes first in it) and ``memory_gib``."""
     shared = (total_memory() or 0) / 2**30
     found: list[dict[str, Any]] = [{"name": "cpu", "memory_gib": shared}]
-    for index in range(torch.cuda.device_count() if _visible("cuda") else 0):
+    for index in range(visible_gpus()):
         about = torch.cuda.get_device_properties(index)
         found.append({"name": f"cuda:{index} ({about.name})", "memory_gib": about.total_memory / 2**30})
     if _visible("mps"):
@@ -83,6 +92,11 @@ def visible_devices() -> list[dict[str, Any]]:
 def triton_installed() -> bool:
     """Return whether Triton, in which our CUDA kernels are written, can be imported (looked up once)."""
     return find_spec("triton") is not None
+
+
+def visible_gpus() -> int:
+    """Return how many CUDA GPUs torch sees."""
+    return torch.cuda.device_count() if _visible("cuda") else 0
 
 
 def _visible(kind: str) -> bool:

@@ -1,0 +1,111 @@
+"""Workers as Ray actors: Ray places them, on this machine or on a cluster; the store keeps the truth."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from typing import Any
+
+from orderlens.engines.worker import Brief, Ending, Seat, work
+from orderlens.errors import MissingPackageError, UserInputError, one_line
+from orderlens.work.engine import Engine
+
+_QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+class RayActors:
+    """A crew of Ray actors, each with one GPU or its share of CPUs.
+
+    Args:
+        brief: what all of them are told.
+        engine: number of workers, address, threads.
+        on_gpu: whether each needs a GPU.
+        device: device that was asked for; None leaves the choice to the model.
+    """
+
+    def __init__(self, brief: Brief, engine: Engine, *, on_gpu: bool, device: str | None) -> None:
+        self._ray = _connect(engine)
+        self._device = "cuda" if on_gpu else device
+        self._threads = engine.threads or 1
+        self._options: dict[str, Any] = {"num_gpus": 1} if on_gpu else {"num_cpus": self._threads}
+        self.seats = _seats(self._ray, engine, on_gpu, self._threads)
+        self._brief = self._ray.put(brief)
+        self._running: dict[int, Any] = {}
+        self._actors: dict[int, Any] = {}
+
+    def start(self, place: int, name: str) -> None:
+        """Create an actor; Ray finds a machine for it."""
+        variables = {"OMP_NUM_THREADS": str(self._threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        maker = self._ray.remote(max_restarts=0, **self._options)(_Actor)
+        actor = maker.options(runtime_env={"env_vars": variables}).remote()
+        self._actors[place] = actor
+        self._running[place] = actor.run.remote(self._brief, Seat(name, place, self._device))
+
+    def ending(self, place: int) -> Ending | None:
+        """Return how the worker ended; None while it lives."""
+        done, _ = self._ray.wait([self._running[place]], timeout=0)
+        if not done:
+            return None
+        try:
+            found: Ending = self._ray.get(done[0])
+        except self._ray.exceptions.RayError as error:
+            return Ending(f"{type(error).__name__}: {one_line(error)[:300]}")
+        return found
+
+    def kill(self, place: int) -> None:
+        """End an actor at once."""
+        self._ray.kill(self._actors[place])
+
+    def stop(self) -> None:
+        """End all actors and leave the cluster."""
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        self._ray.shutdown()
+
+
+class _Actor:
+    """Holds the process in which a worker runs."""
+
+    def run(self, brief: Brief, seat: Seat) -> Ending:
+        """Compute units until none is left."""
+        return work(brief, seat)
+
+
+def _connect(engine: Engine) -> Any:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError as error:
+        raise MissingPackageError(
+            "engine ray needs Ray; install it with: pip install 'orderlens[ray]'"
+        ) from error
+    if ray.is_initialized():
+        return ray
+    try:
+        if engine.address is not None:
+            ray.init(address=engine.address, **_QUIET)
+        else:
+            wanted = (engine.workers or 1) * (engine.threads or 1)
+            ray.init(num_cpus=max(wanted, os.cpu_count() or 1), include_dashboard=False, **_QUIET)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UserInputError(
+            f"no Ray cluster answers at '{engine.address}' ({one_line(error)[:200]}); start one with "
+            "'ray start --head', or leave the address out"
+        ) from error
+    return ray
+
+
+def _seats(ray: Any, engine: Engine, on_gpu: bool, threads: int) -> int:
+    """Return the number of actors: as asked, else as many as the cluster has room for."""
+    found = ray.cluster_resources()
+    room = int(found.get("GPU", 0) if on_gpu else found.get("CPU", 0) // threads)
+    wanted = engine.workers or max(1, room)
+    if wanted > room:
+        what = "GPUs" if on_gpu else f"times {threads} CPUs"
+        raise UserInputError(
+            f"{wanted} workers need {wanted} {what}, the Ray cluster has {room}: "
+            f"give --workers {max(room, 1)}"
+        )
+    return wanted

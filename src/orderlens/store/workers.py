@@ -1,0 +1,140 @@
+"""What the workers of a run are doing: one small state file and one log each, inside the run.
+
+``workers/NAME.json`` is replaced now and then; whoever watches the run reads it, from any machine that sees
+the folder. ``logs/NAME.jsonl`` grows by one line per event. Neither determines any row: both may be deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeAlias
+
+from orderlens.errors import StorageError
+from orderlens.store.process import process_tag
+from orderlens.store.protocol import Folder
+from orderlens.store.records import canonical
+
+WORKERS, LOGS = "workers", "logs"
+LOCAL_EVERY_S, REMOTE_EVERY_S = 1.0, 5.0
+"""Seconds between two states of a working worker, on a disk and on an object store."""
+ENDED = ("done", "failed", "stopped")
+"""States after which nothing more comes."""
+Clock: TypeAlias = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What one worker does.
+
+    Attributes:
+        name: the worker.
+        session: the command it belongs to.
+        host: its machine.
+        process: tag of its process (``store.process``).
+        device: where its model is.
+        state: ``loading``, ``working``, ``waiting`` (others hold what is left), or one of ``ENDED``.
+        unit: key of the unit it computes; None when it does not.
+        tokens: progress steps so far.
+        units: units committed so far.
+        failures: attempts that failed.
+        seconds: since it began.
+        time: seconds since the epoch, by its own clock.
+        message: why it ended, where there is something to say.
+    """
+
+    name: str
+    session: str
+    host: str = ""
+    process: str = ""
+    device: str = ""
+    state: str = "loading"
+    unit: str | None = None
+    tokens: int = 0
+    units: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    time: float = 0.0
+    message: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Progress steps per second."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+class Notebook:
+    """One worker's own hand on its state and its log; a state that cannot be written is no failure."""
+
+    def __init__(self, folder: Folder, name: str, session: str, device: str, clock: Clock = time.time):
+        self._folder, self._clock = folder, clock
+        self._start = self._written = clock()
+        self._every = LOCAL_EVERY_S if folder.filesystem() is None else REMOTE_EVERY_S
+        self.state = State(name, session, socket.gethostname(), process_tag(), device)
+        self.event("started", pid=os.getpid(), host=self.state.host, device=device)
+
+    def advance(self, steps: int = 1) -> None:
+        """Count progress, and let others see it now and then."""
+        self.state = replace(self.state, tokens=self.state.tokens + steps)
+        if self._clock() - self._written >= self._every:
+            self._write()
+
+    def event(self, what: str, *, log: Mapping[str, Any] | None = None, **facts: Any) -> None:
+        """Write a line to the log."""
+        line = {"time": round(self._clock(), 3), "event": what, **facts, **(log or {})}
+        self._quietly(self._folder.append, f"{LOGS}/{self.state.name}.jsonl", canonical(line) + b"\n")
+
+    def becomes(self, state: str, **changes: Any) -> None:
+        """Change the state and show it at once."""
+        self.state = replace(self.state, state=state, **changes)
+        self._write()
+
+    def _write(self) -> None:
+        self._written = self._clock()
+        self.state = replace(
+            self.state, time=round(self._written, 3), seconds=round(self._written - self._start, 3)
+        )
+        content = canonical(asdict(self.state))
+        self._quietly(self._folder.put, f"{WORKERS}/{self.state.name}.json", content, durable=False)
+
+    def _quietly(self, write: Callable[..., None], *values: Any, **options: Any) -> None:
+        """A full disk is reported by the commit that meets it, not by the worker's diary."""
+        try:
+            write(*values, **options)
+        except StorageError:
+            return
+
+
+def read_states(folder: Folder, session: str | None = None) -> list[State]:
+    """Return the workers' states by name; only those of one session where it is given."""
+    found = folder.read_many(sorted(folder.sizes(WORKERS)))
+    states = [state for state in map(_parsed, found.values()) if state is not None]
+    return [state for state in states if session in (None, state.session)]
+
+
+def _parsed(data: bytes) -> State | None:
+    try:
+        return State(**json.loads(data))
+    except (ValueError, TypeError):
+        return None
+
+
+def forget_workers(folder: Folder) -> None:
+    """Remove the states of earlier sessions; their logs stay."""
+    for name in folder.sizes(WORKERS):
+        folder.remove(name)
+
+
+def read_log(folder: Folder, name: str) -> list[dict[str, Any]]:
+    """Return the events of a worker, oldest first; a line that was cut off is left out."""
+    rows = []
+    for line in folder.read(f"{LOGS}/{name}.jsonl").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows

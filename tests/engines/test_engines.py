@@ -1,0 +1,142 @@
+"""Every engine gives the same rows, and what goes wrong in a worker stays there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orderlens as ol
+from orderlens.errors import UserInputError
+from orderlens.store.folder import open_folder
+from orderlens.store.workers import read_log, read_states
+
+SAMPLES = [ol.Sample(f"s{i}", "the ", "a text of some length"[: 8 + i]) for i in range(6)]
+ORDERS = ["forced-ar", "random", "max-prob+threshold=0.5"]
+
+
+def score(out: Path, **more: Any) -> ol.Run:
+    return ol.score("hmm", SAMPLES, ORDERS, batch_size=1, out=out, **more)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> ol.Run:
+    """The run of one process."""
+    return score(tmp_path_factory.mktemp("alone") / "run")
+
+
+def assert_same_rows(run: ol.Run, other: ol.Run) -> None:
+    assert run.is_complete
+    for name in other.tables:
+        assert run.table(name).to_arrow().equals(other.table(name).to_arrow()), name
+
+
+def test_two_processes_give_the_rows_of_one(alone: ol.Run, tmp_path: Path) -> None:
+    class Sink:
+        def __init__(self) -> None:
+            self.total, self.done, self.seen = 0, 0, set[str]()
+
+        def __call__(self, steps: int = 1) -> None:
+            self.done += steps
+
+        def set_total(self, total: int) -> None:
+            self.total = total
+
+        def show_workers(self, states: Any) -> None:
+            self.seen |= {state.name for state in states}
+
+    sink = Sink()
+    run = score(tmp_path / "run", workers=2, progress=sink)
+    assert_same_rows(run, alone)
+    assert sink.done == sink.total == len(ORDERS) * sum(len(sample.target) for sample in SAMPLES)
+    assert len(sink.seen) == 2
+    states = read_states(open_folder(tmp_path / "run"))
+    assert {state.state for state in states} == {"done"}
+    assert sum(state.units for state in states) == len(SAMPLES)
+    events = [row["event"] for row in read_log(open_folder(tmp_path / "run"), states[0].name)]
+    assert events[:2] == ["started", "loaded"]
+    assert events[-1] == "done"
+    from orderlens.store.verify import verify_run
+
+    assert verify_run(open_folder(tmp_path / "run")).ok
+    assert_same_rows(score(tmp_path / "run", workers=2), alone)  # nothing left to do
+
+
+def test_two_ray_actors_give_the_rows_of_one(alone: ol.Run, tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    assert_same_rows(score(tmp_path / "run", engine="ray", workers=2), alone)
+    assert not ray.is_initialized()
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import sys
+    import orderlens as ol
+    samples = [ol.Sample(f"s{i}", "the ", "a text of some length"[: 8 + i]) for i in range(6)]
+    ol.score("hmm", samples, ["forced-ar", "random", "max-prob+threshold=0.5"], batch_size=1, out=sys.argv[1])
+    """
+)
+
+
+def test_two_ranks_give_the_rows_of_one(alone: ol.Run, tmp_path: Path) -> None:
+    """What torchrun sets is all that ranks look at; torchrun itself is started by the fault script."""
+    script = tmp_path / "work.py"
+    script.write_text(SCRIPT)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, tmp_path / "run"],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    assert_same_rows(ol.open_run(tmp_path / "run"), alone)
+    assert {state.name for state in read_states(open_folder(tmp_path / "run"))} == {"rank-000", "rank-001"}
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, None),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, Rank(3, 4, 1)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}, Rank(1, 2, 0)),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, None),
+    ],
+)
+def test_ranks_are_read_from_the_environment(given: dict[str, str], wanted: Rank | None) -> None:
+    assert this_rank(given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"engine": "slurm"}, "engine 'slurm' is unknown; allowed are local and ray"),
+        ({"workers": 0}, "workers=0 must be at least 1"),
+        ({"engine": ol.Engine(), "workers": 2}, "not both"),
+        ({"workers": 2}, "several workers share a run through its folder: give out"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(wanted: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserInputError, match=words):
+        ol.score("hmm", SAMPLES, ORDERS, **wanted)
+
+
+def test_an_address_needs_ray() -> None:
+    with pytest.raises(UserInputError, match="add engine ray"):
+        ol.Engine(address="auto")
+
+
+def test_an_order_that_no_registry_knows_stays_in_one_process(tmp_path: Path) -> None:
+    from orderlens.orders.confidence import MaxProb
+
+    class Mine(MaxProb):
+        id = "mine"
+
+    with pytest.raises(UserInputError, match="mine"):
+        ol.score("hmm", SAMPLES, Mine(), out=tmp_path / "run", workers=2)
