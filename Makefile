@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MINIMAL := .venv-minimal
 PIP := -m pip install -q --disable-pip-version-check -c constraints.txt
 # An older pip takes minutes to resolve the extras, so pip comes first.
-EXTRAS := torch,hf,polars,eval,docs,dev
+EXTRAS := torch,hf,polars,eval,ray,docs,dev
 # Threads that spin while they wait make small products ten times slower wherever something else runs too.
 export OMP_WAIT_POLICY ?= PASSIVE
 

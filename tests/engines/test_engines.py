@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import orderlens as ol
+from orderlens.engines.ranks import Rank, this_rank
 from orderlens.errors import UserInputError
 from orderlens.store.folder import open_folder
 from orderlens.store.workers import read_log, read_states

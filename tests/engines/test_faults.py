@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -62,7 +61,9 @@ def test_a_poisoned_sample_is_set_aside_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FRAGILE", f"raise:{POISON}")
-    with pytest.raises(UnitsFailedError, match=r"1 of 4 units failed .*samples s10.*poisoned sample") as raised:
+    with pytest.raises(
+        UnitsFailedError, match=r"1 of 4 units failed .*samples s10.*poisoned sample"
+    ) as raised:
         score(tmp_path / "run")
     assert raised.value.exit_code == 1
     failures = read_failures(open_folder(tmp_path / "run"))
@@ -95,15 +96,21 @@ def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A command with two workers, of which one hangs on its unit."""
+def command(tmp_path: Path) -> list[str]:
+    """A command with two workers."""
     data = tmp_path / "data.jsonl"
     rows = (f'{{"id": "{s.id}", "prompt": "{s.prompt}", "target": "{s.target}"}}' for s in SAMPLES)
     data.write_text("\n".join(rows))
-    command = [sys.executable, "-m", "orderlens", "score", "--model", "hmm", "--data", str(data)]
-    command += ["--orders", "fragile,forced-ar", "--batch-size", "1", "--workers", "2"]
+    start = [sys.executable, "-m", "orderlens", "score", "--model", "hmm", "--data", str(data)]
+    work = ["--orders", "fragile,forced-ar", "--batch-size", "1", "--workers", "2"]
+    return [*start, *work, "--out", str(tmp_path / "run")]
+
+
+@pytest.fixture
+def driver(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """The command at work; one of its workers hangs."""
     process = subprocess.Popen(
-        [*command, "--out", str(tmp_path / "run")],
+        command,
         env={**os.environ, "FRAGILE": f"hang:{POISON}"},
         stderr=subprocess.PIPE,
         text=True,
@@ -128,7 +135,7 @@ def until_hanging(run: Path) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_driver_leaves_no_worker_behind_and_is_resumed(
-    stop: signal.Signals, driver: subprocess.Popen[str], tmp_path: Path
+    stop: signal.Signals, driver: subprocess.Popen[str], command: list[str], tmp_path: Path
 ) -> None:
     workers = until_hanging(tmp_path / "run")
     os.kill(driver.pid, stop)
@@ -139,7 +146,8 @@ def test_a_stopped_driver_leaves_no_worker_behind_and_is_resumed(
     if stop != signal.SIGKILL:
         assert "3 finished units" in said
         assert "the same command goes on" in said
-    assert_all_there(score(tmp_path / "run"))
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    assert_all_there(ol.open_run(tmp_path / "run"))
 
 
 def test_a_full_disk_ends_the_command_with_its_remedy(tmp_path: Path) -> None:

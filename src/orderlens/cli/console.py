@@ -10,9 +10,10 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -20,6 +21,8 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -31,6 +34,9 @@ from rich.text import Text
 from orderlens.cli.forecast import Forecast
 from orderlens.cli.printable import ENCODING_ERRORS, install, printable_json
 from orderlens.cli.progress_lines import Lines
+
+if TYPE_CHECKING:
+    from orderlens.store.workers import State
 from orderlens.plaintext import printable
 
 
@@ -80,9 +86,22 @@ def print_text(text: str) -> None:
     stdout.print(text)
 
 
+_HUSHED: list[str] = []
+"""The name of this process where another one speaks for all of them."""
+
+
+def hush(name: str) -> None:
+    """Print nothing but failures from now on, with the name of this process: another one speaks for all."""
+    _HUSHED.append(name)
+    sys.stdout = io.StringIO()
+
+
 def print_line(message: str) -> None:
     """Print one line for people on standard error: a failure or a warning."""
-    stderr.print(f"orderlens: {message}", style="red" if stderr.is_terminal else None)
+    stderr.print(
+        f"orderlens: {''.join(f'{name}: ' for name in _HUSHED)}{message}",
+        style="red" if stderr.is_terminal else None,
+    )
 
 
 class _Lines(logging.Handler):
@@ -114,6 +133,7 @@ class Bar:
         self._progress = progress
         self._task = task
         self._forecast = forecast
+        self._label = str(progress.tasks[task].description)
 
     def __call__(self, steps: int = 1) -> None:
         """Advance the bar."""
@@ -128,9 +148,27 @@ class Bar:
         if self._forecast:
             self._forecast.set_total(total)
 
+    def show_workers(self, states: Sequence[State]) -> None:
+        """Show how many workers do what, beside the label."""
+        self._progress.update(self._task, description=f"{self._label} · {crew_line(states)}")
+
     def finish(self) -> None:
         """Say that the steps taken were all: texts that end early need fewer than were foreseen."""
         self._progress.update(self._task, total=self._progress.tasks[self._task].completed)
+
+
+def crew_line(states: Sequence[State]) -> str:
+    """Return ``3 working, 1 loading``."""
+    counts = Counter(state.state for state in states)
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+
+
+class _Rate(ProgressColumn):
+    """Steps per second, over the last half minute."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of the column."""
+        return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
 
 
 @contextmanager
@@ -152,17 +190,18 @@ def progress_bar(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
+        _Rate(),
         TimeElapsedColumn(),
         TextColumn("eta"),
         TimeRemainingColumn(),
     )
     forecast = Forecast(shorter, total) if shorter else None
-    if not quiet and not stderr.is_terminal:
+    if not quiet and not _HUSHED and not stderr.is_terminal:
         lines = Lines(label, total, forecast, stderr.print)
         yield lines
         lines.finish()
         return
-    with Progress(*columns, console=stderr, disable=quiet, transient=False) as bar:
+    with Progress(*columns, console=stderr, disable=quiet or bool(_HUSHED), transient=False) as bar:
         running = Bar(bar, bar.add_task(label, total=total), forecast)
         yield running
         running.finish()

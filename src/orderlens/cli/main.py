@@ -15,10 +15,11 @@ from collections.abc import Sequence
 import typer
 
 from orderlens._version import __version__
-from orderlens.cli.console import prepare_streams, print_line, stderr
+from orderlens.cli.console import hush, prepare_streams, print_line, stderr
 from orderlens.cli.foreign import explain
 from orderlens.cli.group import Verbs
 from orderlens.cli.interrupt import NOTHING, interrupted, listen
+from orderlens.engines.ranks import this_rank
 from orderlens.errors import OrderLensError, UserInputError, one_line
 
 VERB_MODULES: tuple[str, ...] = (
@@ -85,6 +86,8 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = "--debug" in arguments
     prepare_streams()
+    if (rank := this_rank()) is not None and not rank.leads:
+        hush(f"rank {rank.index}")
     try:
         _refuse_deleted_folder()
         plain = [FORMER.get(item, item) for item in arguments if item != "--debug"]

@@ -113,7 +113,8 @@ WorkersOption = Annotated[
     ),
 ]
 AddressOption = Annotated[
-    str | None, typer.Option("--address", help="Ray cluster to join, e.g. auto; default: Ray on this machine.")
+    str | None,
+    typer.Option("--address", help="Ray cluster to join, e.g. auto; without it one is started."),
 ]
 
 

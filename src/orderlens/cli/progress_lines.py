@@ -54,5 +54,6 @@ class Lines:
         left = seconds * max(self._total - self._done, 0) / max(self._done, 1)
         percent = 100 * self._done / self._total
         return (
-            f"{self._done:,} of {self._total:,} ({percent:.0f} %), {seconds:.0f} s, about {left:.0f} s left"
+            f"{self._done:,} of {self._total:,} ({percent:.0f} %), {self._done / max(seconds, 1e-3):,.0f}/s, "
+            f"{seconds:.0f} s, about {left:.0f} s left"
         )

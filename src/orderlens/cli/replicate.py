@@ -13,6 +13,8 @@ from orderlens.cli import options as opt
 from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar
 from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.cli.progress_lines import Lines
+from orderlens.engines.ranks import this_rank
+from orderlens.errors import UserInputError
 
 if TYPE_CHECKING:
     from orderlens.replicate.plan import Plan
@@ -106,7 +108,6 @@ def replicate(
 
 def parse_stages(text: str | None, decode_only: bool, docs: Path | None = None) -> list[str]:
     """Return the stages that the options ask for."""
-    from orderlens.errors import UserInputError
     from orderlens.replicate.run import STAGES, check_stages
 
     asked = STAGES if text is None else [part.strip() for part in text.split(",") if part.strip()]
@@ -116,6 +117,21 @@ def parse_stages(text: str | None, decode_only: bool, docs: Path | None = None) 
     if not chosen:
         raise UserInputError(f"--stages '{text}' leaves nothing to do; choose out of {', '.join(STAGES)}")
     return chosen
+
+
+def _share(plan: Plan, stages: Sequence[str]) -> Sequence[str]:
+    """Return the stages of this rank: what needs no forward pass of the model is the leading rank's."""
+    rank = this_rank()
+    if rank is None:
+        return stages
+    if plan.budget_s:
+        raise UserInputError(
+            "a preset with a time limit measures this machine and cannot be shared by ranks; "
+            "use --preset quick or full"
+        )
+    from orderlens.replicate.stages import MODEL_STAGES
+
+    return stages if rank.leads else [name for name in stages if name in MODEL_STAGES]
 
 
 def run_plan(
@@ -135,6 +151,7 @@ def run_plan(
     def show_stage(label: str) -> AbstractContextManager[Bar | Lines]:
         return progress_bar(f"{label:<30}", None, quiet=as_json, shorter="--limit")
 
+    stages = _share(plan, stages)
     decoding = [name for name in stages if name != "results"]
     traces = None
     if decoding:

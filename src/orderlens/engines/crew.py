@@ -25,6 +25,8 @@ from orderlens.work.options import ProgressSink, ShowsWorkers
 
 MOST_RESTARTS = 3
 """How often a seat is filled again in a row without a unit committed in between."""
+LOADING_S = 1800.0
+"""Seconds that a worker may take to start and load its model, at least."""
 _LOOK_S = 0.5
 
 
@@ -128,11 +130,12 @@ class Supervisor:
             self._replace(place, watch, state, ending)
 
     def _hangs(self, watch: _Watch, state: State | None) -> bool:
-        """Waiting for others is no hanging: they may compute a long unit."""
+        """Waiting for others is no hanging: they may compute a long unit. Loading has a time of its own."""
         seen = () if state is None else (state.state, state.unit, state.tokens, state.units, state.failures)
         if seen != watch.last or (state is not None and state.state == "waiting"):
             watch.last, watch.since = seen, self._clock()
-        return self._clock() - watch.since > self._stall_s
+        loading = state is None or state.state == "loading"
+        return self._clock() - watch.since > (max(self._stall_s, LOADING_S) if loading else self._stall_s)
 
     def _replace(self, place: int, watch: _Watch, state: State | None, ending: Ending) -> None:
         """Start another worker; the unit that the lost one held has had an attempt."""

@@ -1,0 +1,104 @@
+"""``orderlens runs watch``: what the workers of a run are doing, from another terminal or machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from orderlens.cli.console import JsonFlag, print_json, stdout
+
+if TYPE_CHECKING:
+    from orderlens.store.protocol import Folder
+    from orderlens.store.workers import State
+
+SILENT_S = 60.0
+"""Seconds after which a worker that said nothing is shown as silent."""
+
+
+def watch(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or its address (s3://…).")],
+    every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Watch a run at work: units, tokens per second, what each worker does; ends when the run does."""
+    from orderlens.store.folder import open_folder
+    from orderlens.store.specfile import read_spec
+
+    folder = open_folder(run)
+    read_spec(folder)
+    if json:
+        print_json(look(folder))
+        return
+    if once or not stdout.is_terminal:  # a log wants one look, not a screen that redraws itself
+        for part in picture(look(folder)):
+            stdout.print(part)
+        return
+    with Live(console=stdout, auto_refresh=False, transient=False) as live:
+        while True:
+            facts = look(folder)
+            live.update(Group(*picture(facts)), refresh=True)
+            if facts["state"] != "running":
+                return
+            time.sleep(every)
+
+
+def look(folder: Folder) -> dict[str, Any]:
+    """Return what can be seen of a run at work, as plain values."""
+    from dataclasses import asdict
+
+    from orderlens.store.failures import read_failures
+    from orderlens.store.overview import overview
+    from orderlens.store.workers import ENDED, read_states
+
+    facts, states = overview(folder), read_states(folder)
+    busy = [state for state in states if state.state not in ENDED]
+    return {
+        "run": facts["run"],
+        "state": "running" if busy and facts["state"] == "incomplete" else facts["state"],
+        "units": facts.get("units", 0),
+        "rate": sum(state.rate for state in busy),
+        "failures": [asdict(row) for row in read_failures(folder)],
+        "workers": [
+            {**asdict(state), "rate": state.rate, "note": note(state, time.time())} for state in states
+        ],
+    }
+
+
+def note(state: State, now: float) -> str:
+    """Return the worker's state in a word; one that works and says nothing is silent."""
+    from orderlens.store.workers import ENDED
+
+    silent = now - state.time
+    if state.state in ENDED or silent < SILENT_S:
+        return state.state
+    return f"silent for {silent:.0f} s"
+
+
+def picture(facts: dict[str, Any]) -> list[Text | Table]:
+    """Return one look as lines and a table."""
+    rate = f", {facts['rate']:,.0f} tokens/s" if facts["state"] == "running" else ""
+    head = f"{facts['run']}: {facts['state']}, units committed: {facts['units']}{rate}"
+    columns = ("worker", "host", "device", "state", "units", "tokens", "tokens/s")
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in facts["workers"]:
+        table.add_row(row["name"], row["host"], row["device"], row["note"], *_numbers(row))
+    return [Text(head, overflow="fold"), table, *_failed(facts["failures"])]
+
+
+def _numbers(row: dict[str, Any]) -> list[str]:
+    return [f"{row['units']:,}", f"{row['tokens']:,}", f"{row['rate']:,.0f}"]
+
+
+def _failed(rows: Sequence[dict[str, Any]]) -> list[Text]:
+    return [
+        Text(f"failed: {', '.join(row['samples'][:3])} (attempt {row['attempt'] + 1}): {row['error']}")
+        for row in rows
+    ]

@@ -1,0 +1,73 @@
+"""``runs watch`` shows what workers wrote down, and nothing that could steer a terminal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import orderlens as ol
+from orderlens.cli.main import main
+from orderlens.cli.watch import SILENT_S, look, note
+from orderlens.store.failures import Failures
+from orderlens.store.folder import open_folder
+from orderlens.store.workers import Notebook, State
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    ol.score("hmm", [ol.Sample("a", "the ", "sea")], "forced-ar", out=tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_finished_run_is_shown_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "watch", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "complete, units committed: 1" in said
+    assert "alone" in said
+    assert "done" in said
+
+
+def test_workers_and_failures_are_listed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = open_folder(run)
+    clock = iter(range(100))
+    notebook = Notebook(folder, "w-1", "other", "cuda:0", clock=lambda: float(next(clock)))
+    notebook.advance(90)
+    notebook.becomes("working", unit="x")
+    Failures(folder, 2).note("x", "ValueError: \x1b[31mred", "w-1", samples=("s\x1b[2J",))
+    assert main(["runs", "watch", str(run), "--once"]) == 0
+    said = capsys.readouterr().out
+    assert "w-1" in said
+    assert "cuda:0" in said
+    assert "attempt 1" in said
+    assert "\x1b[31m" not in said.replace("\x1b[0m", "")
+    assert main(["runs", "watch", str(run), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in facts["workers"]] == ["alone", "w-1"]
+    assert facts["workers"][1]["tokens"] == 90
+    assert facts["failures"][0]["error"].endswith("red")
+
+
+def test_a_worker_that_says_nothing_is_silent() -> None:
+    state = State("w", "s", state="working", time=1000.0)
+    assert note(state, 1000.0 + SILENT_S / 2) == "working"
+    assert note(state, 1000.0 + 2 * SILENT_S) == f"silent for {2 * SILENT_S:.0f} s"
+    assert note(replace(state, state="done"), 1e9) == "done"
+
+
+def test_a_run_with_busy_workers_is_running(tmp_path: Path) -> None:
+    from orderlens.store.writer import open_writer
+
+    with open_writer(tmp_path / "run", {"kind": "score"}):
+        notebook = Notebook(open_folder(tmp_path / "run"), "w", "s", "cpu")
+        notebook.becomes("working", unit="k")
+        assert look(open_folder(tmp_path / "run"))["state"] == "running"
+        notebook.becomes("stopped", unit=None)
+        assert look(open_folder(tmp_path / "run"))["state"] == "incomplete"
+
+
+def test_a_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "watch", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
