@@ -6,6 +6,7 @@ the end. Examples (from the repository's root, with ``src`` on the path):
     python benchmarks/bench_llada2.py --check
     python benchmarks/bench_llada2.py --steps 1,8,32,128 --profile 1,32,128
     python benchmarks/bench_llada2.py --generate 1,32,128 --score 64 --table 64
+    python benchmarks/bench_llada2.py --sets 1,32,128 --shares 0.1,0.3
     python benchmarks/bench_llada2.py --tiny --device cpu --steps 1,2 --generate 2 --score 1   (smoke run)
 """
 
@@ -25,6 +26,10 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+def fractions(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -41,7 +46,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ablate", type=numbers, help="what each part gains, at these batch sizes (CUDA)")
     parser.add_argument("--profile", type=numbers, help="kernel times of one step at these batch sizes")
     parser.add_argument("--generate", type=numbers, help="32 + 128 tokens at these batch sizes")
-    parser.add_argument("--new-tokens", type=int, default=128, help="tokens of --generate")
+    parser.add_argument("--new-tokens", type=int, default=128, help="tokens of --generate and --sets")
+    parser.add_argument("--sets", type=numbers, help="the same with sets and a forced acceptance rate")
+    parser.add_argument("--shares", type=fractions, default=[0.1, 0.3], help="accepted shares of --sets")
     parser.add_argument("--table", type=int, help="generation table with this many prompts")
     parser.add_argument("--score", type=int, help="fixed-sequence table with this many sequences")
     parser.add_argument("--long", type=numbers, help="step time at these context lengths")
@@ -89,6 +96,10 @@ def run(arguments: argparse.Namespace, bench: Bench) -> None:
         measure_ablation(bench, arguments.ablate)
     if arguments.generate:
         decoding.measure_generation(bench, arguments.generate, arguments.new_tokens)
+    if arguments.sets:
+        from llada2_bench.sets import measure_sets
+
+        measure_sets(bench, arguments.sets, arguments.shares, arguments.new_tokens)
     if arguments.long:
         decoding.measure_long(bench, arguments.long, arguments.long_batch)
 
