@@ -15,6 +15,9 @@ from orderlens.orders.protocol import ConfidenceOrder, Scores
 from orderlens.orders.view import StepView
 from orderlens.stats import PositionStats
 
+ROUNDING = 1e-5
+"""How far two ways of summing one probability may lie apart in float32 (nats)."""
+
 
 class PositionContent(ConfidenceOrder):
     """UNCODE / PC-Sampler: e^(−LAMBDA i) · min(−p log f, ALPHA), i the place in the block, f v1's frequency.
@@ -117,5 +120,5 @@ class EosDamped(ConfidenceOrder):
         """Return the damped log p(v1)."""
         filled_C = view.step_in_block_C / view.filling_C
         damping_C = np.log(self.gamma + (1 - self.gamma) * filled_C)
-        is_eos_R = view.stats.eos_logprob >= view.stats.top_logprob
+        is_eos_R = view.stats.eos_logprob >= view.stats.top_logprob - ROUNDING
         return view.stats.top_logprob + np.where(is_eos_R, damping_C[view.chain_R], 0.0)

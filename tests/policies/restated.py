@@ -1,0 +1,248 @@
+"""The published rules once more, in plain Python: one text, one block at a time, lists and loops.
+
+Nothing of OrderLens's rules is used. A rule is a function of one pass that returns the places it reveals:
+
+    rule(p, masked, block) -> places
+
+``p[i]`` is the distribution at place i (a list), ``masked`` the masked places from left to right, and
+``block`` a namespace that lives as long as the block: ``n`` places to fill, ``t`` passes so far, ``numbers``
+of this pass, ``look(i, token)`` (mean entropy of what is masked once i holds token), and what a rule keeps.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+
+def top(p, i):
+    """Return the largest probability at a place."""
+    return max(p[i])
+
+
+def entropy(p, i):
+    """Return the Shannon entropy at a place in nats."""
+    return -sum(x * math.log(x) for x in p[i] if x > 0)
+
+
+def by(score, masked):
+    """Return the places with the largest score first, the leftmost among equals."""
+    return sorted(masked, key=lambda i: (-score(i), i))
+
+
+def low_confidence(steps):
+    """LLaDA: an even split, the remainder in the first steps."""
+
+    def rule(p, masked, block):
+        base, more = divmod(block.n, min(steps, block.n))
+        return by(lambda i: top(p, i), masked)[: base + (block.t < more)]
+
+    return rule
+
+
+def random_order(p, masked, block):
+    """One place at random: the numbers are the path's own and are given by the caller."""
+    return [min(masked, key=lambda i: block.random_path.index(i))]
+
+
+def margin(p, masked, block):
+    """Kim et al.: the gap between the two most probable tokens, in probabilities."""
+    return by(lambda i: sorted(p[i])[-1] - sorted(p[i])[-2], masked)[:1]
+
+
+def fast_dllm(tau):
+    """Everything with c ≥ tau, and the best."""
+
+    def rule(p, masked, block):
+        best = by(lambda i: top(p, i), masked)[0]
+        return [i for i in masked if top(p, i) >= tau or i == best]
+
+    return rule
+
+
+def factor(f):
+    """Rank r is accepted when c ≥ 1 − f/(r+1), rank 1 always; the first refusal ends it."""
+
+    def rule(p, masked, block):
+        taken = []
+        for r, i in enumerate(by(lambda i: top(p, i), masked), start=1):
+            if r > 1 and top(p, i) < 1 - f / (r + 1):
+                break
+            taken.append(i)
+        return taken
+
+    return rule
+
+
+def entropy_bounded(gamma, unit=1.0):
+    """The largest k with Σ H − max H ≤ gamma over the k lowest entropies, at least 1."""
+
+    def rule(p, masked, block):
+        ranked = sorted(masked, key=lambda i: (entropy(p, i), i))
+        best = 1
+        for k in range(1, len(ranked) + 1):
+            spent = [entropy(p, i) / unit for i in ranked[:k]]
+            if sum(spent) - max(spent) <= gamma:
+                best = k
+        return ranked[:best]
+
+    return rule
+
+
+def klass(theta, eps, history=2):
+    """c > theta and KL < eps in each of the last steps; else the most confident place."""
+
+    def rule(p, masked, block):
+        steady = []
+        for i in masked:
+            before = block.before.get(i)
+            kl = math.inf
+            if before is not None:
+                kl = sum(x * math.log(x / y) for x, y in zip(p[i], before, strict=True) if x > 0)
+            block.kls.setdefault(i, []).append(kl)
+            block.before[i] = p[i]
+            last = block.kls[i][-history:]
+            if top(p, i) > theta and len(last) == history and all(value < eps for value in last):
+                steady.append(i)
+        return steady or by(lambda i: top(p, i), masked)[:1]
+
+    return rule
+
+
+def dilated(base=2):
+    """DUS: strides n/base, n/base², …; leftovers last; a last level smaller than the one before is merged."""
+
+    def rule(p, masked, block):
+        levels, seen, stride = [], set(), block.n // base
+        while stride >= 1:
+            level = [i for i in range(0, block.n, stride) if i not in seen]
+            seen.update(level)
+            levels += [level] if level else []
+            stride //= base
+        rest = [i for i in range(block.n) if i not in seen]
+        levels += [rest] if rest else []
+        if len(levels) > 1 and len(levels[-1]) < len(levels[-2]):
+            last = levels.pop()
+            levels[-1] = levels[-1] + last
+        return levels[block.t]
+
+    return rule
+
+
+def threshold_with_floor(tau, steps):
+    """LLaDA-2.0: all c > tau if at least k_t of them, else the k_t most confident."""
+
+    def rule(p, masked, block):
+        base, more = divmod(block.n, min(steps, block.n))
+        k = min(max(1, base + (block.t < more)), len(masked))
+        sure = [i for i in masked if top(p, i) > tau]
+        return sure if len(sure) >= k else by(lambda i: top(p, i), masked)[:k]
+
+    return rule
+
+
+def hierarchy(low, tau):
+    """dInfer: the best of every run of masks above low, all above tau, and the best of the block."""
+
+    def rule(p, masked, block):
+        runs = []
+        for i in masked:
+            if runs and runs[-1][-1] == i - 1:
+                runs[-1].append(i)
+            else:
+                runs.append([i])
+        taken = {i for i in masked if top(p, i) > tau} | {by(lambda i: top(p, i), masked)[0]}
+        for run in runs:
+            best = max(top(p, i) for i in run)
+            taken |= {i for i in run if top(p, i) == best and best > low}
+        return sorted(taken)
+
+    return rule
+
+
+def dream(steps=None, eps=1e-3):
+    """Dream: floor(|M| (1 − s/t)) by entropy; a step that reveals nothing is skipped, the last takes all."""
+
+    def rule(p, masked, block):
+        n = steps or block.n
+        while True:
+            t = 1 + block.i * (eps - 1) / n
+            s = 1 + (block.i + 1) * (eps - 1) / n
+            k = int(len(masked) * (1 - s / t) + 1e-9) if block.i < n - 1 else len(masked)
+            block.i += 1
+            if k:
+                return sorted(masked, key=lambda i: (entropy(p, i), i))[:k]
+
+    return rule
+
+
+def maskgit(steps, scale=1.0):
+    """MaskGIT: log p + scale (1 − t/T) Gumbel; max(1, min(|M| − 1, floor(n cos(π t / 2T)))) stay masked."""
+
+    def rule(p, masked, block):
+        ratio = (block.t + 1) / steps
+        left = math.floor(block.n * math.cos(math.pi / 2 * ratio) + 1e-9)
+        left = max(1, min(len(masked) - 1, left)) if ratio < 1 and len(masked) > 1 else 0
+        noise = {i: -math.log(-math.log(block.numbers[i])) for i in masked}
+        score = {i: math.log(top(p, i)) + scale * (1 - ratio) * noise[i] for i in masked}
+        return by(lambda i: score[i], masked)[: len(masked) - left]
+
+    return rule
+
+
+def position_content(decay, alpha, rarity=lambda token: 1.0):
+    """PC-Sampler: e^(−λ i) min(−c log f, α), one per step."""
+
+    def rule(p, masked, block):
+        token = {i: p[i].index(top(p, i)) for i in masked}
+        score = {i: math.exp(-decay * i) * min(top(p, i) * rarity(token[i]), alpha) for i in masked}
+        return by(lambda i: score[i], masked)[:1]
+
+    return rule
+
+
+def look_ahead(n, bypass, counts_cost):
+    """Info-Gain and LookUM over the n most confident candidates; the whole block when all are sure."""
+
+    def rule(p, masked, block):
+        if all(top(p, i) >= bypass for i in masked):
+            return masked
+        tried = by(lambda i: top(p, i), masked)[:n]
+        if len(tried) == 1:
+            return tried
+        score = {}
+        for i in tried:
+            after = block.look(i, p[i].index(top(p, i)))
+            score[i] = -after - (entropy(p, i) if counts_cost else 0.0)
+        return by(lambda i: score[i], tried)[:1]
+
+    return rule
+
+
+def spaced(inner, g=8):
+    """DUS's spacing filter: candidates best first, each at a distance from those already accepted."""
+
+    def rule(p, masked, block):
+        gap, accepted = max(2, len(masked) * g // block.n), []
+        for i in by(lambda i: top(p, i), inner(p, masked, block)):
+            if all(abs(i - j) >= gap for j in accepted):
+                accepted.append(i)
+        return sorted(accepted)
+
+    return rule
+
+
+def eos_damped(gamma, eos):
+    """EOS proposals count p · γ, γ from gamma to 1 as the block fills."""
+
+    def rule(p, masked, block):
+        damping = gamma + (1 - gamma) * (block.n - len(masked)) / block.n
+        score = {i: top(p, i) * (damping if p[i].index(top(p, i)) == eos else 1.0) for i in masked}
+        return by(lambda i: score[i], masked)[:1]
+
+    return rule
+
+
+def new_block(n, **more):
+    """Return what a rule may keep while a block lasts."""
+    return SimpleNamespace(n=n, t=0, i=0, before={}, kls={}, numbers=None, look=None, **more)

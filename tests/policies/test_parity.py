@@ -1,0 +1,239 @@
+"""Event lists of the published samplers: our policies against plain restatements of their rules.
+
+The model is a stub whose logits depend on everything visible, so every pass changes every distribution.
+"""
+
+from __future__ import annotations
+
+import math
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.numbers import rule_stream
+from orderlens.decode.score import score_batch
+from orderlens.orders.catalogue import parse_order
+from orderlens.policies import parse_policy
+from orderlens.policies.presets import PRESETS
+from orderlens.rng import keyed_generator
+from orderlens.samples import EncodedSample
+from orderlens.testing import StubModel
+
+restated = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("restated.py"))))
+V, BLOCK, N_BLOCKS, EOS = 7, 12, 2, 2
+LENGTH = BLOCK * N_BLOCKS
+
+
+def rows(seed):
+    """Return logits as a function of what is visible: a table, moved by every revealed neighbour."""
+    draw = keyed_generator(seed, "parity")
+    table, pull = draw.normal(size=(LENGTH, V)) * 1.6, draw.normal(size=(V, 5, V))
+
+    def logits(visible, position):
+        moved = table[position].copy()
+        for other in range(max(0, position - 4), min(len(visible), position + 5)):
+            if visible[other] < V and other != position:
+                moved += pull[visible[other], abs(other - position) % 5] * (1.5 / abs(other - position))
+        return moved * (1 + 0.15 * (np.asarray(visible) < V).sum())
+
+    return logits
+
+
+def stub(seed, attention):
+    return StubModel(rows(seed), vocab_size=V + 1, block_size=BLOCK, attention=attention, eos_ids=(EOS,))
+
+
+def plain_events(model, policy, rule, sample_id="s"):
+    """Decode greedily with a restated rule; return [(positions of a pass), …] and the text."""
+    window = [model.mask_id] * LENGTH
+    events = []
+    for start in range(0, LENGTH, BLOCK):
+        block = restated.new_block(BLOCK, random_path=path_of(policy, sample_id, start // BLOCK))
+        stream = rule_stream(policy.seed, sample_id, policy.spec, start // BLOCK)
+
+        def distributions(tokens, start=start):
+            seen = tokens[: start + BLOCK] if model.attention == "block-causal" else tokens
+            return np.exp(model.log_probs(seen))[:, :V].tolist()
+
+        def look(place, token, start=start, distributions=distributions):
+            ahead = list(window)
+            ahead[start + place] = token
+            p = distributions(ahead)
+            return np.mean([restated.entropy(p, i) for i in range(len(p)) if ahead[i] == model.mask_id])
+
+        while masked := [i for i in range(BLOCK) if window[start + i] == model.mask_id]:
+            p = distributions(window)[start : start + BLOCK]
+            block.numbers, block.look = stream.random(BLOCK).tolist(), look
+            places = rule(p, masked, block)
+            block.t += 1
+            for i in places:
+                window[start + i] = p[i].index(max(p[i]))
+            events.append(sorted(start + i for i in places))
+    return events, window
+
+
+def path_of(policy, sample_id, block):
+    path = getattr(policy.order, "path", None)
+    return path(BLOCK, sample_id, block).tolist() if path else []
+
+
+def our_events(columns):
+    passes = columns["forward"]
+    return [sorted(columns["position"][passes == t].tolist()) for t in range(passes.max() + 1)]
+
+
+PUBLISHED = {
+    "llada": restated.low_confidence(BLOCK),
+    "fast-dllm": restated.fast_dllm(0.9),
+    "fast-dllm-factor": restated.factor(1.0),
+    "eb-sampler": restated.entropy_bounded(0.1),
+    "klass": restated.klass(0.9, 0.01),
+    "dus": restated.dilated(),
+    "llada2.0": restated.threshold_with_floor(0.95, BLOCK),
+    "sdar": restated.threshold_with_floor(0.85, BLOCK),
+    "hierarchy": restated.hierarchy(0.4, 0.9),
+    "dream": restated.dream(),
+    "maskgit": restated.maskgit(12),
+    "pc-sampler": restated.position_content(0.25, 10.0),
+    "uncode": restated.position_content(0.25, 10.0),
+    "bd3-lm": restated.random_order,
+    "top-k-margin": restated.margin,
+}
+"""By preset. The two look-ahead presets draw their candidates, so they stand below with temp=0."""
+
+OTHERS = {
+    "max-prob+steps=5": restated.low_confidence(5),
+    "max-prob+threshold=0.5": restated.fast_dllm(0.5),
+    "max-prob+threshold=0": restated.fast_dllm(0.0),
+    "max-prob+above=1": restated.fast_dllm(1.1),
+    "max-prob+above=0.6:3": restated.threshold_with_floor(0.6, 3),
+    "max-prob+factor=2.5": restated.factor(2.5),
+    "entropy+bound=1": restated.entropy_bounded(1.0),
+    "max-prob+klass=0.5:0.3:1": restated.klass(0.5, 0.3, 1),
+    "max-prob+klass=0.4:0.5": restated.klass(0.4, 0.5),
+    "max-prob+klass=0.4:0.5:3": restated.klass(0.4, 0.5, 3),
+    "forced-ar+dilated=3": restated.dilated(3),
+    "max-prob+dilated": restated.dilated(2),
+    "max-prob+hierarchy=0.3:0.6": restated.hierarchy(0.3, 0.6),
+    "entropy+dream=5:0.01": restated.dream(5, 0.01),
+    "noised-prob:scale=4.5:3+cosine=5": restated.maskgit(5, 4.5),
+    "max-prob+threshold=0.4+spaced": restated.spaced(restated.fast_dllm(0.4)),
+    "max-prob+spaced=3": restated.spaced(lambda p, masked, block: masked, 3),
+    "ahead-gain:n=4:temp=0+unanimous=0.8": restated.look_ahead(4, 0.8, True),
+    "ahead-rest:temp=0:bypass=0.6+unanimous=0.6": restated.look_ahead(8, 0.6, False),
+    "eos-damped": restated.eos_damped(0.4, EOS),
+}
+DRAWN = {"info-gain", "lookum"}
+
+
+def test_every_published_name_that_only_reveals_is_restated():
+    reveal_only = {name for name in PRESETS.names() if parse_policy(name).revise is None}
+    deployable = {name for name in reveal_only if not parse_policy(name).needs_target}
+    assert deployable == set(PUBLISHED) | DRAWN
+
+
+@pytest.fixture(scope="module")
+def sets_seen():
+    return {}
+
+
+@pytest.mark.parametrize("attention", ["block-causal", "full"])
+@pytest.mark.parametrize("name", [*PUBLISHED, *OTHERS])
+def test_events_are_those_of_the_published_rule(name, attention, sets_seen):
+    policy, rule = parse_policy(name), (PUBLISHED | OTHERS)[name]
+    for seed in range(3):
+        model = stub(seed, attention)
+        expected, text = plain_events(model, policy, rule)
+        blank = EncodedSample("s", np.zeros(0, np.int64))
+        settings = GenerationSettings(LENGTH, stop_at_eos=False)
+        made = generate_batch(model, [blank], [policy], settings)
+        assert our_events(made.columns) == expected
+        assert made.chains[0].tokens.tolist() == text
+        target = EncodedSample("s", np.zeros(0, np.int64), np.array(text))
+        scored = score_batch(model, [target], [policy])
+        assert our_events(scored) == expected, "the sampler's own text takes the sampler's path"
+        assert scored["logq"].sum() == pytest.approx(made.columns["logq"].sum(), abs=1e-9)
+        sets_seen.setdefault(name, []).extend(map(len, expected))
+
+
+def test_the_fixtures_reach_sets_of_several_sizes(sets_seen):
+    """A parity of one-by-one paths would say little: most rules must have committed several at once."""
+    one_by_one = {name for name, sizes in sets_seen.items() if max(sizes) == 1}
+    assert one_by_one <= {
+        *("llada", "pc-sampler", "uncode", "bd3-lm", "top-k-margin", "eos-damped"),
+        *("max-prob+above=1", "maskgit"),  # 12 passes for 12 positions
+    }
+
+
+def test_look_ahead_presets_differ_only_in_how_candidates_are_drawn():
+    for name in DRAWN:
+        policy = parse_policy(name)
+        twin = parse_policy(policy.order.label + ":temp=0" + "+" + policy.commit.spec)
+        assert type(twin.order) is type(policy.order)
+        assert (twin.order.n, twin.order.bypass) == (policy.order.n, policy.order.bypass)
+
+
+def one_block(p, spec):
+    """Decode one block whose distributions never change; return the places of every pass."""
+    model = StubModel(np.log(np.maximum(p, 1e-300)), block_size=len(p))
+    blank = EncodedSample("s", np.zeros(0, np.int64))
+    settings = GenerationSettings(len(p), stop_at_eos=False)
+    return our_events(generate_batch(model, [blank], [parse_policy(spec)], settings).columns)
+
+
+def table(*tops, size=4):
+    """Rows with the given largest probability, the rest shared evenly."""
+    return [[top, *[(1 - top) / (size - 1)] * (size - 1)] for top in tops]
+
+
+def test_threshold_at_nine_tenths_and_above_one():
+    p = table(0.95, 0.901, 0.5, 0.92)
+    assert one_block(p, "max-prob+threshold=0.9") == [[0, 1, 3], [2]]
+    assert one_block(p, "max-prob+above=1") == [[0], [3], [1], [2]]
+    assert one_block(table(1.0, 1.0, 0.5), "max-prob+above=1") == [[0], [1], [2]], "p = 1 is not above 1"
+    assert one_block(table(1.0, 1.0, 0.5), "max-prob+threshold=1") == [[0, 1], [2]]
+
+
+def test_factor_takes_no_extra_position_when_the_last_rank_fails():
+    """Bounds 1/2 (not asked), 2/3, 3/4: the third fails and is not taken, as the copies would."""
+    assert one_block(table(0.9, 0.8, 0.7), "max-prob+factor=1") == [[0, 1], [2]]
+    assert one_block(table(0.9, 0.8, 0.76), "max-prob+factor=1") == [[0, 1, 2]]
+
+
+def test_bounds_in_nats_and_bits_agree():
+    assert math.log(2) * 0.144 == pytest.approx(0.1, abs=2e-4)
+    p = table(0.97, 0.9, 0.995, 0.6, 0.8)
+    bits = restated.entropy_bounded(0.144, unit=math.log(2))
+    ours = one_block(p, "entropy+bound=0.1")
+    left = [i for i in range(5) if i not in ours[0]]
+    assert ours[0] == sorted(bits(p, list(range(5)), None)) == [0, 2]
+    assert ours[1] == sorted(bits(p, left, None))
+
+
+def test_hierarchy_with_two_runs_and_a_tie():
+    p = table(0.5, 0.97, 0.6, 0.6, 0.45, 0.3)
+    assert one_block(p, "max-prob+hierarchy=0.4:0.9") == [[1], [0, 2, 3], [4], [5]]
+
+
+def test_klass_waits_for_exactly_h_steady_passes():
+    """Rows that never change are steady from the second pass on, so H = 2 commits them in the third."""
+    p = table(0.95, 0.94, 0.93, 0.92, 0.5)
+    assert one_block(p, "max-prob+klass=0.9:0.01") == [[0], [1], [2, 3], [4]]
+    assert one_block(p, "max-prob+klass=0.9:0.01:1") == [[0], [1, 2, 3], [4]]
+    assert one_block(p, "max-prob+klass=0.9:0.01:3") == [[0], [1], [2], [3], [4]]
+
+
+def test_the_margin_is_one_of_probabilities():
+    p = [[0.4, 0.2, 0.2, 0.2], [0.6, 0.38, 0.01, 0.01]]
+    assert math.log(0.4 / 0.2) > math.log(0.6 / 0.38), "a margin of logarithms would turn them round"
+    assert one_block(p, "top-margin") == [[1], [0]]
+
+
+def test_the_lowest_entropy_comes_first():
+    p = [[0.25] * 4, [0.97, 0.01, 0.01, 0.01], [0.6, 0.4 - 2e-9, 1e-9, 1e-9]]
+    assert one_block(p, "entropy") == [[1], [2], [0]]
+    assert parse_order("entropy").summary == "lowest entropy first"
