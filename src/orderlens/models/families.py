@@ -8,6 +8,7 @@ family is imported when a folder of it is loaded.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any, TypeAlias
 
 from orderlens.errors import UnknownNameError
 from orderlens.models.configfile import CONFIG, read_json
-from orderlens.models.dit.config import is_sedd
 from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import Model
 from orderlens.registry import Registry, suggest
@@ -33,14 +33,15 @@ class Family:
         summary: what it is, for ``orderlens models``.
         look: ``"module:LOOK"``, a ``models.torch.outlook.Look`` with which ``doctor`` describes a checkpoint
             that is not loaded; without one the headers of the weight files are all that is told.
-        sign: whether a ``config.json`` is of this family although it does not say so.
+        sign: ``"module:function"`` that says whether a ``config.json`` is of this family although it does not
+            name it.
         also: other names of the family in ``model_type`` or ``architectures``.
     """
 
     loader: str
     summary: str
     look: str | None = None
-    sign: Callable[[Config], bool] | None = None
+    sign: str | None = None
     also: tuple[str, ...] = ()
 
 
@@ -65,7 +66,7 @@ BUILTIN: dict[str, Family] = {
         "orderlens.models.dit.model:load_sedd",
         "SEDD with absorbing noise: full attention, GPT-2's vocabulary",
         look="orderlens.models.dit.model:SEDD_LOOK",
-        sign=is_sedd,
+        sign="orderlens.models.dit.config:is_sedd",
     ),
     "llada": Family(
         "orderlens.models.dense.llada:load_folder",
@@ -121,7 +122,7 @@ def find_family(folder: Path) -> str:
     spellings = {name.casefold(): name for name in known}
     spellings |= {other.casefold(): name for name, family in BUILTIN.items() for other in family.also}
     named = (spellings[name.casefold()] for name in stated if name.casefold() in spellings)
-    signed = (name for name, family in BUILTIN.items() if family.sign is not None and family.sign(config))
+    signed = (name for name, family in BUILTIN.items() if family.sign and _bears(family.sign, config))
     found = next(named, None) or next(signed, None)
     if found is not None:
         return found
@@ -136,6 +137,11 @@ def find_family(folder: Path) -> str:
 def summary(name: str) -> str:
     """Return what the family is, in a few words."""
     return BUILTIN[name].summary if name in BUILTIN else "plugin: model_type in config.json"
+
+
+def _bears(sign: str, config: Config) -> bool:
+    module, _, function = sign.partition(":")
+    return bool(getattr(importlib.import_module(module), function)(config))
 
 
 def _stated(config: Config) -> list[str]:
