@@ -79,11 +79,9 @@ def test_growing_the_pool_forgets_graphs(graphed: GraphedNetwork) -> None:
     assert torch.equal(graphed.run(packed, 0, store=False), before)
 
 
-def test_large_forwards_run_plainly_and_unpadded(
-    graphed: GraphedNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orderlens.models.torch.graphs.MAX_GRAPH_TOKENS", 40)
-    assert MAX_GRAPH_TOKENS > 40
+def test_large_forwards_run_plainly_and_unpadded(graphed: GraphedNetwork) -> None:
+    assert graphed._max_tokens == MAX_GRAPH_TOKENS
+    graphed = GraphedNetwork(graphed.network, graphed.pool, max_tokens=40)
     packed = windows_of(graphed, 9)
     for _ in range(PLAIN_RUNS + 2):
         hidden = graphed.run(packed, 0, store=False)

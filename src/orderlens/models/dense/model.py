@@ -39,6 +39,9 @@ from orderlens.models.torch.outlook import Look
 from orderlens.models.torch.session import PagedSession
 from orderlens.models.torch.shifted import ShiftedSession
 
+MAX_GRAPH_TOKENS = 1024
+"""More tokens are computed for longer than they take to launch, and padding costs as much as any window."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -239,5 +242,5 @@ class DenseModel:
 def _engine(weights: Weights, config: DenseConfig) -> Engine:
     network = Network(weights, config)
     if config.attention == "full":
-        return canvas_engine(network, config.max_positions)
+        return canvas_engine(network, config.max_positions, max_graph_tokens=MAX_GRAPH_TOKENS)
     return Engine(network, config)

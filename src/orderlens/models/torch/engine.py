@@ -17,7 +17,7 @@ from torch import Tensor
 
 from orderlens.errors import DeviceMemoryError
 from orderlens.machine import is_out_of_memory
-from orderlens.models.torch.graphs import GraphedNetwork, PagedNetwork, run_plainly
+from orderlens.models.torch.graphs import MAX_GRAPH_TOKENS, GraphedNetwork, PagedNetwork, run_plainly
 from orderlens.models.torch.pages import CacheShape, PagePool
 from orderlens.models.torch.window import HEADER, Windows, to_device
 
@@ -32,14 +32,24 @@ _CUDA_PAGES, _CUDA_ROWS = 1024, 1024
 class Engine:
     """Network, cache and graphs of one loaded model."""
 
-    def __init__(self, network: PagedNetwork, shape: CacheShape) -> None:
+    def __init__(
+        self, network: PagedNetwork, shape: CacheShape, max_graph_tokens: int = MAX_GRAPH_TOKENS
+    ) -> None:
+        """Make an engine.
+
+        Args:
+            network: what runs.
+            shape: of its cache.
+            max_graph_tokens: larger forwards are not recorded, so not padded to a bucket either: for networks
+                whose padding costs as much as any other window.
+        """
         self.network, self.shape = network, shape
         device = network.device
         sizes = (_CUDA_PAGES, _CUDA_ROWS) if device.type == "cuda" else ()
         self.pool = PagePool(shape, device, network.dtype, *sizes)
         self._max_tokens = MAX_TOKENS
         recordable = device.type == "cuda" and not network.gathers
-        self._graphs = GraphedNetwork(self.network, self.pool) if recordable else None
+        self._graphs = GraphedNetwork(network, self.pool, max_graph_tokens) if recordable else None
 
     @property
     def device(self) -> torch.device:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.graphs import MAX_GRAPH_TOKENS
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.session import RowReader
 from orderlens.models.torch.window import Windows, pack
@@ -87,9 +88,22 @@ class Uncached:
         raise NotImplementedError("full attention caches nothing")
 
 
-def canvas_engine(network: CanvasNetwork, max_positions: int, *, recorded: bool = True) -> Engine:
-    """Return the engine of a full-attention network; ``recorded`` lets CUDA graphs repeat its forwards."""
-    return Engine(Uncached(network, recorded), NoCache(max_positions))
+def canvas_engine(
+    network: CanvasNetwork,
+    max_positions: int,
+    *,
+    recorded: bool = True,
+    max_graph_tokens: int = MAX_GRAPH_TOKENS,
+) -> Engine:
+    """Return the engine of a full-attention network.
+
+    Args:
+        network: what runs.
+        max_positions: longest canvas.
+        recorded: CUDA graphs may repeat its forwards.
+        max_graph_tokens: forwards past this are not recorded, and so not padded to a bucket.
+    """
+    return Engine(Uncached(network, recorded), NoCache(max_positions), max_graph_tokens)
 
 
 class CanvasSession:

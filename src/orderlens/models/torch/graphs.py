@@ -25,6 +25,7 @@ from orderlens.models.torch.window import HEADER, Windows, to_device
 
 Key: TypeAlias = tuple[int, int, int, bool]
 MAX_GRAPH_TOKENS = 8192
+"""Larger forwards run plainly, without padding, unless the engine is told another limit."""
 PLAIN_RUNS = 2
 """Forwards of a shape that run plainly before it is recorded: they compile kernels, and a prefill's shape
 may never come again."""
@@ -95,8 +96,8 @@ class _Recorded:
 class GraphedNetwork:
     """A network on CUDA whose repeated shapes are replayed."""
 
-    def __init__(self, network: PagedNetwork, pool: PagePool) -> None:
-        self.network, self.pool = network, pool
+    def __init__(self, network: PagedNetwork, pool: PagePool, max_tokens: int = MAX_GRAPH_TOKENS) -> None:
+        self.network, self.pool, self._max_tokens = network, pool, max_tokens
         self._recorded: dict[Key, _Recorded | None] = {}
         self._seen: Counter[Key] = Counter()
         self._version = pool.version
@@ -105,7 +106,7 @@ class GraphedNetwork:
     def run(self, packed_NX: NDArray[np.int32], longest_start: int, store: bool) -> Tensor | None:
         """Return hidden states (padding included) or None; overwritten by the next run."""
         count, width = bucket(len(packed_NX)), packed_NX.shape[1] - HEADER
-        small = count * width <= MAX_GRAPH_TOKENS
+        small = count * width <= self._max_tokens
         packed = to_device(padded(packed_NX, count) if small else packed_NX, self.pool.device)
         windows = Windows(packed, longest_start)
         recorded = self._find(windows, store) if small else None

@@ -96,7 +96,8 @@ def attend_canvas(fused_TO: Tensor, count: int, tables: tuple[Tensor, Tensor], c
     width, D = len(fused_TO) // count, config.head_width
     out_TO = torch.empty(len(fused_TO), config.n_heads * D, device=fused_TO.device, dtype=fused_TO.dtype)
     few = count * config.n_heads * triton.cdiv(width, 64) < TARGET_PROGRAMS
-    block_m = min(32 if few else 128, max(16, triton.next_power_of_2(width)))
+    sizes = (32,) if few else (128, 64)  # of two, the one that leaves fewer queries of the last tile empty
+    block_m = min(min(sizes, key=lambda m: -(-width // m) * m), max(16, triton.next_power_of_2(width)))
     _canvas_kernel[(triton.cdiv(width, block_m), config.n_heads, count)](
         fused_TO,
         *tables,
