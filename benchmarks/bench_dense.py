@@ -36,6 +36,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--score", type=int, help="fixed-sequence table with this many sequences")
     parser.add_argument("--generate", type=numbers, help="32 + 128 tokens at these batch sizes")
     parser.add_argument("--new-tokens", type=int, default=NEW, help="tokens of --generate")
+    parser.add_argument(
+        "--blas", default="default", choices=("default", "cublas", "cublaslt"), help="the vendor's interface"
+    )
     parser.add_argument("--tiny", action="store_true", help="a small shape, for smoke runs")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="write all numbers as JSON")
@@ -64,6 +67,7 @@ def main() -> None:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     bench = DenseBench(device, TINY if arguments.tiny else LLADA_8B, dtype)
     if bench.cuda:
+        torch.backends.cuda.preferred_blas_library(arguments.blas)
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     bench.report("copy bandwidth", f"{bench.bandwidth / 1e12:.2f} TB/s", bandwidth=bench.bandwidth)
     bench.report("matrix peak, 8192³ random", f"{bench.peak / 1e12:.0f} TFLOP/s", peak=bench.peak)
