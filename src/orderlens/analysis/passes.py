@@ -8,6 +8,8 @@ import pandas as pd
 from orderlens.store.reader import Run
 from orderlens.store.samples import KEYS
 
+_TRACE = ["run", *KEYS]
+
 
 def total_passes(run: Run, frame: pd.DataFrame) -> pd.Series:
     """Return the passes of each trace: those that committed tokens, looked ahead, or only revised.
@@ -18,13 +20,22 @@ def total_passes(run: Run, frame: pd.DataFrame) -> pd.Series:
             ``n_lookahead``.
     """
     made = frame["n_passes"].to_numpy(np.float64)
-    later = _revising(run)
-    if later is not None:
-        merged = frame[["run", *KEYS]].merge(later, on=["run", *KEYS], how="left")["last"]
-        made = np.fmax(made, merged.to_numpy(np.float64))
+    for later in (_stated(run), _revising(run)):
+        if later is not None:
+            merged = frame[_TRACE].merge(later, on=_TRACE, how="left")["made"]
+            made = np.fmax(made, merged.to_numpy(np.float64))
     if "n_lookahead" in frame.columns:
         made = made + frame["n_lookahead"].fillna(0).to_numpy(np.float64)
     return pd.Series(made, index=frame.index)
+
+
+def _stated(run: Run) -> pd.DataFrame | None:
+    """Return what revising policies say themselves; passes that changed nothing are among them."""
+    if "outputs" not in run.tables:
+        return None
+    rows = with_run(run, run.outputs().to_pandas())
+    known = rows[rows["n_forwards"].notna()] if "n_forwards" in rows.columns else rows[:0]
+    return known[_TRACE].assign(made=known["n_forwards"]).drop_duplicates(_TRACE) if len(known) else None
 
 
 def _revising(run: Run) -> pd.DataFrame | None:
@@ -32,8 +43,8 @@ def _revising(run: Run) -> pd.DataFrame | None:
     if "revisions" not in run.tables:
         return None
     rows = with_run(run, run.table("revisions").to_pandas())
-    found = rows.groupby(["run", *KEYS], dropna=False, sort=False)["forward"].max() + 1
-    return found.rename("last").reset_index()
+    found = rows.groupby(_TRACE, dropna=False, sort=False)["forward"].max() + 1
+    return found.rename("made").reset_index()
 
 
 def with_run(run: Run, frame: pd.DataFrame) -> pd.DataFrame:

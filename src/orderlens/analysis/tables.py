@@ -97,6 +97,7 @@ TABLES: Registry[Recipe | Build] = Registry(
         "order-pairs": "orderlens.analysis.tables_pairs:order_pairs",
         "policies": "orderlens.analysis.tables_policies:policies",
         "couplings": "orderlens.analysis.tables_couplings:couplings",
+        "frontier": "orderlens.analysis.tables_frontier:frontier",
         "temperature": "orderlens.analysis.tables_generation:temperature",
         "downstream": "orderlens.analysis.tables_downstream:downstream",
         "within-cell": "orderlens.analysis.tables_downstream:within",

@@ -27,6 +27,7 @@ VERB_MODULES: tuple[str, ...] = (
     "generate",
     "evaluate",
     "downstream",
+    "frontier",
     "lm_eval",
     "listing",
     "runs",

@@ -46,6 +46,7 @@ _MODULES = {
     "lorenz": "lorenz",
     "coherence": "coherence",
     "couplings": "couplings",
+    "frontier": "frontier",
     "reveal-order": "reveal_order",
     "unmask": "unmask",
     "temperature": "temperature",

@@ -20,7 +20,10 @@ Claims: TypeAlias = Callable[[Study], "list[Finding] | Finding"]
 
 FINDINGS: Registry[Claims] = Registry(
     "finding",
-    {name: f"orderlens.findings.catalogue:{name}" for name in ("fixed", "decoding", "sweep", "correctness")},
+    {
+        name: f"orderlens.findings.catalogue:{name}"
+        for name in ("fixed", "decoding", "sweep", "correctness", "parallel")
+    },
     entry_point_group="orderlens.findings",
     check=lambda found: None if callable(found) else "is no function of a study",
 )
@@ -80,6 +83,16 @@ def correctness(study: Study) -> list[Finding]:
 
     _require(len(study.verdicts), "correctness", NOT_GRADED)
     return find(study.graded, study.options.resampling, guessing_levels(study))
+
+
+def parallel(study: Study) -> list[Finding]:
+    """Return what runs say about committing several tokens per pass."""
+    from orderlens.findings.parallel import parallel_findings
+
+    frame = study.samples
+    _require(int((frame["n_forwards"] < frame["n"]).sum()), "parallel", "every policy reveals one by one")
+    with study.needing(("text",)):
+        return parallel_findings(study)
 
 
 def _require(count: int, name: str, why: str) -> None:

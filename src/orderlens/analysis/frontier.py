@@ -1,0 +1,171 @@
+"""Quality against compute: every measure of every policy beside its passes, and compared at equal passes.
+
+Compute is forward passes per text, all of them: those that look ahead, revise, or complete a block past the
+requested length. The *ladder* is one order with 1, 2, 4, … tokens per pass. Deciding for each text by a coin
+which of two neighbouring rungs decodes it gives every point of the straight line between them, in passes and
+in quality alike, so the ladder at the passes of another policy is a sampler that anybody can run: a policy
+that is not above it is not worth its rule.
+
+Shape letters: C prompts, O policies, B resamples. Frames in, numbers out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from orderlens.analysis.estimate import Clusters, Estimate, Resampling
+from orderlens.metrics.segments import FloatArray, divide
+
+OUTSIDE = "needs more or fewer passes than any rung of the ladder"
+NO_LADDER = "no ladder: run one order with several top=K"
+_RUNG = re.compile(r"([^+]+?)(?:\+top=(\d+))?")
+
+
+def ladder_of(orders: Sequence[str]) -> list[str]:
+    """Return the longest ladder, fewest tokens per pass first; max-prob's where several are as long."""
+    found: dict[str, dict[int, str]] = {}
+    for order in orders:
+        match = _RUNG.fullmatch(order)
+        if match:
+            found.setdefault(match[1], {})[int(match[2] or 1)] = order
+    long = sorted(found.items(), key=lambda item: (-len(item[1]), item[0] != "max-prob", item[0]))
+    rungs = [order for _, order in sorted(long[0][1].items())] if long else []
+    return rungs if len(rungs) > 1 else []
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One kind of quality on the prompts that have it under every policy.
+
+    Attributes:
+        name: what it is, with its unit.
+        better: 1 when higher is better, −1 when lower is, 0 where neither is.
+        orders: the policies.
+        prompts: what names the prompts.
+        value_CO, weight_CO: quality is Σ value / Σ weight.
+        passes_CO, tokens_CO: passes made and positions filled.
+        n_missing: prompts that lack a value under some policy.
+    """
+
+    name: str
+    better: int
+    orders: tuple[str, ...]
+    prompts: tuple[object, ...]
+    value_CO: FloatArray
+    weight_CO: FloatArray
+    passes_CO: FloatArray
+    tokens_CO: FloatArray
+    n_missing: int = 0
+
+    @classmethod
+    def of(cls, name: str, better: int, rows: pd.DataFrame, orders: Sequence[str]) -> Measure:
+        """Take one row per trace: ``prompt, order, value, weight, passes, tokens``; seeds are averaged."""
+        wide = {name: _wide(rows, name) for name in ("value", "weight", "passes", "tokens")}
+        present = tuple(order for order in orders if order in wide["value"].columns)
+        every = wide["passes"][list(present)]
+        kept = (
+            wide["value"].reindex(every.index)[list(present)].dropna().index if present else every.index[:0]
+        )
+        value, weight, passes, tokens = (
+            frame.reindex(index=kept, columns=list(present)).to_numpy(np.float64) for frame in wide.values()
+        )
+        missing = len(every) - len(kept)
+        return cls(name, better, present, tuple(kept), value, weight, passes, tokens, missing)
+
+    def points(self, resampling: Resampling) -> list[Point]:
+        """Return every policy's quality and compute with intervals over prompts."""
+        ladder = [self.orders.index(order) for order in ladder_of(self.orders)]
+        clusters = Clusters(list(self.prompts), resampling)
+        count = len(self.orders)
+
+        def statistics(counts_BC: FloatArray) -> FloatArray:
+            quality = divide(counts_BC @ self.value_CO, counts_BC @ self.weight_CO)
+            passes = divide(counts_BC @ self.passes_CO, counts_BC.sum(axis=1, keepdims=True))
+            speed = divide(counts_BC @ self.tokens_CO, counts_BC @ self.passes_CO)
+            gain = quality - on_ladder(passes, passes[:, ladder], quality[:, ladder])
+            return np.concatenate([quality, speed, passes, (self.better or 1) * gain], axis=1)
+
+        if not self.prompts:
+            return []
+        values = statistics(np.ones((1, len(self.prompts))))[0]
+        draws = clusters.draws(statistics)
+        cells = [self._cell(values, draws, place, clusters) for place in range(4 * count)]
+        out = []
+        for place, order in enumerate(self.orders):
+            quality, speed, passes, gain = cells[place::count]
+            if place in ladder:
+                gain = Estimate.undefined("a rung of the ladder")
+            elif not ladder:
+                gain = Estimate.undefined(NO_LADDER)
+            elif not gain.is_defined:
+                gain = Estimate.undefined(OUTSIDE)
+            out.append(Point(order, quality, speed, passes, gain))
+        return _with_front(out, self.better)
+
+    def _cell(self, values: FloatArray, draws: FloatArray, place: int, clusters: Clusters) -> Estimate:
+        low, high = clusters.interval(draws[:, place]) if draws.ndim > 1 else (np.nan, np.nan)
+        value = float(values[place])
+        why = None if np.isfinite(value) else OUTSIDE
+        return Estimate(value, low, high, len(self.prompts), self.n_missing, why)
+
+
+def _wide(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    return rows.pivot_table(index="prompt", columns="order", values=column, aggfunc="mean", sort=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One policy on one measure.
+
+    Attributes:
+        order: the policy.
+        quality: of the measure.
+        tokens_per_pass: positions filled over passes made.
+        passes: per text.
+        gain: quality less that of the ladder at equal passes; positive is better (for a measure that has
+            a better side).
+        front: whether no policy is at least as good with at most as many passes, and better in one of both.
+    """
+
+    order: str
+    quality: Estimate
+    tokens_per_pass: Estimate
+    passes: Estimate
+    gain: Estimate
+    front: bool | None = None
+
+
+def on_ladder(passes_BO: FloatArray, rungs_BK: FloatArray, quality_BK: FloatArray) -> FloatArray:
+    """Return the ladder's quality at each policy's passes [B, O]; NaN outside the ladder."""
+    out = np.full(passes_BO.shape, np.nan)
+    if rungs_BK.shape[1] < 2:
+        return out
+    for row in range(len(out)):
+        by = np.argsort(rungs_BK[row], kind="stable")
+        rungs, quality = rungs_BK[row, by], quality_BK[row, by]
+        slack = 1e-9 * rungs[-1]
+        inside = (passes_BO[row] >= rungs[0] - slack) & (passes_BO[row] <= rungs[-1] + slack)
+        out[row, inside] = np.interp(passes_BO[row, inside], rungs, quality)
+    return out
+
+
+def _with_front(points: list[Point], better: int) -> list[Point]:
+    if not better:
+        return points
+    places = [(better * point.quality.value, -point.passes.value) for point in points]
+    return [
+        Point(
+            point.order,
+            point.quality,
+            point.tokens_per_pass,
+            point.passes,
+            point.gain,
+            front=not any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in places),
+        )
+        for point, mine in zip(points, places, strict=True)
+    ]

@@ -1,0 +1,166 @@
+"""``orderlens frontier``: quality of policies against their tokens per pass."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orderlens.cli import options as opt
+from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar
+from orderlens.cli.interrupt import keeping, kept_in
+from orderlens.errors import UserInputError
+
+if TYPE_CHECKING:
+    from orderlens.cli.progress_lines import Lines
+    from orderlens.frontier.plan import Plan
+    from orderlens.frontier.results import Results
+    from orderlens.frontier.run import Decoded
+
+_POLICIES = "max-prob+threshold=0.9,max-prob+threshold=0.7,forced-ar,forced-ar+top=4,random+top=4"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("frontier")(frontier)
+
+
+def frontier(
+    out: opt.FolderOption,
+    model: opt.ModelOption = "tiny",
+    policies: Annotated[
+        str, typer.Option("--policies", help="Comma-separated policies or presets; see 'orderlens orders'.")
+    ] = _POLICIES,
+    ladder: Annotated[
+        str,
+        typer.Option("--ladder", help="Order of the ladder to compare with; none for none."),
+    ] = "max-prob",
+    rungs: Annotated[str, typer.Option("--rungs", help="Its tokens per pass.")] = "1,2,4,8",
+    data: opt.DataOption = "passages",
+    limit: Annotated[int, typer.Option("--limit", help="Texts.")] = 24,
+    prefix_tokens: opt.PrefixOption = 32,
+    target_tokens: opt.TargetOption = 64,
+    tasks: Annotated[str, typer.Option("--tasks", help="Comma-separated; none for none.")] = "arith,choice",
+    items: Annotated[int, typer.Option("--items", help="Items per task.")] = 24,
+    couplings: Annotated[int, typer.Option("--couplings", help="Sets per text revealed one by one.")] = 4,
+    evaluator: Annotated[
+        str, typer.Option("--evaluator", help="tiny-ar, smol-ar, hf:ORG/NAME; scores the generated texts.")
+    ] = "tiny-ar",
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
+    seed: opt.SeedOption = 0,
+    parts: Annotated[
+        str | None,
+        typer.Option("--parts", help="Out of likelihood, text, tasks, external, results. Default: all."),
+    ] = None,
+    block_size: opt.BlockOption = None,
+    batch_size: opt.BatchOption = None,
+    device: opt.DeviceOption = None,
+    dtype: opt.DtypeOption = None,
+    bootstrap: Annotated[int, typer.Option(help="Resamples of prompts behind intervals.")] = 1000,
+    json: JsonFlag = False,
+) -> None:
+    """Measure quality against tokens per pass: likelihood, external perplexity, accuracy, endings.
+
+    Every forward pass counts. Interrupted or cut into parts, the same command goes on where it stopped.
+    """
+    from orderlens.frontier.plan import PARTS, Plan, check_parts, with_ladder
+
+    wanted = check_parts(PARTS if parts is None else [part.strip() for part in parts.split(",")])
+    plan = Plan(
+        model=model,
+        policies=with_ladder(_list(policies), "" if ladder == "none" else ladder, _rungs(rungs)),
+        data=data,
+        n_texts=limit,
+        prefix_tokens=prefix_tokens,
+        target_tokens=target_tokens,
+        tasks=tuple(_list(tasks)),
+        n_items=items,
+        couplings=couplings,
+        evaluator=evaluator,
+        temperature=temperature,
+        seed=seed,
+        block_size=block_size or 0,
+    )
+    decoded = _decode(plan, out, wanted, device, dtype, batch_size, quiet=json)
+    results = None
+    if "results" in wanted:
+        from orderlens.analysis.estimate import Resampling
+        from orderlens.frontier.results import write_results
+
+        later = f"the traces are kept; make the results with: orderlens frontier --out {out} --parts results"
+        with keeping(lambda: later):
+            results = write_results(out, Resampling(bootstrap))
+    _show(out, decoded, results, as_json=json)
+
+
+def _list(text: str) -> list[str]:
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    return [] if found == ["none"] else found
+
+
+def _rungs(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise UserInputError(f"--rungs '{text}' must be whole numbers, e.g. 1,2,4,8") from None
+
+
+def _decode(
+    plan: Plan,
+    out: Path,
+    parts: list[str],
+    device: str | None,
+    dtype: str | None,
+    batch_size: int | None,
+    *,
+    quiet: bool,
+) -> Decoded:
+    from orderlens.frontier.run import decode
+
+    def show(label: str) -> AbstractContextManager[Bar | Lines]:
+        return progress_bar(f"{label:<30}", None, quiet=quiet, shorter="--limit, --items, --policies")
+
+    with keeping(lambda: kept_in(out)):
+        return decode(plan, out, parts, device=device, dtype=dtype, batch_size=batch_size, show=show)
+
+
+def _show(out: Path, decoded: Decoded, results: Results | None, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from orderlens.frontier.plan import read_plan
+
+    if as_json:
+        print_json(
+            {"folder": str(out), "plan": asdict(read_plan(out)), "seconds": decoded.seconds}
+            | {"notes": list(decoded.notes)}
+            | (_record(results) if results else {})
+        )
+        return
+    if results is not None:
+        from orderlens.analysis.render import render
+        from orderlens.replicate.text import render_text
+
+        print_text(render([table for table in results.tables if table.name == "frontier"], "text", 100))
+        print_text(render_text(results.reading))
+        for item in results.figures:
+            print_text(f"figure {item.name}: {item.why or item.paths[0]}")
+        print_text(f"tables: {out / 'tables'} ({', '.join(table.name for table in results.tables)})")
+    for name, seconds in decoded.seconds.items():
+        print_text(f"{name}: {seconds:.0f} s")
+    for note in decoded.notes:
+        print_text(f"note: {note}")
+    if results is None:
+        print_text(f"traces are in {out / 'runs'}; the results: the same command with --parts results")
+
+
+def _record(results: Results) -> dict[str, object]:
+    from orderlens.analysis.render import as_json
+
+    figures = [
+        {"name": item.name, "files": [str(path) for path in item.paths], "why": item.why}
+        for item in results.figures
+    ]
+    tables = [as_json(table) for table in results.tables]
+    return {"tables": tables, "reading": results.reading.record(), "figures": figures}

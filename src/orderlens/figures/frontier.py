@@ -1,0 +1,128 @@
+"""The frontier: quality against tokens per pass, one panel per measure, a line per family of policies."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orderlens.analysis.frontier import ladder_of
+from orderlens.analysis.frontier_measures import EOS_SHARE, log_axis, measures, unit_of
+from orderlens.analysis.orders import display_name
+from orderlens.errors import UndefinedFigureError
+from orderlens.figures.catalogue import Recipe
+from orderlens.figures.marks import footnote
+from orderlens.figures.numbers import arms, centre, interval, is_drawable
+from orderlens.figures.style import look, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from orderlens.analysis.study import Study
+
+_COLORS = ("#1a273f", "#ac530f", "#558cef", "#eea005", "#195e33", "#661584", "#7c7c7c", "#a33a5b", "#1f8a99")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+
+
+def family_of(order: str) -> str:
+    """Return a policy without its numbers: ``max-prob+threshold=0.9`` and ``=0.7`` are one family."""
+    rule, plus, commit = order.partition("+")
+    return f"{rule}{plus}{re.sub(r'=[^+]*', '', commit)}"
+
+
+def data(study: Study) -> dict[str, Any]:
+    """Return every measure's points, and which policies are the ladder."""
+    with study.needing(("text",)):
+        found = [measure for measure in measures(study) if not measure.name.startswith(EOS_SHARE)]
+    if not found:
+        raise UndefinedFigureError("the runs hold neither scored nor generated texts")
+    panels: list[dict[str, Any]] = []
+    for measure in found:
+        points = [
+            {
+                "order": point.order,
+                "quality": interval(point.quality),
+                "tokens_per_pass": interval(point.tokens_per_pass),
+                "front": point.front,
+            }
+            for point in measure.points(study.options.resampling)
+        ]
+        panels.append(
+            {"measure": measure.name, "better": measure.better, "n": len(measure.prompts), "points": points}
+        )
+    if not any(len(panel["points"]) > 1 for panel in panels):
+        raise UndefinedFigureError("one policy: there is no frontier to draw")
+    return {"panels": panels, "ladder": ladder_of(study.orders(study.samples))}
+
+
+def draw(data: Mapping[str, Any]) -> Figure:
+    """Draw the panels, three in a row, and one legend for all."""
+    with look():
+        panels, ladder = data["panels"], list(data["ladder"])
+        columns = min(3, len(panels))
+        rows = math.ceil(len(panels) / columns)
+        orders = list(dict.fromkeys(point["order"] for panel in panels for point in panel["points"]))
+        families = list(dict.fromkeys(_family(order, ladder) for order in orders))
+        height = 0.6 + 2.15 * rows + 0.16 * math.ceil(len(families) / 3)
+        figure, axes = new_figure(rows, columns, height=height)
+        for axis, panel in zip(axes, panels, strict=False):
+            _draw_panel(axis, panel, families, ladder)
+        for axis in axes[len(panels) :]:
+            axis.set_axis_off()
+        handles, names = _handles(axes[0], families)
+        figure.legend(handles, names, loc="outside upper center", ncols=min(3, len(families)), fontsize=6.8)
+        footnote(
+            figure, "Arms: intervals over prompts. Filled: no other policy is as good with as few passes."
+        )
+    return figure
+
+
+def _family(order: str, ladder: Sequence[str]) -> str:
+    """Return the family; the ladder is one, its rung of one token per pass included."""
+    return family_of(ladder[-1]) if order in ladder else family_of(order)
+
+
+def _draw_panel(axis: Axes, panel: Mapping[str, Any], families: list[str], ladder: Sequence[str]) -> None:
+    by_family: dict[str, list[Mapping[str, Any]]] = {}
+    for point in panel["points"]:
+        if is_drawable(point["quality"]) and is_drawable(point["tokens_per_pass"]):
+            by_family.setdefault(_family(point["order"], ladder), []).append(point)
+    for family, points in by_family.items():
+        place = families.index(family)
+        color, marker = _COLORS[place % len(_COLORS)], _MARKERS[place % len(_MARKERS)]
+        ordered = sorted(points, key=lambda point: centre(point["tokens_per_pass"]))
+        xs, ys = ([centre(point[name]) for point in ordered] for name in ("tokens_per_pass", "quality"))
+        axis.plot(xs, ys, "-", color=color, linewidth=0.9, alpha=0.6)
+        for point, x, y in zip(ordered, xs, ys, strict=True):
+            full = bool(point["front"])
+            axis.errorbar(
+                x,
+                y,
+                xerr=[[arm] for arm in arms(point["tokens_per_pass"])],
+                yerr=[[arm] for arm in arms(point["quality"])],
+                fmt=marker,
+                color=color,
+                markersize=4.8,
+                markerfacecolor=color if full else "white",
+                elinewidth=0.7,
+            )
+    if log_axis([centre(point["tokens_per_pass"]) for point in panel["points"]]):
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    sign = {1: " ↑", -1: " ↓"}.get(int(panel["better"]), "")
+    axis.set_title(f"{panel['measure']}{sign}", fontsize=7.6)
+    axis.set_xlabel("tokens per pass")
+    axis.set_ylabel(unit_of(str(panel["measure"])))
+
+
+def _handles(axis: Axes, families: list[str]) -> tuple[list[Any], list[str]]:
+    handles = []
+    for place, _ in enumerate(families):
+        color, marker = _COLORS[place % len(_COLORS)], _MARKERS[place % len(_MARKERS)]
+        handles += axis.plot([], [], marker=marker, color=color, linewidth=0.9)
+    return handles, [display_name(family) for family in families]
+
+
+RECIPE = Recipe("Quality against tokens per pass", data, draw)

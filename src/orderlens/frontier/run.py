@@ -1,0 +1,199 @@
+"""The parts of a frontier with forward passes, each into a run folder of its own; what is there is kept.
+
+Needs no more than decoding does, so that a machine without the analysis can run it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orderlens.datafiles import LoadedData, SplitRule, load_data
+from orderlens.engines.local import run_job
+from orderlens.errors import RunError
+from orderlens.evaluation.job import evaluate_job
+from orderlens.frontier.plan import DECODING, RUNS, Plan, check_parts, keep_plan
+from orderlens.models.abilities import SuggestsBatch, device_type
+from orderlens.models.loading import load_model
+from orderlens.models.protocol import Model
+from orderlens.replicate.external import count_texts, external_folder, find_evaluator, score_texts
+from orderlens.replicate.pace import Show
+from orderlens.replicate.plan import device_batch
+from orderlens.store.reader import open_run
+from orderlens.work.job import generate_job, score_job
+from orderlens.work.options import Options, ProgressSink
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What the decoding parts did: seconds by part, and what a reader should know."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def decode(
+    plan: Plan,
+    out: str | Path,
+    parts: Iterable[str] = DECODING,
+    *,
+    model: Model | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    batch_size: int | None = None,
+    show: Show | None = None,
+) -> Decoded:
+    """Compute what the folder does not hold yet of the given parts.
+
+    Args:
+        plan: what to compute; a folder that was started with another plan is refused.
+        out: the folder.
+        parts: out of ``DECODING``.
+        model: a loaded model instead of ``plan.model``.
+        device: where to put model and evaluator.
+        dtype: precision of the model's weights.
+        batch_size: samples per work unit.
+        show: opens a progress bar per part.
+    """
+    wanted, folder = [name for name in check_parts(parts) if name in DECODING], Path(out)
+    keep_plan(folder, plan)
+    bench = _Bench(plan, folder, device, dtype, batch_size, show or (lambda _: nullcontext()), model)
+    seconds: dict[str, float] = {}
+    notes = plan.notes()
+    for name in wanted:
+        start = time.perf_counter()
+        notes += bench.run(name)
+        seconds[name] = time.perf_counter() - start
+    return Decoded(seconds, tuple(dict.fromkeys(notes)))
+
+
+class _Bench:
+    """What the parts share: the model and the texts, loaded when the first part needs them."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        device: str | None,
+        dtype: str | None,
+        batch_size: int | None,
+        show: Show,
+        model: Model | None,
+    ) -> None:
+        self.plan, self.folder, self.show = plan, folder, show
+        self.device, self.dtype, self.batch_size = device, dtype, batch_size
+        self._model = model
+        self._data: LoadedData | None = None
+
+    def run(self, part: str) -> list[str]:
+        """Compute one part; return notes."""
+        parts = {"likelihood": self._likelihood, "text": self._text, "tasks": self._tasks}
+        return (parts | {"external": self._external})[part]()
+
+    @property
+    def model(self) -> Model:
+        """The model, loaded once."""
+        if self._model is None:
+            self._model = load_model(self.plan.model, device=self.device, dtype=self.dtype)
+        return self._model
+
+    @property
+    def data(self) -> LoadedData:
+        """The texts, the same ones for every part."""
+        if self._data is None:
+            rule = SplitRule(self.plan.prefix_tokens, self.plan.target_tokens)
+            self._data = load_data(
+                self.plan.data, self.model.tokenizer, rule, limit=self.plan.n_texts, choose_by_hash=True
+            )
+        return self._data
+
+    def options(self, progress: ProgressSink | None) -> Options:
+        """The same with where the texts came from."""
+        record = {**self.data.record(), "source": Path(self.data.source).name}
+        return replace(self.layout(progress), data_record=record)
+
+    def layout(self, progress: ProgressSink | None) -> Options:
+        """How every part lays out and cuts its work: a GPU is filled, a processor interrupted cheaply."""
+        size = self.batch_size
+        if size is None and device_type(self.model) == "cuda" and not isinstance(self.model, SuggestsBatch):
+            size = device_batch("cuda")
+        return Options(block_size=self.plan.block_size or None, batch_size=size, progress=progress)
+
+    def place(self, part: str) -> Path:
+        """Return the run folder of a part."""
+        return self.folder / "runs" / RUNS[part]
+
+    def _likelihood(self) -> list[str]:
+        policies = self.plan.scorable()
+        if not policies:
+            return ["no policy can score a fixed text: there is no likelihood"]
+        with self.show("scoring fixed texts") as bar:
+            job = score_job(
+                self.model, self.data.samples, policies, self.options(bar), couplings=self.plan.couplings
+            )
+            run_job(job, self.place("likelihood"), bar)
+        return self._fewer()
+
+    def _text(self) -> list[str]:
+        with self.show("generating texts") as bar:
+            job = generate_job(
+                self.model,
+                self.data.samples,
+                self._generating(),
+                self.options(bar),
+                max_new_tokens=self.plan.target_tokens,
+                temperatures=(self.plan.temperature,),
+                seed=self.plan.seed,
+                stop_at_eos=True,
+            )
+            run_job(job, self.place("text"), bar)
+        return self._fewer()
+
+    def _tasks(self) -> list[str]:
+        if not self.plan.tasks:
+            return ["no tasks were asked for (--tasks)"]
+        with self.show("answering tasks") as bar:
+            job = evaluate_job(
+                self.model,
+                list(self.plan.tasks),
+                self._generating(),
+                self.layout(bar),
+                limit=self.plan.n_items,
+                max_new_tokens=None,
+                temperature=self.plan.temperature,
+                seed=self.plan.seed,
+                sources=None,
+                graders=None,
+                chat=True,
+            )
+            run_job(job, self.place("tasks"), bar)
+        return []
+
+    def _external(self) -> list[str]:
+        """Let the evaluator score the generated texts; where it cannot be loaded, say so and go on."""
+        if not (self.place("text") / "spec.json").is_file():
+            raise RunError("part external needs the generated texts: run --parts text first")
+        evaluator, why = find_evaluator(self.plan.evaluator, self.device)
+        if evaluator is None:
+            return [f"no external perplexity with {self.plan.evaluator}: {why}"]
+        run = open_run(self.place("text"))
+        with self.show("scoring the texts from outside") as bar:
+            if bar is not None:
+                bar.set_total(count_texts(run))
+            score_texts(run, evaluator, external_folder(self.folder / "runs", self.plan.evaluator), bar)
+        return []
+
+    def _generating(self) -> list[str]:
+        policies = self.plan.deployable()
+        if not policies:
+            raise RunError("no policy can generate: all of them need the target; leave out text and tasks")
+        return [policy.spec for policy in policies]
+
+    def _fewer(self) -> list[str]:
+        found = len(self.data.samples)
+        if found >= self.plan.n_texts:
+            return []
+        return [f"{found} of {self.plan.n_texts} wanted texts: the data hold no more"]

@@ -1,0 +1,33 @@
+"""The page on the frontier: its command and its code run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from orderlens.cli.main import main
+from orderlens.findings.parallel import parallel_findings
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "frontier.md").read_text(encoding="utf-8")
+
+
+def test_the_command_runs(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (command,) = [line for line in PAGE.splitlines() if line.startswith("$ orderlens ")]
+    assert main(shlex.split(command)[2:]) == 0, capsys.readouterr().err
+    assert "gain at equal passes" in capsys.readouterr().out
+
+
+def test_the_code_runs(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    exec(compile(code, "frontier.md", "exec"), {})
+    assert "Committing several tokens per pass costs likelihood" in capsys.readouterr().out
+
+
+def test_the_page_names_the_findings() -> None:
+    source = Path(parallel_findings.__code__.co_filename).read_text(encoding="utf-8")
+    named = set(re.findall(r"^\s+\"([a-z]+(?:-[a-z]+)+)\",$", source, flags=re.MULTILINE))
+    assert named
+    assert all(f"`{name}`" in PAGE for name in named)
