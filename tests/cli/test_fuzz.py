@@ -107,6 +107,8 @@ COMMANDS = {
     "train": "--data {text} --steps 1 --layers 1 --width 16 --heads 1 --vocab-size 300 --window 32 "
     "--block-size 8 --batch-size 2 --device cpu -o {out}",
     "replicate": "--preset demo --model hmm:block=8 --data {data} --limit 1 --stages score -o {out}",
+    "frontier": "--model hmm:block=8 --data {data} --policies forced-ar+top=2 --rungs 1,2 --limit 1 "
+    "--prefix-tokens 4 --target-tokens 6 --parts likelihood -o {out}",
     "doctor": "",
     "orders": "",
     "models": "",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orderlens.frontier.plan import Plan
     from orderlens.frontier.results import Results
     from orderlens.frontier.run import Decoded
+    from orderlens.work.options import Options
 
 _POLICIES = "max-prob+threshold=0.9,max-prob+threshold=0.7,forced-ar,forced-ar+top=4,random+top=4"
 
@@ -58,6 +59,9 @@ def frontier(
     batch_size: opt.BatchOption = None,
     device: opt.DeviceOption = None,
     dtype: opt.DtypeOption = None,
+    engine: opt.EngineOption = "local",
+    workers: opt.WorkersOption = None,
+    address: opt.AddressOption = None,
     bootstrap: Annotated[int, typer.Option(help="Resamples of prompts behind intervals.")] = 1000,
     json: JsonFlag = False,
 ) -> None:
@@ -66,6 +70,7 @@ def frontier(
     Every forward pass counts. Interrupted or cut into parts, the same command goes on where it stopped.
     """
     from orderlens.frontier.plan import PARTS, Plan, check_parts, with_ladder
+    from orderlens.work.options import Options
 
     wanted = check_parts(PARTS if parts is None else [part.strip() for part in parts.split(",")])
     plan = Plan(
@@ -83,7 +88,9 @@ def frontier(
         seed=seed,
         block_size=block_size or 0,
     )
-    decoded = _decode(plan, out, wanted, device, dtype, batch_size, quiet=json)
+    by = opt.engine_of(engine, workers, address)
+    computing = Options(device, dtype, batch_size=batch_size, engine=by)
+    decoded = _decode(plan, out, wanted, computing, quiet=json)
     results = None
     if "results" in wanted:
         from orderlens.analysis.estimate import Resampling
@@ -107,23 +114,14 @@ def _rungs(text: str) -> list[int]:
         raise UserInputError(f"--rungs '{text}' must be whole numbers, e.g. 1,2,4,8") from None
 
 
-def _decode(
-    plan: Plan,
-    out: Path,
-    parts: list[str],
-    device: str | None,
-    dtype: str | None,
-    batch_size: int | None,
-    *,
-    quiet: bool,
-) -> Decoded:
+def _decode(plan: Plan, out: Path, parts: list[str], computing: Options, *, quiet: bool) -> Decoded:
     from orderlens.frontier.run import decode
 
     def show(label: str) -> AbstractContextManager[Bar | Lines]:
         return progress_bar(f"{label:<30}", None, quiet=quiet, shorter="--limit, --items, --policies")
 
     with keeping(lambda: kept_in(out)):
-        return decode(plan, out, parts, device=device, dtype=dtype, batch_size=batch_size, show=show)
+        return decode(plan, out, parts, computing=computing, show=show)
 
 
 def _show(out: Path, decoded: Decoded, results: Results | None, *, as_json: bool) -> None:

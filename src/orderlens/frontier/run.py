@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orderlens.datafiles import LoadedData, SplitRule, load_data
-from orderlens.engines.local import run_job
+from orderlens.engines.run import run_job
 from orderlens.errors import RunError
 from orderlens.evaluation.job import evaluate_job
 from orderlens.frontier.plan import DECODING, RUNS, Plan, check_parts, keep_plan
 from orderlens.models.abilities import SuggestsBatch, device_type
-from orderlens.models.loading import load_model
 from orderlens.models.protocol import Model
 from orderlens.replicate.external import count_texts, external_folder, find_evaluator, score_texts
 from orderlens.replicate.pace import Show
@@ -41,9 +40,7 @@ def decode(
     parts: Iterable[str] = DECODING,
     *,
     model: Model | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_size: int | None = None,
+    computing: Options | None = None,
     show: Show | None = None,
 ) -> Decoded:
     """Compute what the folder does not hold yet of the given parts.
@@ -53,14 +50,12 @@ def decode(
         out: the folder.
         parts: out of ``DECODING``.
         model: a loaded model instead of ``plan.model``.
-        device: where to put model and evaluator.
-        dtype: precision of the model's weights.
-        batch_size: samples per work unit.
+        computing: device, dtype, samples per work unit and engine.
         show: opens a progress bar per part.
     """
     wanted, folder = [name for name in check_parts(parts) if name in DECODING], Path(out)
     keep_plan(folder, plan)
-    bench = _Bench(plan, folder, device, dtype, batch_size, show or (lambda _: nullcontext()), model)
+    bench = _Bench(plan, folder, computing or Options(), show or (lambda _: nullcontext()), model)
     seconds: dict[str, float] = {}
     notes = plan.notes()
     for name in wanted:
@@ -73,18 +68,8 @@ def decode(
 class _Bench:
     """What the parts share: the model and the texts, loaded when the first part needs them."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        folder: Path,
-        device: str | None,
-        dtype: str | None,
-        batch_size: int | None,
-        show: Show,
-        model: Model | None,
-    ) -> None:
-        self.plan, self.folder, self.show = plan, folder, show
-        self.device, self.dtype, self.batch_size = device, dtype, batch_size
+    def __init__(self, plan: Plan, folder: Path, computing: Options, show: Show, model: Model | None) -> None:
+        self.plan, self.folder, self.computing, self.show = plan, folder, computing, show
         self._model = model
         self._data: LoadedData | None = None
 
@@ -97,7 +82,7 @@ class _Bench:
     def model(self) -> Model:
         """The model, loaded once."""
         if self._model is None:
-            self._model = load_model(self.plan.model, device=self.device, dtype=self.dtype)
+            self._model = self.computing.load(self.plan.model)
         return self._model
 
     @property
@@ -110,17 +95,20 @@ class _Bench:
             )
         return self._data
 
-    def options(self, progress: ProgressSink | None) -> Options:
-        """The same with where the texts came from."""
-        record = {**self.data.record(), "source": Path(self.data.source).name}
-        return replace(self.layout(progress), data_record=record)
-
-    def layout(self, progress: ProgressSink | None) -> Options:
-        """How every part lays out and cuts its work: a GPU is filled, a processor interrupted cheaply."""
-        size = self.batch_size
+    def options(self, part: str, progress: ProgressSink | None) -> Options:
+        """How a part lays out and cuts its work: a GPU is filled, a processor interrupted cheaply."""
+        size = self.computing.batch_size
         if size is None and device_type(self.model) == "cuda" and not isinstance(self.model, SuggestsBatch):
             size = device_batch("cuda")
-        return Options(block_size=self.plan.block_size or None, batch_size=size, progress=progress)
+        record = None if part == "tasks" else {**self.data.record(), "source": Path(self.data.source).name}
+        return replace(
+            self.computing,
+            out=self.place(part),
+            block_size=self.plan.block_size or None,
+            batch_size=size,
+            data_record=record,
+            progress=progress,
+        )
 
     def place(self, part: str) -> Path:
         """Return the run folder of a part."""
@@ -131,36 +119,37 @@ class _Bench:
         if not policies:
             return ["no policy can score a fixed text: there is no likelihood"]
         with self.show("scoring fixed texts") as bar:
-            job = score_job(
-                self.model, self.data.samples, policies, self.options(bar), couplings=self.plan.couplings
-            )
-            run_job(job, self.place("likelihood"), bar)
+            options = self.options("likelihood", bar)
+            sets = self.plan.couplings
+            run_job(score_job(self.model, self.data.samples, policies, options, couplings=sets), options)
         return self._fewer()
 
     def _text(self) -> list[str]:
         with self.show("generating texts") as bar:
+            options = self.options("text", bar)
             job = generate_job(
                 self.model,
                 self.data.samples,
                 self._generating(),
-                self.options(bar),
+                options,
                 max_new_tokens=self.plan.target_tokens,
                 temperatures=(self.plan.temperature,),
                 seed=self.plan.seed,
                 stop_at_eos=True,
             )
-            run_job(job, self.place("text"), bar)
+            run_job(job, options)
         return self._fewer()
 
     def _tasks(self) -> list[str]:
         if not self.plan.tasks:
             return ["no tasks were asked for (--tasks)"]
         with self.show("answering tasks") as bar:
+            options = self.options("tasks", bar)
             job = evaluate_job(
                 self.model,
                 list(self.plan.tasks),
                 self._generating(),
-                self.layout(bar),
+                options,
                 limit=self.plan.n_items,
                 max_new_tokens=None,
                 temperature=self.plan.temperature,
@@ -169,14 +158,14 @@ class _Bench:
                 graders=None,
                 chat=True,
             )
-            run_job(job, self.place("tasks"), bar)
+            run_job(job, options)
         return []
 
     def _external(self) -> list[str]:
         """Let the evaluator score the generated texts; where it cannot be loaded, say so and go on."""
         if not (self.place("text") / "spec.json").is_file():
             raise RunError("part external needs the generated texts: run --parts text first")
-        evaluator, why = find_evaluator(self.plan.evaluator, self.device)
+        evaluator, why = find_evaluator(self.plan.evaluator, self.computing.device)
         if evaluator is None:
             return [f"no external perplexity with {self.plan.evaluator}: {why}"]
         run = open_run(self.place("text"))
