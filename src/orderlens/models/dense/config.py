@@ -96,8 +96,8 @@ def refuse_others(values: Mapping[str, Any], only: Mapping[str, tuple[object, ..
     """Refuse keys whose value is not one of those that are carried out; missing and null are allowed."""
     for key, allowed in only.items():
         if values.get(key) is not None and values[key] not in allowed:
-            wanted = " or ".join(repr(value) for value in allowed)
-            raise ModelLoadError(f"config.json: {key}={values[key]!r} is not supported (only {wanted})")
+            wanted = f" (only {' or '.join(map(repr, allowed))})" if allowed else ""
+            raise ModelLoadError(f"config.json: {key}={values[key]!r} is not supported{wanted}")
 
 
 _QWEN_ONLY: Mapping[str, tuple[object, ...]] = {

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from orderlens.models.dense.checkpoint import qwen_layout
-from orderlens.models.dense.config import DenseConfig, parse_qwen
+from orderlens.models.dense.config import DenseConfig, parse_qwen, refuse_others
 from orderlens.models.dense.model import Dialect
 from orderlens.models.roles import Published
 
 
 def parse_config(values: Mapping[str, Any]) -> DenseConfig:
     """Return the checked configuration behind a published ``config.json``."""
+    refuse_others(values, {"block_size": ()})  # later models of that name are block-causal and unshifted
     return parse_qwen(values, "full", qkv_bias=True, qk_norm=False, rope_theta=10000.0)
 
 
