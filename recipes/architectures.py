@@ -51,7 +51,11 @@ PLAN, SCORES = "plan.json", "scores.json"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all models have in common; written once by ``prepare``."""
+    """What all models have in common; written once by ``prepare``.
+
+    Attributes:
+        noise_texts: texts that are scored again, one by one, for the noise floor.
+    """
 
     prefix: int = 32
     target: int = 128
@@ -62,6 +66,7 @@ class Plan:
     steps: int = 600
     batch: int = 256
     texts: int = 128
+    noise_texts: int = 16
     seed: int = 0
 
     @property
@@ -174,9 +179,12 @@ def score(work: Path, name: str, texts: Path, device: str) -> None:
         name: plan.block, f"{name}, one block": plan.target
     }  # fmt: skip
     for label, block in blocks.items():
-        out = work / "runs" / label.replace(", ", "-").replace(" ", "-")
-        if not out.exists():
-            ol.score(model, samples, ORDERS, block_size=block, anchor="prompt", noise_floor=True, out=out)
+        folder_name = label.replace(", ", "-").replace(" ", "-")
+        how = {"block_size": block, "anchor": "prompt"}
+        for kind, part in (("runs", samples), ("noise", samples[: plan.noise_texts])):
+            out = work / kind / folder_name
+            if not out.exists():
+                ol.score(model, part, ORDERS, noise_floor=kind == "noise", out=out, **how)
         print(f"{label}: scored", flush=True)
 
 

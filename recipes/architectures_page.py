@@ -44,9 +44,8 @@ def read_scores(work: Path) -> tuple[pd.DataFrame, dict[str, float]]:
     """Return one row per text, model and order (seeds averaged), and each model's noise floor."""
     frames, floors = [], {}
     for folder in sorted((work / "runs").iterdir()):
-        run = ol.open_run(folder)
-        frames.append(run.samples().to_pandas().assign(model=folder.name))
-        noise = run.table("noise").to_pandas()
+        frames.append(ol.open_run(folder).samples().to_pandas().assign(model=folder.name))
+        noise = ol.open_run(work / "noise" / folder.name).table("noise").to_pandas()
         floors[folder.name] = ol.metrics.noise_floor(
             noise["log_prob"], noise["log_prob_perturbed"], noise["n"], noise["perturbation"].tolist()
         ).headline

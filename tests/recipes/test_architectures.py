@@ -22,7 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes"))
 import architectures
 from architectures_page import write_page
 
-TOY = architectures.Plan(prefix=4, target=8, block=4, layers=1, width=16, heads=2, steps=2, batch=4, texts=4)
+TOY = architectures.Plan(
+    prefix=4, target=8, block=4, layers=1, width=16, heads=2, steps=2, batch=4, texts=4, noise_texts=1
+)
 
 
 @pytest.fixture(scope="module")
