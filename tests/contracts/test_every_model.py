@@ -258,7 +258,7 @@ def test_a_state_does_not_depend_on_its_batch(model, ids):
 def test_scoring_equals_the_slow_reference(model, ids):
     model = model.with_block_size(min(8, model.block_size))  # the reference runs a whole forward per reveal
     sample = EncodedSample("x", ids[:5], ids[5 : model.block_size + 7])
-    policies = parse_policies("forced-ar,random:2,max-prob+top=3,oracle-min-q")
+    policies = parse_policies("forced-ar,random:2,max-prob+top=3,oracle-min-q,max-prob+klass=0:0.003:1")
     columns = score_batch(model, [sample], policies)
     again = score_batch(model, [sample], policies)
     assert all(np.array_equal(columns[name], again[name]) for name in columns)
@@ -266,6 +266,7 @@ def test_scoring_equals_the_slow_reference(model, ids):
         mine = columns["order"] == o
         plain = list(score_plainly(model, sample, policy))
         assert columns["position"][mine].tolist() == [reveal.position for reveal in plain]
+        assert columns["forward"][mine].tolist() == [reveal.forward for reveal in plain]
         assert np.allclose(columns["logq"][mine], [reveal.logq for reveal in plain], atol=2e-4)
 
 

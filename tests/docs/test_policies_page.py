@@ -1,4 +1,4 @@
-"""The page on policies: its commands run, and its order works as an installed plug-in."""
+"""The page on policies: its commands run, and its orders work as installed plug-ins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import orderlens as ol
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
-(CODE,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+CODE = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL))
 COMMANDS = [line.removeprefix("$ ") for line in PAGE.splitlines() if line.startswith("$ orderlens ")]
 
 
@@ -32,7 +32,7 @@ def test_commands_run(command, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_order_works_as_a_plug_in(tmp_path):
+def test_the_orders_work_as_plug_ins(tmp_path):
     info = tmp_path / "my_package-0.1.dist-info"
     info.mkdir()
     (tmp_path / "my_package.py").write_text(CODE, encoding="utf-8")
@@ -40,9 +40,9 @@ def test_the_order_works_as_a_plug_in(tmp_path):
         "Metadata-Version: 2.1\nName: my_package\nVersion: 0.1\n", encoding="utf-8"
     )
     (info / "entry_points.txt").write_text(
-        "[orderlens.orders]\nsteady = my_package:Steady\n", encoding="utf-8"
+        "[orderlens.orders]\nsteady = my_package:Steady\nsettled = my_package:Settled\n", encoding="utf-8"
     )
-    orders = "forced-ar,steady,steady+top=4"
+    orders = "forced-ar,steady,settled,steady+top=4"
     done = orderlens(
         "score", "--model", "hmm", "--orders", orders, "--limit", "3", "--out", "run", "--json",
         cwd=tmp_path, path=tmp_path,
@@ -54,4 +54,5 @@ def test_the_order_works_as_a_plug_in(tmp_path):
         order: rows["log_prob"].to_numpy() for order, rows in frame.sort_values("sample_id").groupby("order")
     }
     assert total["steady"] == pytest.approx(total["forced-ar"], abs=1e-7), "one by one every order is exact"
+    assert total["settled"] == pytest.approx(total["forced-ar"], abs=1e-7)
     assert (abs(total["steady+top=4"] - total["steady"]) > 1e-3).all(), "sets are another sampler"

@@ -29,7 +29,7 @@ def test_it_is_a_whole_policy_and_says_where_it_comes_from(name):
         ("fast-dlm", "did you mean 'fast-dllm'"),
         ("fast-dllm,max-prob+threshold=0.9", "given twice"),
         ("llada,max-prob", "given twice"),
-        ("fast-dllm:3", "max-prob:3"),
+        ("fast-dllm:3", "'fast-dllm' draws nothing and takes no seed; write 'fast-dllm'"),
     ],
 )
 def test_mistakes_are_named(text, message):

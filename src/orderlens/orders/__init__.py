@@ -1,12 +1,20 @@
 """Reveal orders: rules that say which masked position of the current block is revealed next."""
 
 from orderlens.orders.catalogue import parse_order
-from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, Order, StaticOrder
+from orderlens.orders.protocol import (
+    ConfidenceOrder,
+    DrawingOrder,
+    LookaheadOrder,
+    OracleOrder,
+    Order,
+    StaticOrder,
+)
 from orderlens.orders.view import StepView
 
 __all__ = [
     "ConfidenceOrder",
     "DrawingOrder",
+    "LookaheadOrder",
     "OracleOrder",
     "Order",
     "StaticOrder",

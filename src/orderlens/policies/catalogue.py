@@ -110,6 +110,10 @@ def _written_out(spec: str) -> str:
         raise UserInputError(
             f"policy '{spec}': preset '{name}' is a whole policy; write '{preset.spec}' out to change a part"
         )
+    if argument.isdigit() and parse_policy(preset.spec).seed is None:
+        raise UserInputError(
+            f"preset '{name}:{argument}': '{name}' draws nothing and takes no seed; write '{name}'"
+        )
     return preset.seeded(name, argument)
 
 
