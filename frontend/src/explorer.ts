@@ -23,6 +23,11 @@ export class Explorer {
   private axis: Axis = "step";
   private timer: number | null = null;
   private difference: Divergence | null = null;
+  private width = 0;
+  // plots are drawn in pixels, so that their letters keep their size: a new width takes a new drawing
+  private readonly resized = new ResizeObserver(() => {
+    if (Math.abs(this.root.clientWidth - this.width) > 24) this.compose();
+  });
   private readonly body = h("div", { class: "panels" });
   private readonly slider = h("input", {
     type: "range",
@@ -48,11 +53,13 @@ export class Explorer {
     show(root, this.given(), this.controls(), this.player(), this.detail, this.differing, this.body, this.legend, shortcuts());
     document.addEventListener("keydown", this.keys);
     this.compose();
+    this.resized.observe(root);
   }
 
   /** Stop the clock and the keys; the caller replaces what is on the page. */
   close(): void {
     this.stop();
+    this.resized.disconnect();
     document.removeEventListener("keydown", this.keys);
   }
 
@@ -148,7 +155,8 @@ export class Explorer {
     const chosen = [a, ...(b && b !== a ? [b] : [])].flatMap((id) => this.sample.traces.filter((trace) => trace.id === id));
     this.difference = this.findDifference(a, b);
     const apart = this.difference?.position ?? null;
-    const width = chosen.length > 1 ? 620 : 1040;
+    this.width = this.root.clientWidth;
+    const width = panelWidth(this.width, chosen.length);
     const on = { over: (at: number | null) => this.over(at), choose: (at: number) => this.jump(at) };
     this.panels = chosen.map((trace) => Panel.of(this.sample, trace, apart, width, on));
     this.body.classList.toggle("two", this.panels.length > 1);
@@ -289,6 +297,12 @@ export class Explorer {
     const next = places.find((item) => item.forward + 1 > this.done) ?? places[0];
     if (next) this.jump(next.position);
   }
+}
+
+/** Pixels inside a panel: two stand side by side where there is room (the same limit as in page.css). */
+function panelWidth(available: number, panels: number): number {
+  const share = panels > 1 && window.innerWidth > 960 ? (available - 19) / 2 : available;
+  return Math.max(280, Math.round(share - 34));
 }
 
 /** Everything that is stored about the token at a position. */

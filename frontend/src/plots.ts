@@ -15,7 +15,7 @@ export interface TracePlot {
 
 const TOP = 16;
 const LEFT = 38;
-const RIGHT = 8;
+const RIGHT = 36;
 const BOTTOM = 30;
 
 function ticks(lowest: number): number[] {
@@ -35,7 +35,7 @@ export function tracePlot(
 ): TracePlot {
   const { reveals, stats } = timeline.trace;
   const n = reveals.position.length;
-  const height = 190;
+  const height = width < 500 ? 160 : 190;
   const finite = reveals.logq.filter((value): value is number => value !== null);
   const lowest = Math.min(-1, ...finite) * 1.04;
   const first = timeline.positions[0] ?? 0;
@@ -59,7 +59,7 @@ export function tracePlot(
   if (lowest < LOG_HALF) {
     element.append(
       s("line", { class: "half", x1: LEFT, x2: width - RIGHT, y1: y(LOG_HALF), y2: y(LOG_HALF) }),
-      s("text", { class: "tick", x: width - RIGHT, y: y(LOG_HALF) - 4, "text-anchor": "end" }, "q = ½"),
+      s("text", { class: "tick", x: width - RIGHT + 5, y: y(LOG_HALF) + 3.5 }, "q = ½"),
     );
   }
   for (const count of new Set([1, Math.ceil(span / 4), Math.ceil(span / 2), Math.ceil((3 * span) / 4), span])) {
@@ -67,7 +67,7 @@ export function tracePlot(
     element.append(s("text", { class: "tick", x: at, y: height - BOTTOM + 15, "text-anchor": "middle" }, count));
   }
   const named = axis === "step" ? "step" : "position from the start of the answer";
-  element.append(s("text", { class: "label", x: (LEFT + width) / 2, y: height - 2, "text-anchor": "middle" }, named));
+  element.append(s("text", { class: "label", x: (LEFT + width - RIGHT) / 2, y: height - 2, "text-anchor": "middle" }, named));
   element.append(s("text", { class: "label", x: LEFT - 32, y: 10 }, "log q (nats)"));
 
   const marks: SVGElement[] = [];

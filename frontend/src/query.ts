@@ -11,13 +11,14 @@ export const FIRST: Query = {
   sort: "var",
   descending: true,
   page: 0,
+  whole: true,
 };
 
 export function pick(rows: Row[], query: Query): Page {
   const kept = rows.filter((row) => fits(row, query));
   kept.sort((a, b) => compare(a, b, query));
   const start = query.page * PAGE_ROWS;
-  return { total: kept.length, rows: kept.slice(start, start + PAGE_ROWS) };
+  return { total: kept.length, rows: kept.slice(start, start + PAGE_ROWS), state: "whole" };
 }
 
 function fits(row: Row, query: Query): boolean {

@@ -64,20 +64,21 @@ export class SampleList {
     void this.load();
   }
 
-  /** Ask for the rows; an answer that comes after a newer question is dropped. */
+  /** Ask for what is known, then for everything; an answer that comes after a newer question is dropped. */
   async load(): Promise<void> {
     const mine = ++this.asked;
     this.table.setAttribute("aria-busy", "true");
-    let page: Page;
     try {
-      page = await this.source.list(this.query);
+      for (const whole of [false, true]) {
+        const page = await this.source.list({ ...this.query, whole });
+        if (mine !== this.asked) return;
+        this.draw(page);
+        if (page.state === "whole") break;
+      }
     } catch (error) {
       if (mine === this.asked) show(this.said, error instanceof Error ? error.message : String(error));
-      return;
     }
-    if (mine !== this.asked) return;
-    this.table.removeAttribute("aria-busy");
-    this.draw(page);
+    if (mine === this.asked) this.table.removeAttribute("aria-busy");
   }
 
   private draw(page: Page): void {
@@ -88,7 +89,8 @@ export class SampleList {
     show(this.table, h("thead", {}, h("tr", {}, ...heads, h("th", { scope: "col" }, "Text"))), h("tbody", {}, ...body));
     const first = this.query.page * PAGE_ROWS;
     const range = page.rows.length ? `${(first + 1).toLocaleString("en")}–${(first + page.rows.length).toLocaleString("en")} of ` : "";
-    show(this.said, page.total ? `${range}${plural(page.total, "trace")}` : "No trace fits these filters.");
+    const more = { whole: "", traces: "; texts and verdicts are being read…", peek: " read so far; the others follow…" }[page.state];
+    show(this.said, page.total ? `${range}${plural(page.total, "trace")}${more}` : "No trace fits these filters.");
     const turn = (text: string, by: number, off: boolean) => h("button", { type: "button", disabled: off, click: () => this.change({ page: this.query.page + by }) }, text);
     const last = first + page.rows.length >= page.total;
     show(this.pager, ...(page.total > PAGE_ROWS ? [turn("← Previous", -1, first === 0), turn("Next →", 1, last)] : []));

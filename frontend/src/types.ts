@@ -130,11 +130,15 @@ export interface Query {
   sort: SortColumn;
   descending: boolean;
   page: number;
+  /** Wait until everything is known; false takes what is there. */
+  whole: boolean;
 }
 
 export interface Page {
   total: number;
   rows: Row[];
+  /** What the rows are of: everything; all traces without texts, verdicts and cascades; the first traces. */
+  state: "whole" | "traces" | "peek";
 }
 
 /** What there is to choose from. */

@@ -2,6 +2,7 @@
 
 import { App } from "./app";
 import { h, show } from "./dom";
+import { plural } from "./numbers";
 import type { Catalogue, Page, Query, Sample, Source } from "./types";
 
 const token = new URLSearchParams(location.search).get("token") ?? "";
@@ -41,7 +42,10 @@ async function start(): Promise<void> {
   const source = new ServerSource();
   try {
     const catalogue = await source.catalogue();
-    show(runs, ...catalogue.runs.map((run) => h("li", {}, h("b", { dir: "auto" }, run.name), ` ${run.facts}`)), ...catalogue.notes.map((note) => h("li", { class: "quiet" }, note)));
+    const lines = catalogue.runs.map((run) => h("li", {}, h("b", { dir: "auto" }, run.name), ` ${run.facts}`));
+    const notes = catalogue.notes.map((note) => h("p", { class: "quiet" }, note));
+    const listed = h("ul", {}, ...lines);
+    show(runs, lines.length > 2 ? h("details", {}, h("summary", {}, plural(lines.length, "run")), listed) : listed, ...notes);
     new App(root, source, catalogue);
   } catch (error) {
     show(root, h("p", { class: "trouble", role: "alert" }, error instanceof Error ? error.message : String(error)));

@@ -34,6 +34,7 @@ VERB_MODULES: tuple[str, ...] = (
     "analyze",
     "figures",
     "report",
+    "view",
     "replicate",
     "demo",
     "theory",

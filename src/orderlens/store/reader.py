@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orderlens.errors import RunError, UnknownNameError, UserInputError, counted
+from orderlens.errors import RunError, UnknownNameError, UserInputError
 from orderlens.registry import suggest
 from orderlens.store.codec import sort_rows, trace_starts
+from orderlens.store.describe import described, facts, first_samples, order_labels
 from orderlens.store.folder import open_folder
 from orderlens.store.frame import Frame
 from orderlens.store.pieces import Pieces, add_text, with_text
@@ -99,7 +100,7 @@ class Run:
         self._local = threading.local()
 
     def __repr__(self) -> str:
-        return f"Run({'; '.join(map(_described, self._sources.values()))})"
+        return f"Run({'; '.join(map(described, self._sources.values()))})"
 
     def only(self, names: Sequence[str]) -> Run:
         """Return some of the runs, by name."""
@@ -126,6 +127,18 @@ class Run:
     def is_complete(self) -> bool:
         """Whether everything that was asked for is there, in all runs."""
         return all(source.is_complete() for source in self._sources.values())
+
+    def facts(self) -> dict[str, str]:
+        """Return by run its kind, model, orders and counts in one line."""
+        return {name: facts(source) for name, source in self._sources.items()}
+
+    def order_labels(self) -> list[str]:
+        """Return the labels of the orders that the specs name, sorted; empty where a spec names none."""
+        return order_labels([source.spec for source in self._sources.values()])
+
+    def first_samples(self) -> pa.Table:
+        """Return rows of ``samples``, with their run, of the traces that are read first; takes no time."""
+        return first_samples(self._sources)
 
     def details(self) -> dict[str, dict[str, Any]]:
         """Return by run what ``orderlens runs show`` tells: spec, provenance, environments, sizes.
@@ -356,22 +369,6 @@ def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
             known = ", ".join(schema.names)
             raise UnknownNameError(f"unknown column '{name}'{suggest(name, schema.names)} (known: {known})")
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
-
-
-def _described(source: Source) -> str:
-    """Return kind, model, orders and counts of a run in one line."""
-    spec, rows = source.spec, source.rows()
-    model, orders = spec.get("model"), [str(order) for order in spec.get("orders") or ()]
-    data = spec.get("data")
-    shown = ", ".join(orders[:6]) + (", …" if len(orders) > 6 else "")
-    facts = [
-        str(spec.get("kind", "run")) + (f" of {model.get('name')}" if isinstance(model, Mapping) else ""),
-        f"{counted(len(orders), 'order')}: {shown}" if orders else "",
-        counted(data["n_samples"], "sample") if isinstance(data, Mapping) and "n_samples" in data else "",
-        counted(rows["reveals"], "reveal") if "reveals" in rows else "",
-        "complete" if source.is_complete() else "not complete",
-    ]
-    return f"{source.label}: {', '.join(fact for fact in facts if fact)}"
 
 
 def _fit(chunk: pa.Table, schema: pa.Schema, run: str) -> pa.Table:

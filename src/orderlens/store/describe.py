@@ -1,0 +1,51 @@
+"""What a run is, told from its spec and records: a line of facts, its orders, its first traces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from orderlens.errors import counted
+from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, order_label, sample_table
+from orderlens.store.sources import Source
+
+
+def described(source: Source) -> str:
+    """Return where a run is and what it holds, in one line."""
+    return f"{source.label}: {facts(source)}"
+
+
+def facts(source: Source) -> str:
+    """Return kind, model, orders and counts of a run in one line."""
+    spec, rows = source.spec, source.rows()
+    model, orders = spec.get("model"), [str(order) for order in spec.get("orders") or ()]
+    data = spec.get("data")
+    shown = ", ".join(orders[:6]) + (", …" if len(orders) > 6 else "")
+    found = [
+        str(spec.get("kind", "run")) + (f" of {model.get('name')}" if isinstance(model, Mapping) else ""),
+        f"{counted(len(orders), 'order')}: {shown}" if orders else "",
+        counted(data["n_samples"], "sample") if isinstance(data, Mapping) and "n_samples" in data else "",
+        counted(rows["reveals"], "reveal") if "reveals" in rows else "",
+        "complete" if source.is_complete() else "not complete",
+    ]
+    return ", ".join(fact for fact in found if fact)
+
+
+def order_labels(specs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the labels of the orders that the specs name, sorted; empty where one names none."""
+    named = [spec.get("orders") for spec in specs]
+    if not all(named):
+        return []
+    return sorted({order_label(str(spec)) for orders in named for spec in orders or ()})
+
+
+def first_samples(sources: Mapping[str, Source]) -> pa.Table:
+    """Return the path statistics of the traces that are read first, with the run's name."""
+    for run, source in sources.items():
+        chunk = next(source.traces(TRACE_COLUMNS), None)
+        if chunk is not None:
+            table = sample_table([chunk], source.spec)
+            return table.append_column("run", pa.repeat(run, table.num_rows))
+    return SAMPLES_SCHEMA.append(pa.field("run", pa.string())).empty_table()

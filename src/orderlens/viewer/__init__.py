@@ -1,0 +1,1 @@
+"""The live viewer: a local, read-only web application over runs."""

@@ -1,0 +1,83 @@
+"""The SQL behind the viewer's list. Constants only: what a reader asks for travels as parameters."""
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+KEY = ("run", "task", "order", "seed", "temperature", "sample_seed", "sample_id")
+_NUMBERS = ("n", "mean", "var", "passes", "gap")
+COLUMNS = ("row", *KEY, *_NUMBERS, "cascade", "correct", "text", "prompt")
+"""Columns of the list, in order."""
+SORTS = {
+    "name": ("sample_id",),
+    "label": ('"order"', "seed", "temperature"),
+    "mean": ("mean",),
+    "var": ("var",),
+    "gap": ("gap",),
+    "passes": ("passes",),
+    "cascade": ("cascade",),
+    "correct": ("correct",),
+    "n": ("n",),
+}
+"""By what the list is sorted, by the name of the column on the page."""
+
+_KEYS = ", ".join(f'"{name}"' for name in KEY)
+_SAME = " AND ".join(f'a."{name}" IS NOT DISTINCT FROM b."{name}"' for name in KEY)
+_LIKELY = "FILTER (likelihood IN ('exact', 'estimate')) OVER beside"
+
+_LISTED = f"""
+SELECT row_number() OVER () AS row, {_KEYS}, n, n_eos, n_overflow, n_forwards AS passes,
+    CASE WHEN isfinite(mean) THEN mean END AS mean,
+    CASE WHEN isfinite(var) THEN var END AS var,
+    CASE WHEN count(*) {_LIKELY} > 1 THEN max(mean) {_LIKELY} - min(mean) {_LIKELY} END AS gap
+FROM {{}}
+WINDOW beside AS (PARTITION BY run, task, temperature, sample_id)
+"""
+PEEK = f"CREATE TABLE peek AS {_LISTED.format('peeked')}"
+TRACES = f"CREATE TABLE traces AS {_LISTED.format('samples')}"
+
+_TEXTS = f"""
+CREATE TABLE texts AS
+SELECT a.row, any_value(coalesce(b.text, b.prompt_text)) AS text, any_value(b.prompt_text) AS prompt
+FROM outputs b JOIN traces a ON {_SAME} GROUP BY a.row
+"""
+_VERDICTS = f"""
+CREATE TABLE judged AS
+SELECT a.row, arg_max(b.correct, coalesce(b.generation, 0)) AS correct
+FROM verdicts b JOIN traces a ON {_SAME} GROUP BY a.row
+"""
+# Where nothing lies past the requested length, steps are places on the path and EOS rows suffice; elsewhere
+# the counted rows are numbered anew. The definition is that of metrics.order_shape.eos_cascade.
+_CASCADES = f"""
+CREATE TABLE cascades AS
+WITH counted AS (
+    SELECT a.row, b.position, b.is_eos, row_number() OVER (PARTITION BY a.row ORDER BY b.step) AS step
+    FROM reveals b JOIN traces a ON {_SAME}
+    WHERE a.n_eos > 0 AND a.n_overflow > 0 AND NOT coalesce(b.is_overflow, false)
+),
+path AS (
+    SELECT a.row, b.position, b.step
+    FROM reveals b JOIN traces a ON {_SAME} WHERE b.is_eos AND a.n_overflow = 0
+    UNION ALL
+    SELECT row, position, step FROM counted WHERE is_eos
+),
+sealed AS (
+    SELECT row, step, position, lag(step) OVER beside AS step_0, lag(position) OVER beside AS place_0
+    FROM path WINDOW beside AS (PARTITION BY row ORDER BY step)
+),
+marked AS (
+    SELECT row, sum(CASE WHEN step = step_0 + 1 AND position < place_0 THEN 0 ELSE 1 END)
+        OVER (PARTITION BY row ORDER BY step) AS stretch
+    FROM sealed
+),
+lengths AS (SELECT row, count(*) AS length FROM marked GROUP BY row, stretch)
+SELECT row, max(length) AS cascade FROM lengths GROUP BY row
+"""
+LATER = (_TEXTS, _VERDICTS, _CASCADES)
+"""What follows the list."""
+
+_SHOWN = f"row, {_KEYS}, {', '.join(_NUMBERS)}"
+FIRST = f"SELECT {_SHOWN}, 0 AS cascade, NULL AS correct, NULL AS text, NULL AS prompt FROM {{}}"
+WHOLE = f"""
+SELECT {_SHOWN}, coalesce(cascade, 0) AS cascade, correct, text, prompt
+FROM traces LEFT JOIN cascades USING (row) LEFT JOIN judged USING (row) LEFT JOIN texts USING (row)
+"""

@@ -1,0 +1,72 @@
+"""The list in SQL gives the rows that the views give, over several runs, with gaps and overflow."""
+
+from __future__ import annotations
+
+import pytest
+
+from orderlens.errors import CorruptRunError
+from orderlens.store.reader import open_run
+from orderlens.testing import make_run, make_trace
+from orderlens.viewer.index import Index, Query
+from orderlens.views import plain_rows
+
+EOS_PATH = {"path": [5, 4, 0, 3, 2, 1], "tokens": [7, 7, 0, 0, 0, 0]}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("index")
+    logq = [-0.1, -2.0, -0.3, -0.4, -1.5, -0.2]
+    for name, orders in (("one", ("forced-ar", "max-prob", "oracle-max-q")), ("two", ("entropy",))):
+        traces = [make_trace("a", order, logq, **EOS_PATH) for order in orders]
+        traces += [make_trace("b", order, logq[::-1], n_requested=4, **EOS_PATH) for order in orders]
+        traces += [
+            make_trace("c", order, [-float("inf"), -1.0], temperature=0.7, forward=[0, 0]) for order in orders
+        ]
+        make_run(traces, spec={"name": name}).save(folder / name)
+    return open_run(folder)
+
+
+@pytest.fixture(scope="module")
+def index(run):
+    return Index(run)
+
+
+def test_every_row_equals_that_of_its_view(run, index):
+    found = {row["id"] + row["sample_id"]: row for row in index.page(Query())["rows"]}
+    expected = [row for name in "abc" for row in plain_rows(run.sample(name))]
+    assert len(found) == len(expected) == 12
+    for row in expected:
+        assert found[row["id"] + row["sample_id"]] == row
+    assert any(row["cascade"] == 2 for row in expected)
+    assert any(row["gap"] is not None for row in expected)
+
+
+def test_undefined_values_stand_last_either_way(index):
+    for descending in (True, False):
+        rows = index.page(Query(sort="var", descending=descending))["rows"]
+        known = [row["var"] for row in rows if row["var"] is not None]
+        assert known == sorted(known, reverse=descending)
+        assert [row["var"] for row in rows[len(known) :]] == [None] * 4
+
+
+def test_the_first_page_does_not_wait_for_the_rest(run):
+    index = Index(run)
+    index.wait("peek")
+    assert index.page(Query(whole=False))["rows"]
+    index.wait()
+    assert index.page(Query(whole=False))["state"] == "whole"
+    assert index.orders() == ["entropy", "forced-ar", "max-prob", "oracle-max-q"]
+
+
+def test_a_damaged_run_is_told_to_whoever_asks(tmp_path):
+    run = make_run([make_trace("a", "forced-ar", [-1.0])]).save(tmp_path / "run")
+    part = next((tmp_path / "run").rglob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    index = Index(run)
+    with pytest.raises(CorruptRunError, match="orderlens runs verify"):
+        index.page(Query())
+
+
+def test_a_run_without_traces_is_an_empty_list():
+    assert Index(make_run([make_trace("a", "x", [-1.0]).slice(0, 0)])).page(Query())["total"] == 0
