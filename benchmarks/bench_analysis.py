@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from orderlens.rng import keyed_generator
-from orderlens.store.writer import execute, open_writer
+from orderlens.store.execute import execute
+from orderlens.store.writer import open_writer
 
 BLOCK, VOCABULARY, ITEMS_PER_UNIT, EOS = 32, 157_184, 160, 0
 ORDERS = {"forced-ar": 1.0, "max-prob": 0.8, "top-margin": 0.9, "random": 2.5}

@@ -24,10 +24,11 @@ import pyarrow as pa
 
 from orderlens.rng import keyed_generator
 from orderlens.store.compact import compact_run
+from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import open_run
 from orderlens.store.records import load_snapshot
-from orderlens.store.writer import execute, open_writer
+from orderlens.store.writer import open_writer
 
 LENGTH, BLOCK, VOCABULARY, TRACES_PER_UNIT = 512, 32, 157_184, 64
 LIMITS = {"bare": 7.0, "generation": 18.0, "parallel": 18.5, "scoring": 24.0}

@@ -1,11 +1,13 @@
 """How long the viewer takes to show its first page over a large run.
 
-    python benchmarks/bench_viewer.py --rows 10000000 [--keep FOLDER] [--browser]
+    python benchmarks/bench_viewer.py --rows 10000000 [--run FOLDER] [--browser /usr/bin/chromium]
 
-Writes a synthetic run through the real writer (128-token traces under five orders, with texts and verdicts),
-starts the viewer on it in a process of its own, and measures from the start of the page's loading: the first
-paint and the first rows in Chromium (``--browser``), or the answers that make them up. ``cold`` is the first
-visit after the start, ``warm`` a second one; starting the process is reported apart.
+Writes a synthetic run through the real writer (128-token traces under five orders, with texts and verdicts;
+``--run`` keeps it, or takes the one that is there), starts the viewer on it in a process of its own, and
+measures from the first request on: the answers that make the first page (page, script, catalogue, first
+rows), the first rows of the whole list, the list with everything, one sample. With ``--browser`` also
+Chromium's first contentful paint and the first row on the page, right after the start of another viewer.
+The process's own start is reported apart.
 """
 
 from __future__ import annotations
@@ -17,15 +19,20 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
 
 from orderlens.rng import keyed_generator
 from orderlens.store.compact import compact_run
+from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder
-from orderlens.store.writer import execute, open_writer
+from orderlens.store.writer import open_writer
 
 LENGTH, BLOCK, VOCABULARY, PER_UNIT = 128, 32, 32_000, 64
 ORDERS = ("forced-ar", "random", "max-prob", "top-margin", "entropy")
@@ -65,7 +72,9 @@ def unit_tables(unit: int) -> dict[str, pa.Table]:
     verdicts = {**trace, "correct": rng.random(traces) < 0.5, "grader": ["made up"] * traces}
     pieces = {"token_id": np.arange(VOCABULARY), "piece": [f" t{item}" for item in range(VOCABULARY)]}
     made = {"reveals": reveals, "outputs": outputs, "verdicts": verdicts}
-    return {name: pa.table(columns) for name, columns in (made | ({"tokens": pieces} if unit == 0 else {})).items()}
+    if unit == 0:
+        made["tokens"] = pieces
+    return {name: pa.table(columns) for name, columns in made.items()}
 
 
 def write_run(folder: Path, n_rows: int) -> None:
@@ -74,3 +83,88 @@ def write_run(folder: Path, n_rows: int) -> None:
     with open_writer(folder, spec) as writer:
         execute(writer, {f"unit-{unit:05d}": unit for unit in range(n_units)}, unit_tables)
     compact_run(LocalFolder(folder))
+
+
+@contextmanager
+def viewer(folder: Path) -> Iterator[tuple[str, float]]:
+    """Start a viewer; yield its address and the seconds until it was printed."""
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "orderlens", "view", str(folder), "--no-browser", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        lines = []
+        while not lines or lines[-1].rstrip() != "}":
+            lines.append(process.stdout.readline())
+        yield json.loads("".join(lines))["address"], time.perf_counter() - began
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def answers(address: str) -> dict[str, float]:
+    """Return seconds from the first request until each answer, in the order in which the page asks."""
+    base, token = address.partition("/?")[0], urlsplit(address).query.partition("=")[2]
+
+    def get(path: str) -> bytes:
+        request = urllib.request.Request(base + path, headers={"X-OrderLens-Token": token})
+        with urllib.request.urlopen(request) as answer:
+            return answer.read()
+
+    began, found = time.perf_counter(), {}
+    for path in ("/", "/assets/page.css", "/assets/viewer.js", "/api/catalogue"):
+        get(path)
+    first = json.loads(get("/api/samples?whole=false"))
+    found[f"first page ({first['state']})"] = time.perf_counter() - began
+    whole = json.loads(get("/api/samples?whole=true"))
+    found["everything known"] = time.perf_counter() - began
+    for name, path in {
+        "sorted by EOS run": "/api/samples?sort=cascade",
+        "text search": "/api/samples?text=says%20100",
+        "one sample": f"/api/sample?id={whole['rows'][0]['sample_id']}",
+    }.items():
+        began = time.perf_counter()
+        get(path)
+        found[name] = time.perf_counter() - began
+    return found
+
+
+def painted(address: str, chromium: str) -> dict[str, float]:
+    """Return Chromium's first contentful paint and the first row, in seconds from the start of loading."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector("table.samples tbody tr")
+        row = page.evaluate("performance.now()")
+        paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        browser.close()
+    return {"first contentful paint": paint / 1000, "first rows on the page": row / 1000}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--run", type=Path, help="where the run is kept (default: a temporary folder)")
+    parser.add_argument("--browser", help="Chromium's program, to measure what is painted")
+    options = parser.parse_args()
+    base = Path(tempfile.mkdtemp())
+    folder = options.run or base / "run"
+    try:
+        if not folder.exists():
+            write_run(folder, options.rows)
+        with viewer(folder) as (address, seconds):
+            print(json.dumps({"bench": "start of the process", "seconds": round(seconds, 3)}))
+            for name, value in answers(address).items():
+                print(json.dumps({"bench": name, "rows": options.rows, "seconds": round(value, 3)}))
+        if options.browser:
+            with viewer(folder) as (address, _):
+                for name, value in painted(address, options.browser).items():
+                    print(json.dumps({"bench": name, "rows": options.rows, "seconds": round(value, 3)}))
+    finally:
+        shutil.rmtree(base)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,4 +43,5 @@ def view(
             print_text(f"viewer: {place.address}\n(only from this machine; Ctrl-C ends it)")
         sys.stdout.flush()  # nothing follows until the end, and a script may wait for the address
 
-    serve(run, port=port, browser=browser, ready=ready)
+    with contextlib.suppress(KeyboardInterrupt):  # the usual end
+        serve(run, port=port, browser=browser, ready=ready)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orderlens._version import __version__
 from orderlens.analysis.judge import Finding, Reading
 from orderlens.analysis.table import Table
+from orderlens.report.asset import asset
 from orderlens.report.content import Picture, grid
 from orderlens.report.questions import Question
 from orderlens.report.render import write_page
@@ -22,22 +19,6 @@ from orderlens.report.samples import Packed
 
 if TYPE_CHECKING:
     from orderlens.store.reader import Run
-
-
-@dataclass(frozen=True, slots=True)
-class Asset:
-    """A built file of the front end, and the digest under which a page's content policy lets it run."""
-
-    text: str
-    digest: str
-
-
-@cache
-def asset(name: str) -> Asset:
-    """Return ``report.js``, ``viewer.js`` or ``page.css``."""
-    text = files("orderlens.report").joinpath("assets", name).read_text(encoding="utf-8").strip()
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return Asset(text, f"sha256-{digest}")
 
 
 @dataclass(frozen=True, slots=True)

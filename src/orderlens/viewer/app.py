@@ -19,7 +19,7 @@ from starlette.routing import Route
 from orderlens._version import __version__
 from orderlens.errors import OrderLensError, RunError, UserInputError, one_line
 from orderlens.plaintext import printable
-from orderlens.report.page import asset
+from orderlens.report.asset import asset
 from orderlens.report.render import fill
 from orderlens.store.reader import Run
 from orderlens.viewer.guard import Guard
@@ -68,6 +68,7 @@ def make_app(run: Run, token: str, hosts: frozenset[str]) -> Starlette:
             Route("/api/sample", _answered(sample)),
         ]
     )
+    app.state.index = index
     app.add_middleware(Guard, token=token, hosts=hosts)
     return app
 

@@ -63,13 +63,14 @@ def serve(
     app = make_app(run, place.token, place.hosts)
     settings = uvicorn.Config(
         app,
-        log_level="error",
+        log_level="critical",
         access_log=False,
         lifespan="off",
         ws="none",
         server_header=False,
         timeout_graceful_shutdown=1,
     )
+    app.state.index.wait("peek")  # so that the first page has rows, and a damaged run is told here
     ready(place)
     if browser:
         opening = threading.Timer(0.3, webbrowser.open, [place.address])
@@ -83,6 +84,7 @@ def _listen(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((ADDRESS, port))
+        listening.listen(128)  # whoever asks from now on waits for the server instead of being refused
     except (OSError, OverflowError) as error:
         listening.close()
         raise UserInputError(
