@@ -162,11 +162,23 @@ def test_scoring_equals_the_plain_decoder(model: LLaDA2Model) -> None:
             assert np.abs(columns["logq"][mine] - [reveal.logq for reveal in plain]).max() < 1e-4
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_generating_equals_the_plain_decoder(model: LLaDA2Model, temperature: float) -> None:
+@pytest.mark.parametrize(
+    ("temperature", "specs"),
+    [
+        (0.0, ["reverse-ar", "max-prob"]),
+        (0.8, ["reverse-ar", "max-prob"]),
+        (
+            0.0,
+            ["max-prob+above=0.05:4", "max-prob+p2=3", "max-prob+above=0.03+edit=0.1:2"],
+        ),  # blocks end apart
+    ],
+)
+def test_generating_equals_the_plain_decoder(
+    model: LLaDA2Model, temperature: float, specs: list[str]
+) -> None:
     small = model.with_block_size(8)
     samples = [encoded(11, 0, 1), encoded(3, 0, 2)]
-    orders = parse_policies(["reverse-ar", "max-prob"])
+    orders = parse_policies(specs)
     settings = GenerationSettings(max_new_tokens=10, temperature=temperature, stop_at_eos=False)
     columns = generate_batch(small, samples, orders, settings).columns
     for s, sample in enumerate(samples):

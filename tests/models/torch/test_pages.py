@@ -164,6 +164,7 @@ def test_no_page_is_lost_or_used_twice(actions: list[tuple[int, int, int]]) -> N
     for slot in slots:
         assert len(slot.pages) == -(-slot.length // PAGE)
         assert pool.table_RX[slot.row, : len(slot.pages)].tolist() == slot.pages
+        assert (pool.table_RX[slot.row, len(slot.pages) :] == EMPTY_PAGE).all(), "nothing of an earlier user"
         for page in slot.pages:
             users[page] = users.get(page, 0) + 1
     assert EMPTY_PAGE not in users

@@ -15,6 +15,7 @@ from orderlens.errors import UserInputError
 from orderlens.models.llada2.model import LLaDA2Model, load_llada2
 from orderlens.models.protocol import HiddenRows, StateBatch
 from orderlens.models.torch import engine as engine_module
+from orderlens.models.torch.engine import Engine
 
 TOLERANCE = 1e-4
 MASK = 99
@@ -254,3 +255,47 @@ def test_bf16_stays_near_float32(checkpoint: Any, model: LLaDA2Model) -> None:
         found.append(log_probs(session.evaluate(states)))
     finite = np.isfinite(found[0])
     assert np.median(np.abs(found[0][finite] - found[1][finite])) < 0.05
+
+
+def test_finished_blocks_are_cached_by_the_forward_of_what_follows(
+    model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One forward for the finished blocks of some texts and the windows of all; nothing waits for nobody."""
+    ran: list[tuple[str, int]] = []
+    inner = Engine._run
+
+    def counting(engine: Engine, packed: Any, mode: Any) -> Any:
+        ran.append((mode, len(packed)))
+        return inner(engine, packed, mode)
+
+    monkeypatch.setattr(Engine, "_run", counting)
+    texts = [random_tokens(96, seed) for seed in range(4)]
+    session = model.open_session()
+    session.prefill([text[:32] for text in texts], [0] * 4)
+    session.extend(np.array([0, 2, 3]), np.stack([texts[i][32:64] for i in (0, 2, 3)]))
+    session.extend(np.array([2]), texts[2][None, 64:96])
+    session.keep(np.array([2, 1, 0]))  # the last text ends: its block is never computed
+    window = random_tokens(32, 9)
+    window[::2] = MASK
+    starts = np.array([96, 32, 64])
+    ran.clear()
+    states = StateBatch(np.arange(3), starts, np.stack([window] * 3), *all_rows(3, 32))
+    rows = session.evaluate(states)
+    assert ran == [("advance", 6)]
+    canvases = [
+        np.concatenate([texts[i][:start], window]) for i, start in zip((2, 1, 0), starts, strict=True)
+    ]
+    wanted = [np.arange(start, start + 32) for start in starts]
+    assert_matches(model, rows, canvases, wanted)
+    assert_matches(model, session.evaluate(states), canvases, wanted)
+    assert ran[1:] == [("read", 3)]
+    session.extend(np.array([1]), texts[1][None, 32:64])
+    ran.clear()
+    earlier = StateBatch(np.array([0]), np.array([32]), window[None], *all_rows(1, 32))
+    assert_matches(model, session.evaluate(earlier), [np.concatenate([texts[2][:32], window])], wanted[1:2])
+    assert [mode for mode, _ in ran[:2]] == ["store", "read"], "a state inside a slot must not write into it"
+    session.extend(np.array([1]), texts[1][None, 64:96])
+    session.keep(np.array([1, 1]))
+    both = StateBatch(np.arange(2), np.array([96, 96]), np.stack([window] * 2), *all_rows(2, 32))
+    canvas = np.concatenate([texts[1], window])
+    assert_matches(model, session.evaluate(both), [canvas, canvas], [np.arange(96, 128)] * 2)

@@ -59,6 +59,11 @@ class Network:
         self._run(windows.tokens, self._paged(windows, pool, store=True))
 
     @torch.no_grad()
+    def advance(self, windows: Windows, pool: PagePool) -> Tensor:
+        """Return hidden states and cache the windows: earlier ones of a sequence are seen by later ones."""
+        return self._run(windows.tokens, self._paged(windows, pool, store=True))
+
+    @torch.no_grad()
     def canvas(self, tokens_NW: Tensor) -> Tensor:
         """Return hidden states [N, W, C] of whole canvases, every position seeing its whole own."""
         count, width = tokens_NW.shape

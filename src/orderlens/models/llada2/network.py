@@ -43,12 +43,12 @@ class Network:
     @torch.no_grad()
     def hidden(self, windows: Windows, pool: PagePool) -> Tensor:
         """Return hidden states [T, C], normalised for the output matrix."""
-        ops, layers = self.ops, self.weights.layers
-        x_TC, h_TC = self._embed(windows)
-        for index in range(len(layers)):
-            attended = ops.attention(h_TC, index, layers[index], windows, pool, store=False)
-            x_TC, h_TC = self._after_attention(x_TC, attended, index)
-        return h_TC
+        return self._forward(windows, pool, store=False)
+
+    @torch.no_grad()
+    def advance(self, windows: Windows, pool: PagePool) -> Tensor:
+        """Return the same, and cache the windows: earlier ones of a sequence are seen by later ones."""
+        return self._forward(windows, pool, store=True)
 
     @torch.no_grad()
     def store(self, windows: Windows, pool: PagePool) -> None:
@@ -62,6 +62,14 @@ class Network:
             attended = ops.attention(h_TC, index, layers[index], windows, pool, store=True)
             x_TC, h_TC = self._after_attention(x_TC, attended, index)
         ops.attention(h_TC, len(layers) - 1, layers[-1], windows, pool, store=True)
+
+    def _forward(self, windows: Windows, pool: PagePool, store: bool) -> Tensor:
+        ops, layers = self.ops, self.weights.layers
+        x_TC, h_TC = self._embed(windows)
+        for index in range(len(layers)):
+            attended = ops.attention(h_TC, index, layers[index], windows, pool, store=store)
+            x_TC, h_TC = self._after_attention(x_TC, attended, index)
+        return h_TC
 
     def _embed(self, windows: Windows) -> tuple[Tensor, Tensor]:
         x_TC = functional.embedding(windows.tokens.reshape(-1), self.weights.embedding_VC)

@@ -17,7 +17,14 @@ from torch import Tensor
 
 from orderlens.errors import DeviceMemoryError
 from orderlens.machine import is_out_of_memory
-from orderlens.models.torch.graphs import MAX_GRAPH_TOKENS, GraphedNetwork, PagedNetwork, run_plainly
+from orderlens.models.torch.graphs import (
+    MAX_GRAPH_TOKENS,
+    AdvancingNetwork,
+    GraphedNetwork,
+    Mode,
+    PagedNetwork,
+    run_plainly,
+)
 from orderlens.models.torch.pages import CacheShape, PagePool
 from orderlens.models.torch.window import HEADER, Windows, to_device
 
@@ -56,18 +63,24 @@ class Engine:
         """The computing device."""
         return self.pool.device
 
-    def hidden(self, packed_NX: Packed) -> Iterator[tuple[int, Tensor]]:
+    @property
+    def advances(self) -> bool:
+        """Whether one forward can cache windows and read others."""
+        return isinstance(self.network, AdvancingNetwork)
+
+    def hidden(self, packed_NX: Packed, *, advance: bool = False) -> Iterator[tuple[int, Tensor]]:
         """Yield (first window, hidden states [n, W, C]) for consecutive runs of windows.
 
-        A yielded tensor may be overwritten by the next forward: take what is needed before going on.
+        A yielded tensor may be overwritten by the next forward: take what is needed before going on. With
+        ``advance`` the windows are cached as well (pages reserved, earlier blocks of a sequence first).
         """
-        for low, hidden_NWC in self._in_parts(packed_NX, store=False):
+        for low, hidden_NWC in self._in_parts(packed_NX, "advance" if advance else "read"):
             assert hidden_NWC is not None
             yield low, hidden_NWC
 
     def store(self, packed_NX: Packed) -> None:
         """Cache the windows' keys and values (pages reserved, earlier blocks of a sequence first)."""
-        for _ in self._in_parts(packed_NX, store=True):
+        for _ in self._in_parts(packed_NX, "store"):
             pass
 
     def release(self) -> None:
@@ -78,14 +91,14 @@ class Engine:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _in_parts(self, packed_NX: Packed, store: bool) -> Iterator[tuple[int, Tensor | None]]:
+    def _in_parts(self, packed_NX: Packed, mode: Mode) -> Iterator[tuple[int, Tensor | None]]:
         """Run consecutive windows together, as many as fit; out of memory means half as many from then on."""
         self.pool.flush()
         width, low = packed_NX.shape[1] - HEADER, 0
         while low < len(packed_NX):
             part = packed_NX[low : low + self._fitting(packed_NX[low:])]
             try:
-                result = self._run(part, store)
+                result = self._run(part, mode)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -114,12 +127,12 @@ class Engine:
             count = min(count, max(1, MAX_GATHERED // (longest * per_token)))
         return int(min(count, len(packed_NX)))
 
-    def _run(self, packed_NX: Packed, store: bool) -> Tensor | None:
+    def _run(self, packed_NX: Packed, mode: Mode) -> Tensor | None:
         count, width = len(packed_NX), packed_NX.shape[1] - HEADER
         longest = int(packed_NX[:, 1].max())
         if self._graphs is not None:
-            hidden_TC = self._graphs.run(packed_NX, longest, store)
+            hidden_TC = self._graphs.run(packed_NX, longest, mode)
         else:
             windows = Windows(to_device(packed_NX, self.device), longest)
-            hidden_TC = run_plainly(self.network, windows, self.pool, store)
+            hidden_TC = run_plainly(self.network, windows, self.pool, mode)
         return None if hidden_TC is None else hidden_TC[: count * width].view(count, width, -1)

@@ -1,6 +1,6 @@
 """CUDA graphs: a forward of fixed shape is recorded once and then replayed by a single launch.
 
-A graph is keyed by (windows, width, attention splits, store). The number of windows is rounded up to a
+A graph is keyed by (windows, width, attention splits, mode). The number of windows is rounded up to a
 bucket by repeating the last window, whose tokens visit experts that are read anyway. Graphs hold addresses
 of the page pool and are dropped when it grows. Large forwards run plainly: their launches hide behind the
 computation.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,13 +23,42 @@ from torch import Tensor
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.window import HEADER, Windows, to_device
 
-Key: TypeAlias = tuple[int, int, int, bool]
+Mode: TypeAlias = Literal["read", "store", "advance"]
+"""What a forward is for: hidden states, filling the cache, or both at once."""
+Key: TypeAlias = tuple[int, int, int, Mode]
 MAX_GRAPH_TOKENS = 8192
 """Larger forwards run plainly, without padding, unless the engine is told another limit."""
 PLAIN_RUNS = 2
 """Forwards of a shape that run plainly before it is recorded: they compile kernels, and a prefill's shape
 may never come again."""
-_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+_BUCKETS = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+    12,
+    16,
+    24,
+    32,
+    36,
+    40,
+    48,
+    64,
+    72,
+    80,
+    96,
+    112,
+    128,
+    136,
+    144,
+    160,
+    192,
+    224,
+    256,
+)
+"""Finer above 32, 64 and 128: a batch of so many texts brings the blocks that some of them have finished."""
 
 
 class PagedNetwork(Protocol):
@@ -64,12 +93,28 @@ class PagedNetwork(Protocol):
         ...
 
 
-def run_plainly(network: PagedNetwork, windows: Windows, pool: PagePool, store: bool) -> Tensor | None:
+@runtime_checkable
+class AdvancingNetwork(Protocol):
+    """A paged network that can fill the cache and read from it in one forward."""
+
+    def advance(self, windows: Windows, pool: PagePool) -> Tensor:
+        """Return hidden states [T, C] as ``hidden`` does, and cache all windows as ``store`` does.
+
+        A window sees what earlier windows of its sequence wrote in the same forward. Where no page is
+        reserved, keys go to the empty page, which nobody reads.
+        """
+        ...
+
+
+def run_plainly(network: PagedNetwork, windows: Windows, pool: PagePool, mode: Mode) -> Tensor | None:
     """Run one forward; return hidden states [T, C], or None when it only fills the cache."""
-    if store:
+    if mode == "store":
         network.store(windows, pool)
         return None
-    return network.hidden(windows, pool)
+    if mode == "read":
+        return network.hidden(windows, pool)
+    assert isinstance(network, AdvancingNetwork)
+    return network.advance(windows, pool)
 
 
 def bucket(count: int) -> int:
@@ -103,15 +148,15 @@ class GraphedNetwork:
         self._version = pool.version
         self._memory = torch.cuda.graph_pool_handle()
 
-    def run(self, packed_NX: NDArray[np.int32], longest_start: int, store: bool) -> Tensor | None:
+    def run(self, packed_NX: NDArray[np.int32], longest_start: int, mode: Mode) -> Tensor | None:
         """Return hidden states (padding included) or None; overwritten by the next run."""
         count, width = bucket(len(packed_NX)), packed_NX.shape[1] - HEADER
         small = count * width <= self._max_tokens
         packed = to_device(padded(packed_NX, count) if small else packed_NX, self.pool.device)
         windows = Windows(packed, longest_start)
-        recorded = self._find(windows, store) if small else None
+        recorded = self._find(windows, mode) if small else None
         if recorded is None:
-            return run_plainly(self.network, windows, self.pool, store)
+            return run_plainly(self.network, windows, self.pool, mode)
         recorded.packed_NX.copy_(packed)
         recorded.graph.replay()
         return recorded.hidden_TC
@@ -123,24 +168,24 @@ class GraphedNetwork:
         self._memory = torch.cuda.graph_pool_handle()
         self._version = self.pool.version
 
-    def _find(self, windows: Windows, store: bool) -> _Recorded | None:
+    def _find(self, windows: Windows, mode: Mode) -> _Recorded | None:
         """Return the graph of this shape, recording it once the shape has come up often enough."""
         if self._version != self.pool.version:
             self.forget()
         splits = self.network.splits(windows.count, windows.longest_start)
-        key = (windows.count, windows.width, splits, store)
+        key: Key = (windows.count, windows.width, splits, mode)
         self._seen[key] += 1
         if key not in self._recorded and self._seen[key] > PLAIN_RUNS:
-            self._recorded[key] = self._record(windows, store)
+            self._recorded[key] = self._record(windows, mode)
         return self._recorded.get(key)
 
-    def _record(self, windows: Windows, store: bool) -> _Recorded | None:
+    def _record(self, windows: Windows, mode: Mode) -> _Recorded | None:
         """Return the recorded forward, or None where its memory does not fit beside everything else."""
         static = Windows(windows.packed_NX.clone(), windows.longest_start)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._memory):
-                hidden_TC = run_plainly(self.network, static, self.pool, store)
+                hidden_TC = run_plainly(self.network, static, self.pool, mode)
         except torch.OutOfMemoryError:
             return None
         return _Recorded(graph, static.packed_NX, hidden_TC)

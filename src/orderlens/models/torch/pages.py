@@ -85,6 +85,7 @@ class PagePool:
         self._free_pages: list[int] = []
         self._free_rows: list[int] = []
         self._dirty: set[int] = set()
+        self._widest = 1
         self._host_table_RX: NDArray[np.int32] = np.zeros((0, -(-shape.max_positions // PAGE)), np.int32)
         self.table_RX = torch.empty(self._host_table_RX.shape, dtype=torch.int32, device=device)
         self._grow_pages(n_pages)
@@ -109,7 +110,9 @@ class PagePool:
         """Return a new empty slot."""
         if not self._free_rows:
             self._grow_rows(2 * len(self._host_table_RX))
-        return Slot(self._free_rows.pop())
+        slot = Slot(self._free_rows.pop())
+        self._write_row(slot)
+        return slot
 
     def fork(self, slot: Slot) -> Slot:
         """Return a new slot with the same contents, sharing pages."""
@@ -152,11 +155,11 @@ class PagePool:
         if not self._dirty:
             return
         rows = np.array(sorted(self._dirty))
-        used = max(
-            1, int((self._host_table_RX[rows] != EMPTY_PAGE).any(axis=0).nonzero()[0].max(initial=0)) + 1
-        )
-        fresh = torch.from_numpy(self._host_table_RX[rows, :used])
-        self.table_RX[torch.from_numpy(rows).to(self.device), :used] = fresh.to(self.device)
+        used = int((self._host_table_RX[rows] != EMPTY_PAGE).any(axis=0).nonzero()[0].max(initial=0)) + 1
+        # As wide as any row ever was: what an earlier user of a row left behind must not be written to.
+        self._widest = max(self._widest, used)
+        fresh = torch.from_numpy(self._host_table_RX[rows, : self._widest])
+        self.table_RX[torch.from_numpy(rows).to(self.device), : self._widest] = fresh.to(self.device)
         self._dirty.clear()
 
     def _new_pages(self, slot: Slot, length: int) -> int:

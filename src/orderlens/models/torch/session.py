@@ -37,11 +37,18 @@ class RowReader:
         self._engine = engine
         self._unembed_VC, self._excluded, self._valid_vocab = unembed_VC, excluded, valid_vocab
 
-    def read(self, packed_NX: NDArray[np.int32], row_state_R: IntArray, row_offset_R: IntArray) -> HiddenRows:
+    def read(
+        self,
+        packed_NX: NDArray[np.int32],
+        row_state_R: IntArray,
+        row_offset_R: IntArray,
+        *,
+        advance: bool = False,
+    ) -> HiddenRows:
         """Return the hidden states at (state, offset) of packed windows, in the order asked."""
         width = packed_NX.shape[1] - HEADER
         parts, places = [], []
-        for low, hidden_nWC in self._engine.hidden(packed_NX):
+        for low, hidden_nWC in self._engine.hidden(packed_NX, advance=advance):
             inside = (row_state_R >= low) & (row_state_R < low + len(hidden_nWC))
             place_r = np.flatnonzero(inside)
             flat_r = (row_state_R[place_r] - low) * width + row_offset_R[place_r]
@@ -80,7 +87,12 @@ class RowReader:
 
 
 class PagedSession:
-    """Model-side memory of a batch of sequences."""
+    """Model-side memory of a batch of sequences.
+
+    A finished block is cached by the forward that evaluates what follows it, where the network can do both
+    at once: texts that commit sets finish their blocks one after another, and a forward for a few of them
+    costs nearly as much as one for all.
+    """
 
     def __init__(
         self,
@@ -93,6 +105,8 @@ class PagedSession:
         self._engine, self._block_size = engine, block_size
         self._reader = RowReader(engine, unembed_VC, excluded, valid_vocab)
         self._slots: list[Slot] = []
+        self._waiting: list[Window] = []
+        """Finished blocks (by table row) whose pages are reserved but not filled yet, earlier ones first."""
         weakref.finalize(self, engine.pool.close, self._slots)  # pages go back when the session is dropped
 
     @property
@@ -117,7 +131,7 @@ class PagedSession:
             slot.length = len(prefix)
 
     def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
-        """Append one finished block to each slot."""
+        """Append one finished block to each slot; its keys are computed when somebody reads them."""
         chosen = [self._slots[index] for index in slots.tolist()]
         if len({slot.row for slot in chosen}) != len(chosen):
             raise ValueError("extend was given a slot twice")
@@ -125,15 +139,27 @@ class PagedSession:
             return
         width = tokens_NW.shape[1]
         self._engine.pool.reserve([(slot, slot.length + width) for slot in chosen])
-        windows = [(slot.row, slot.length, tokens) for slot, tokens in zip(chosen, tokens_NW, strict=True)]
-        self._engine.store(self._packed(windows))
+        self._reader.check_tokens(tokens_NW)
+        self._waiting += [
+            (slot.row, slot.length, tokens) for slot, tokens in zip(chosen, tokens_NW.copy(), strict=True)
+        ]
         for slot in chosen:
             slot.length += width
+        if not self._engine.advances:
+            self._fill()
+
+    def _fill(self) -> None:
+        """Cache the finished blocks that wait, in a forward of their own."""
+        if self._waiting:
+            self._engine.store(self._packed(self._waiting))
+            self._waiting.clear()
 
     def keep(self, slots: IntArray) -> None:
         """Keep the given slots, renumbered in this order; repeats share their pages."""
         pool, kept = self._engine.pool, list[Slot]()
         taken: set[int] = set()
+        if len(set(slots.tolist())) < len(slots):
+            self._fill()  # repeated slots share pages, which must be filled by then
         for index in slots.tolist():
             kept.append(pool.fork(self._slots[index]) if index in taken else self._slots[index])
             taken.add(index)
@@ -145,7 +171,27 @@ class PagedSession:
         self._reader.check_tokens(states.tokens_NW)
         width = states.tokens_NW.shape[1]
         packed = pack(rows_N, states.starts_N, np.full(len(rows_N), width), states.tokens_NW)
-        return self._reader.read(packed, states.row_state_R, states.row_offset_R)
+        if not self._goes_with(states):
+            self._fill()
+        if not self._waiting:
+            return self._reader.read(packed, states.row_state_R, states.row_offset_R)
+        before = self._packed(self._waiting)
+        rows = self._reader.read(
+            np.concatenate((before, packed)),
+            states.row_state_R + len(before),
+            states.row_offset_R,
+            advance=True,
+        )
+        self._waiting.clear()
+        return rows
+
+    def _goes_with(self, states: StateBatch) -> bool:
+        """Return whether the waiting blocks can be cached by the forward of these states.
+
+        That forward writes the states' keys, too: they must lie behind all that their slots hold.
+        """
+        same = all(len(tokens) == states.tokens_NW.shape[1] for _, _, tokens in self._waiting)
+        return same and bool((states.starts_N == self.lengths[states.slots_N]).all())
 
     def _checked_rows(self, states: StateBatch) -> IntArray:
         """Return the page-table rows of the states' slots."""
@@ -160,6 +206,7 @@ class PagedSession:
 
     def _replace(self, slots: list[Slot]) -> None:
         kept = {slot.row for slot in slots}
+        self._waiting = [window for window in self._waiting if window[0] in kept]
         self._engine.pool.close(slot for slot in self._slots if slot.row not in kept)
         self._slots[:] = slots
 
