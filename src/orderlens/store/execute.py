@@ -83,7 +83,7 @@ def execute(
             pause = min(max(2 * pause, 0.2), _LONGEST_PAUSE_S, writer.lease_s / 8)
             mine.waits()
             time.sleep(pause)
-        left = _open_units(writer, left, mine)
+        left = _open_units(writer, left, mine, by_name=True) or _open_units(writer, left, mine)
     report(len(units), len(units))
     if mine.closes:
         finish_or_say(writer, units)
@@ -110,8 +110,9 @@ def finish_or_say(writer: RunWriter, keys: Iterable[str]) -> None:
     )
 
 
-def _open_units(writer: RunWriter, keys: Iterable[str], shift: Shift) -> list[str]:
-    left = writer.pending(keys)
+def _open_units(writer: RunWriter, keys: Iterable[str], shift: Shift, *, by_name: bool = False) -> list[str]:
+    """Return what is neither committed nor set aside; ``by_name`` trusts that records are sound."""
+    left = writer.unrecorded(keys) if by_name else writer.pending(keys)
     gone = shift.set_aside() if left else set()
     return [key for key in left if stem(key) not in gone]
 

@@ -39,6 +39,7 @@ class RemoteFolder:
         self._root = str(filesystem._strip_protocol(root)).rstrip("/")
         self.label = str(filesystem.unstrip_protocol(self._root))
         self.exclusive = _has_exclusive_create(filesystem)
+        self._conditional = bool(protocols(filesystem) & {"s3", "s3a"})  # one request says all
         # In-memory files are checked and written in two steps, which threads could interleave.
         self._creation: AbstractContextManager[Any] = (
             _MEMORY_LOCK if "memory" in protocols(filesystem) else nullcontext()
@@ -70,7 +71,7 @@ class RemoteFolder:
         """Write a new object with a conditional request where the service knows it."""
         with _remote_errors(f"write {name}", self.label), self._creation:
             self._make_parent(name)
-            if self.exists(name):
+            if not self._conditional and self.exists(name):
                 return False
             try:
                 self._files.pipe_file(self._path(name), data, mode="create")
@@ -90,7 +91,8 @@ class RemoteFolder:
         self.put(name, data)
 
     def _make_parent(self, name: str) -> None:
-        self._files.makedirs(self._files._parent(self._path(name)), exist_ok=True)
+        if not self._conditional:  # an object store has no folders, and asking for its bucket is a request
+            self._files.makedirs(self._files._parent(self._path(name)), exist_ok=True)
 
     def exists(self, name: str) -> bool:
         """Say whether there is such an object, past any listing cache."""

@@ -112,6 +112,14 @@ class RunWriter:
         self._done = self._snapshot().unit_keys()
         return [key for key in dict.fromkeys(keys) if key not in self._done]
 
+    def unrecorded(self, keys: Iterable[str]) -> list[str]:
+        """Return the keys that have no record, from one listing: cheap enough to ask again and again.
+
+        A record that was damaged on the way counts here; ``pending`` reads them all.
+        """
+        names = self.folder.sizes("units")
+        return [key for key in keys if unit_file(key) not in names]
+
     def committed(self, key: str) -> bool:
         """Say whether a unit is committed."""
         if key in self._done or read_bundle(self.folder, unit_file(key)) is not None:
