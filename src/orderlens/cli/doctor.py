@@ -25,7 +25,7 @@ _PACKAGES = {
     "safetensors": ("checkpoints", "pip install 'orderlens[torch]'"),
     "tokenizers": ("checkpoints", "pip install 'orderlens[torch]'"),
     "huggingface-hub": ("hf: models and hub data", "pip install 'orderlens[torch]'"),
-    "transformers": ("GPT-2 as external evaluator", "pip install 'orderlens[hf]'"),
+    "transformers": ("XLNet, BERT kinds; GPT-2 as evaluator", "pip install 'orderlens[hf]'"),
     "lm-eval": ("IFEval grading, lm-eval bridge", "pip install 'orderlens[eval]'"),
     "polars": ("to_polars()", "pip install 'orderlens[polars]'"),
 }

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from orderlens.cli.doctor import examine
@@ -149,6 +150,22 @@ def test_a_checkpoint_without_its_head_is_refused(tmp_path):
     save_file(kept, str(path), metadata={"format": "pt"})
     with pytest.raises(ModelLoadError, match=r"lacks tensor cls\.predictions\.transform.* and 3 more"):
         load_model(str(tmp_path), device="cpu")
+
+
+def test_names_of_the_first_published_bert_are_read(tmp_path):
+    """Its norms have gamma and beta, it holds a next-sentence head, and the output layer is the embedding."""
+    write_bert(tmp_path)
+    before = load_model(str(tmp_path), device="cpu").log_probs([7, 4, 9])
+    path = tmp_path / "model.safetensors"
+    older = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
+    old = load_file(str(path))
+    for new_name, old_name in older:
+        old = {name.replace(new_name, old_name): tensor for name, tensor in old.items()}
+    assert any(name.endswith("gamma") for name in old)
+    assert not any("decoder" in name for name in old)
+    old |= {"cls.seq_relationship.weight": torch.zeros(2, 32), "cls.seq_relationship.bias": torch.zeros(2)}
+    save_file(old, str(path), metadata={"format": "pt"})
+    assert np.allclose(load_model(str(tmp_path), device="cpu").log_probs([7, 4, 9]), before, atol=1e-5)
 
 
 def test_without_a_tokenizer_ids_work_and_text_does_not(tmp_path):
