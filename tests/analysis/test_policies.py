@@ -219,13 +219,13 @@ def test_generated_runs_have_passes_but_no_bits() -> None:
 
 
 def test_look_ahead_and_revising_passes_count() -> None:
-    """n_lookahead is added; a revision after the last reveal makes the trace longer."""
+    """What was tried ahead is added; a revision after the last reveal makes the trace longer."""
     from orderlens.analysis.passes import total_passes
 
     traces = [make_trace(name, "max-prob", [-1.0] * 4, forward=[0, 0, 1, 1]) for name in ("a", "b")]
     change = {"event": "edit", "position": 1, "old_token": 1, "new_token": 2, "logq": -1.0, "old_logq": -2.0}
     run = make_run(traces, revisions=[{"sample_id": "b", "order": "max-prob", "forward": 4} | change])
-    frame = run.samples().to_pandas().assign(run=run.names[0], n_lookahead=[0, 3], n_passes=2)
+    frame = run.samples().to_pandas().assign(run=run.names[0], n_ahead=[0, 3], n_passes=2)
     found = dict(zip(frame["sample_id"], total_passes(run, frame), strict=True))
     assert found == {"a": 2.0, "b": 8.0}
     assert Study(run, QUICK).samples["passes"].tolist() == [2.0, 5.0]
@@ -236,3 +236,14 @@ def test_every_undefined_cell_says_why(tables: dict) -> None:
     empty = [cell for cell in cells if isinstance(cell, Estimate) and not cell.is_defined]
     assert empty
     assert all(cell.why for cell in empty)
+
+
+def test_an_order_that_looks_ahead_pays_for_it() -> None:
+    samples = [ol.Sample("a", "hello", " there she is")]
+    run = ol.score("hmm:block=8", samples, ["max-prob", "info-gain"])
+    table = Study(run, QUICK).table("policies")
+    looking = next(row for row in table.rows if row["order"].startswith("ahead-gain"))
+    tried = int(run.samples().to_pandas().set_index("order").loc[looking["order"], "n_lookahead"])
+    assert tried > 0
+    assert looking["lookahead"].value == tried
+    assert looking["tokens_per_pass"].value < table.cell("tokens_per_pass", order="max-prob").value

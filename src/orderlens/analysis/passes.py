@@ -16,17 +16,15 @@ def total_passes(run: Run, frame: pd.DataFrame) -> pd.Series:
 
     Args:
         run: the runs behind the traces.
-        frame: one row per trace with the trace key, ``run``, ``n_passes`` and, where orders look ahead,
-            ``n_lookahead``.
+        frame: one row per trace with the trace key, ``run``, ``n_passes`` and ``n_ahead``, which count passes
+            past the requested length too.
     """
     made = frame["n_passes"].to_numpy(np.float64)
     for later in (_stated(run), _revising(run)):
         if later is not None:
             merged = frame[_TRACE].merge(later, on=_TRACE, how="left")["made"]
             made = np.fmax(made, merged.to_numpy(np.float64))
-    if "n_lookahead" in frame.columns:
-        made = made + frame["n_lookahead"].fillna(0).to_numpy(np.float64)
-    return pd.Series(made, index=frame.index)
+    return pd.Series(made + frame["n_ahead"].to_numpy(np.float64), index=frame.index)
 
 
 def _stated(run: Run) -> pd.DataFrame | None:

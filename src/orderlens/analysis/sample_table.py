@@ -69,7 +69,7 @@ class Traces:
     """A chunk of whole traces without overflow rows, as flat arrays [N] and segments [S].
 
     ``keys`` has one row per trace, and no columns when the keys were not read. ``n_passes`` counts the passes
-    that filled overflow positions too; it is empty when ``forward`` was not read.
+    that filled overflow positions too, ``n_ahead`` what they looked ahead; empty where that was not read.
     """
 
     keys: pd.DataFrame
@@ -79,6 +79,7 @@ class Traces:
     columns: dict[str, AnyArray]
     n_overflow: FloatArray
     n_passes: FloatArray
+    n_ahead: FloatArray
 
 
 def sample_table(run: Run, parts: Collection[str] = PARTS, workers: int | None = None) -> pd.DataFrame:
@@ -153,12 +154,13 @@ def _traces(table: pa.Table, whole: Segments) -> Traces:
     inside = ~flag(table, "is_overflow")
     eos, special = flag(table, "is_eos"), flag(table, "is_special")
     n_overflow = whole.total(~inside)
-    n_passes = whole.reduce(np.maximum, arrays["forward"], -1) + 1 if "forward" in arrays else np.zeros(0)
+    made = whole.reduce(np.maximum, arrays["forward"], -1) + 1 if "forward" in arrays else np.zeros(0)
+    ahead = whole.total(np.nan_to_num(arrays["n_lookahead"])) if "n_lookahead" in arrays else np.zeros(0)
     frame = keys.take(pa.array(whole.starts)).to_pandas()
     if not inside.all():
         arrays = {name: values[inside] for name, values in arrays.items()}
         eos, special, whole = eos[inside], special[inside], whole.kept(inside)
-    return Traces(frame, whole, ~eos & ~special, eos, arrays, n_overflow, np.asarray(n_passes, np.float64))
+    return Traces(frame, whole, ~eos & ~special, eos, arrays, n_overflow, np.asarray(made, np.float64), ahead)
 
 
 _NOT_ARRAYS = frozenset((*KEYS, "run", "is_eos", "is_special", "is_overflow"))
@@ -191,7 +193,7 @@ def _path_columns(traces: Traces) -> Columns:
     }
     out |= {f"content_{name}": column for name, column in _content_columns(traces, out).items()}
     del out["content_n"]
-    out["n_passes"] = traces.n_passes
+    out["n_passes"], out["n_ahead"] = traces.n_passes, traces.n_ahead
     out["n_lookahead"] = segments.total(np.nan_to_num(at["n_lookahead"])).astype(np.int64)
     out["var_between"], out["var_inside"] = segment_pass_variance(logq, at["forward"], segments)
     return out | trace_stats(logq, traces.eos, traces.content, at["forward"], segments)

@@ -106,7 +106,7 @@ def pace(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
         return np.column_stack([divide(total[:, 0], total[:, 1]), divide(total[:, 1], total[:, 0])])
 
     fast, slow = function_of_sums(clusters, sums, both, len(part))
-    ahead = float(part["n_lookahead"].mean()) if "n_lookahead" in part.columns else 0.0
+    ahead = float(part["n_ahead"].mean())
     return {"tokens_per_pass": fast, "passes_per_token": slow, "lookahead": Estimate(ahead, n=len(part))}
 
 
