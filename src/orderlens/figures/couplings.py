@@ -55,8 +55,8 @@ def draw(data: Mapping[str, Any]) -> Figure:
     """Draw the three panels; policies without a split or without parts are left out of theirs."""
     with look():
         loss = [row for row in data["loss"] if is_drawable(row["of_coupling"])]
-        var = [row for row in data["var"] if is_drawable(row["coupling_inside"])]
-        height = max(2.5, 0.9 + 0.24 * max(len(loss), len(var), 1))
+        var = _aligned(data["var"], loss)
+        height = max(2.5, 0.9 + 0.24 * max(len(loss), 1))
         figure, panels = new_figure(1, 3 if var else 2, height=height, gridspec_kw={"wspace": 0.05})
         _draw_groups(panels[0], data["groups"])
         _draw_loss(panels[1], loss)
@@ -69,6 +69,13 @@ def draw(data: Mapping[str, Any]) -> Figure:
             "over texts that the model writes.\nThin arms at C: mean range over the paths through a set.",
         )
     return figure
+
+
+def _aligned(rows: list[Mapping[str, Any]], loss: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the parts of Var in the rows of the loss; nothing where no policy with sets has them."""
+    by_order = {row["order"]: row for row in rows}
+    found = [by_order[row["order"]] for row in loss]
+    return found if any(is_drawable(row["inside"]) and centre(row["inside"]) > 0 for row in found) else []
 
 
 def _draw_groups(panel: Axes, groups: list[Mapping[str, Any]]) -> None:
@@ -106,6 +113,9 @@ def _draw_loss(panel: Axes, rows: list[Mapping[str, Any]]) -> None:
 
 def _draw_var(panel: Axes, rows: list[Mapping[str, Any]]) -> None:
     for place, row in enumerate(rows):
+        if not is_drawable(row["coupling_inside"]):
+            panel.text(0, place, " not every set measured", va="center", fontsize=5.6, color=GREY)
+            continue
         reach = {1: 0.0, -1: 0.0}
         for name, _, color in _VAR:
             value = centre(row[name])
@@ -123,7 +133,14 @@ def _draw_var(panel: Axes, rows: list[Mapping[str, Any]]) -> None:
 
 def _legend(panel: Axes) -> None:
     """Put the legend above the panel, clear of the marks."""
-    panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=2, fontsize=6.2, columnspacing=0.8)
+    panel.legend(
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.08),
+        ncols=2,
+        fontsize=5.8,
+        columnspacing=0.6,
+        handlelength=1.6,
+    )
 
 
 def _rows(panel: Axes, rows: list[Mapping[str, Any]]) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orderlens.analysis.study import Study
 
 _COLORS = ("#1a273f", "#ac530f", "#558cef", "#eea005", "#195e33", "#661584", "#7c7c7c", "#a33a5b", "#1f8a99")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def family_of(order: str) -> str:
@@ -58,9 +58,11 @@ def data(study: Study) -> dict[str, Any]:
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
-    """Draw the panels, three in a row, and one legend for all."""
+    """Draw the panels, three in a row, and one legend for all; a measure that never varies is only named."""
     with look():
-        panels, ladder = data["panels"], list(data["ladder"])
+        ladder = list(data["ladder"])
+        panels = [panel for panel in data["panels"] if len(_values(panel)) > 1] or list(data["panels"])
+        same = [panel for panel in data["panels"] if panel not in panels and _values(panel)]
         columns = min(3, len(panels))
         rows = math.ceil(len(panels) / columns)
         orders = list(dict.fromkeys(point["order"] for panel in panels for point in panel["points"]))
@@ -73,10 +75,14 @@ def draw(data: Mapping[str, Any]) -> Figure:
             axis.set_axis_off()
         handles, names = _handles(axes[0], families)
         figure.legend(handles, names, loc="outside upper center", ncols=min(3, len(families)), fontsize=6.8)
-        footnote(
-            figure, "Arms: intervals over prompts. Filled: no other policy is as good with as few passes."
-        )
+        note = "Arms: intervals over prompts. Filled: no other policy is as good with as few passes."
+        alike = "; ".join(f"{panel['measure']}: {min(_values(panel)):g} %" for panel in same)
+        footnote(figure, f"{note}\nThe same under every policy: {alike}." if alike else note)
     return figure
+
+
+def _values(panel: Mapping[str, Any]) -> set[float]:
+    return {centre(point["quality"]) for point in panel["points"] if is_drawable(point["quality"])}
 
 
 def _family(order: str, ladder: Sequence[str]) -> str:
