@@ -30,6 +30,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--check", action="store_true", help="the forward against plain float32")
     parser.add_argument("--products", type=numbers, help="a layer's matrix products at these batch sizes")
+    parser.add_argument("--canvas", type=numbers, help="tiles of the attention at these batch sizes (CUDA)")
     parser.add_argument("--steps", type=numbers, help="one decoding step at these batch sizes")
     parser.add_argument("--parts", type=numbers, help="the forward without graphs, without kernels (CUDA)")
     parser.add_argument("--profile", type=numbers, help="kernel times of one step at these batch sizes")
@@ -49,6 +50,7 @@ def run(arguments: argparse.Namespace, bench: DenseBench) -> None:
     if arguments.check:
         sections.check(bench)
     for argument, section in (
+        (arguments.canvas, sections.tune_canvas),
         (arguments.steps, sections.measure_steps),
         (arguments.products, sections.measure_products),
         (arguments.parts, sections.measure_parts),

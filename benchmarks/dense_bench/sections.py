@@ -47,8 +47,8 @@ def _first_layers(bench: DenseBench, count: int, dtype: torch.dtype) -> Network:
 def measure_products(bench: DenseBench, batches: Iterable[int]) -> None:
     """The four products of a layer, each on rotating weights, against reading them once.
 
-    The last column also has what other ways of asking the vendor library would take: its light interface, and
-    tokens padded to a multiple of 64.
+    The last column also has what other ways of asking the vendor library would take: its light interface (of
+    which torch says that it is experimental to prefer it), and a bias of zeros.
     """
     layers = bench.model.weights.layers
     for batch in batches:
@@ -56,7 +56,7 @@ def measure_products(bench: DenseBench, batches: Iterable[int]) -> None:
         for name in ("qkv_OC", "out_CO", "gate_up_FC", "down_CF"):
             matrices = [getattr(layer, name) for layer in layers]
             seconds = _products(bench, matrices, tokens)
-            others = [_products(bench, matrices, -(-tokens // 64) * 64)]
+            others = [_products(bench, matrices, tokens, biased=True)]
             if bench.cuda:
                 torch.backends.cuda.preferred_blas_library("cublaslt")
                 others.insert(0, _products(bench, matrices, tokens))
@@ -72,10 +72,36 @@ def measure_products(bench: DenseBench, batches: Iterable[int]) -> None:
             )
 
 
-def _products(bench: DenseBench, matrices: list[torch.Tensor], tokens: int) -> float:
+def _products(bench: DenseBench, matrices: list[torch.Tensor], tokens: int, *, biased: bool = False) -> float:
     """Seconds of one product, the mean over all layers' matrices, recorded as a graph."""
     x = torch.randn(tokens, matrices[0].shape[1], device=bench.device, dtype=bench.dtype)
-    return bench.graphed(lambda: [functional.linear(x, matrix) for matrix in matrices]) / len(matrices)
+    bias = matrices[0].new_zeros(len(matrices[0])) if biased else None
+    return bench.graphed(lambda: [functional.linear(x, matrix, bias) for matrix in matrices]) / len(matrices)
+
+
+def tune_canvas(bench: DenseBench, batches: Iterable[int]) -> None:
+    """Tiles of the attention over canvases, timed; the best ones are used for the rest of this run."""
+    from orderlens.models.torch.kernels import canvas
+
+    network: Any = bench.model.engine.network
+    original, best = canvas.choose_tiling, {}
+    for batch in batches:
+        tokens = batch * (PROMPT + NEW)
+        fused = torch.randn(tokens, bench.config.qkv_width, device=bench.device, dtype=bench.dtype)
+        found = {}
+        for tiling in (canvas.Tiling(m, x, w) for m in (16, 32, 64) for x in (32, 64, 128) for w in (4, 8)):
+            if tiling.block_m * tiling.block_x > 4096 or (tiling.warps == 8 and tiling.block_m == 16):
+                continue
+            canvas.choose_tiling = lambda *_, tiling=tiling: tiling
+            layer = bench.model.weights.layers[0]
+            run = lambda: [network.network.ops.attend_canvas(fused, layer, batch) for _ in range(8)]  # noqa: B023, E731
+            found[tiling] = bench.graphed(run) / 8
+        best[batch] = min(found, key=found.__getitem__)
+        ranked = sorted(found.items(), key=lambda item: item[1])[:5]
+        line = ", ".join(f"{tuple(tiling)} {seconds * 1e6:.1f}" for tiling, seconds in ranked)
+        before = found.get(original(batch, PROMPT + NEW, bench.config.n_heads))
+        bench.report(f"canvas attention, batch {batch}, before: {1e6 * (before or 0):.1f} µs", line)
+    canvas.choose_tiling = lambda count, *rest: best.get(count) or original(count, *rest)
 
 
 def measure_steps(bench: DenseBench, batches: Iterable[int]) -> None:
@@ -97,17 +123,19 @@ def measure_steps(bench: DenseBench, batches: Iterable[int]) -> None:
         forward = bench.time(lambda: session.evaluate(states), repeats=repeats)  # noqa: B023
         device = bench.time(on_device, repeats=repeats)
         wall = bench.wall(step, repeats=repeats)
-        read = bench.read_values * bench.dtype.itemsize / bench.bandwidth
+        read = bench.config.n_parameters * bench.dtype.itemsize / bench.bandwidth
+        needed = bench.read_values * bench.dtype.itemsize / bench.bandwidth
         work = bench.flops(states.tokens_NW.size, states.tokens_NW.shape[1], len(states.row_state_R))
         bench.report(
             f"step, batch {batch}: forward {forward * 1e3:.2f} ms, by the wall clock {wall * 1e3:.2f} ms",
             f"{device * 1e3:.2f} ms {work / device / 1e12:.0f} TFLOP/s",
-            f"read {read * 1e3:.2f} ms ({device / read:.2f}×)",
+            f"read {read * 1e3:.2f} ms ({device / read:.2f}×; {device / needed:.2f}× without embedding)",
             f"{work / device / bench.peak:.1%} of peak",
             seconds=device,
             forward_seconds=forward,
             wall_seconds=wall,
             read_seconds=read,
+            needed_seconds=needed,
             flops=work,
         )
 

@@ -83,8 +83,8 @@ class Network:
         embedded_TC = functional.embedding(tokens_NW.reshape(-1), self.weights.embedding_VC)
         x_TC, h_TC = ops.add_norm(embedded_TC, None, layers[0].input_norm_C)
         for index, (layer, next_norm_C) in enumerate(zip(layers, norms, strict=True)):
-            attended_TO = attend(functional.linear(h_TC, layer.qkv_OC, layer.qkv_bias_O), layer, index)
-            x_TC, h_TC = ops.add_norm(x_TC, functional.linear(attended_TO, layer.out_CO), layer.post_norm_C)
+            attended_TO = attend(ops.project(h_TC, layer.qkv_OC, layer.qkv_bias_O), layer, index)
+            x_TC, h_TC = ops.add_norm(x_TC, ops.project(attended_TO, layer.out_CO, None), layer.post_norm_C)
             inner_TF = ops.swiglu(functional.linear(h_TC, layer.gate_up_FC))
             x_TC, h_TC = ops.add_norm(x_TC, functional.linear(inner_TF, layer.down_CF), next_norm_C)
         return h_TC

@@ -10,6 +10,8 @@ width, M queries and X keys of a tile.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -95,10 +97,8 @@ def attend_canvas(fused_TO: Tensor, count: int, tables: tuple[Tensor, Tensor], c
     """
     width, D = len(fused_TO) // count, config.head_width
     out_TO = torch.empty(len(fused_TO), config.n_heads * D, device=fused_TO.device, dtype=fused_TO.dtype)
-    few = count * config.n_heads * triton.cdiv(width, 64) < TARGET_PROGRAMS
-    sizes = (32,) if few else (128, 64)  # of two, the one that leaves fewer queries of the last tile empty
-    block_m = min(min(sizes, key=lambda m: -(-width // m) * m), max(16, triton.next_power_of_2(width)))
-    _canvas_kernel[(triton.cdiv(width, block_m), config.n_heads, count)](
+    tiling = choose_tiling(count, width, config.n_heads)
+    _canvas_kernel[(triton.cdiv(width, tiling.block_m), config.n_heads, count)](
         fused_TO,
         *tables,
         out_TO,
@@ -107,9 +107,25 @@ def attend_canvas(fused_TO: Tensor, count: int, tables: tuple[Tensor, Tensor], c
         HEADS=config.n_heads,
         KV_HEADS=config.n_kv_heads,
         HEAD=D,
-        BLOCK_M=block_m,
-        BLOCK_X=32 if width % 64 else 64,
-        num_warps=8 if block_m == 128 else 4,
+        BLOCK_M=tiling.block_m,
+        BLOCK_X=tiling.block_x,
+        num_warps=tiling.warps,
         num_stages=2,
     )
     return out_TO
+
+
+class Tiling(NamedTuple):
+    """Queries and keys of a tile, and warps of a program."""
+
+    block_m: int
+    block_x: int
+    warps: int
+
+
+def choose_tiling(count: int, width: int, n_heads: int) -> Tiling:
+    """Return the tiles for ``count`` canvases: small where large ones would leave multiprocessors idle."""
+    few = count * n_heads * triton.cdiv(width, 64) < TARGET_PROGRAMS
+    sizes = (32,) if few else (128, 64)  # of two, the one that leaves fewer queries of the last tile empty
+    block_m = min(min(sizes, key=lambda m: -(-width // m) * m), max(16, triton.next_power_of_2(width)))
+    return Tiling(block_m, 32 if width % 64 else 64, 8 if block_m == 128 else 4)
