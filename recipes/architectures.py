@@ -83,6 +83,7 @@ class Plan:
         )  # fmt: skip
 
 
+DEFAULT = Plan()
 MODELS = {
     "block-causal": ("block-causal", 0),
     "block-causal-again": ("block-causal", 1),
@@ -215,15 +216,15 @@ def score_left_to_right(folder: Path, samples: Any, device: str) -> None:
 def prepare_command(
     corpus: Annotated[Path, typer.Option(help="Folder with *.jsonl[.gz|.xz] parts.")],
     work: Work,
-    steps: Annotated[int, typer.Option(help="Training steps of every model.")] = Plan.steps,
-    batch: Annotated[int, typer.Option(help="Windows per step.")] = Plan.batch,
-    texts: Annotated[int, typer.Option(help="Texts to score.")] = Plan.texts,
-    layers: Annotated[int, typer.Option()] = Plan.layers,
-    width: Annotated[int, typer.Option()] = Plan.width,
-    heads: Annotated[int, typer.Option()] = Plan.heads,
-    prefix: Annotated[int, typer.Option(help="Tokens of a prompt.")] = Plan.prefix,
-    target: Annotated[int, typer.Option(help="Tokens to score.")] = Plan.target,
-    block: Annotated[int, typer.Option()] = Plan.block,
+    steps: Annotated[int, typer.Option(help="Training steps of every model.")] = DEFAULT.steps,
+    batch: Annotated[int, typer.Option(help="Windows per step.")] = DEFAULT.batch,
+    texts: Annotated[int, typer.Option(help="Texts to score.")] = DEFAULT.texts,
+    layers: Annotated[int, typer.Option()] = DEFAULT.layers,
+    width: Annotated[int, typer.Option()] = DEFAULT.width,
+    heads: Annotated[int, typer.Option()] = DEFAULT.heads,
+    prefix: Annotated[int, typer.Option(help="Tokens of a prompt.")] = DEFAULT.prefix,
+    target: Annotated[int, typer.Option(help="Tokens to score.")] = DEFAULT.target,
+    block: Annotated[int, typer.Option()] = DEFAULT.block,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Tokenise the corpus and write down what all models have in common."""
@@ -265,10 +266,10 @@ def everything(
     texts: TextFile,
     work: Work,
     device: Device = "cuda",
-    steps: Annotated[int, typer.Option(help="Training steps of every model.")] = Plan.steps,
+    steps: Annotated[int, typer.Option(help="Training steps of every model.")] = DEFAULT.steps,
 ) -> None:
     """Do everything, model by model, so that what is done early can be read early."""
-    prepare(corpus, work, replace(Plan(), steps=steps))
+    prepare(corpus, work, replace(DEFAULT, steps=steps))
     for name in MODELS:
         train(work, name, device)
         score(work, name, texts, device)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -20,7 +22,6 @@ from orderlens.models.small.folder import read_folder
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes"))
 
 import architectures
-from architectures_page import write_page
 
 TOY = architectures.Plan(
     prefix=4, target=8, block=4, layers=1, width=16, heads=2, steps=2, batch=4, texts=4, noise_texts=1
@@ -34,11 +35,21 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "corpus").mkdir()
     (folder / "corpus" / "text-0.jsonl").write_text("\n".join(rows[:8] * 60))
     (folder / "texts.jsonl").write_text("\n".join(rows[8:12]))
-    architectures.prepare(folder / "corpus", folder, TOY)
-    for name in architectures.MODELS:
-        architectures.train(folder, name, "cpu")
-        architectures.score(folder, name, folder / "texts.jsonl", "cpu")
+    shape = {name: value for name, value in asdict(TOY).items() if name != "noise_texts"}
+    options = [part for name, value in shape.items() for part in (f"--{name}", str(value))]
+    command("prepare", "--corpus", folder / "corpus", "--work", folder, *options)
+    assert architectures.read_plan(folder) == replace(TOY, noise_texts=architectures.DEFAULT.noise_texts)
+    (folder / "plan.json").write_text(json.dumps(asdict(TOY)))
+    command("train", "--work", folder, "--device", "cpu")
+    command("score", "--work", folder, "--device", "cpu", "--texts", folder / "texts.jsonl")
     return folder
+
+
+def command(*arguments: object) -> str:
+    """Run a stage as its users do."""
+    done = CliRunner().invoke(architectures.app, [str(part) for part in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 def test_every_model_is_trained_with_its_own_attention_and_the_same_batches(work: Path) -> None:
@@ -86,7 +97,8 @@ def test_a_second_start_finds_everything_done(work: Path, capsys: pytest.Capture
 
 
 def test_the_page_has_every_model_and_the_gaps_are_those_of_the_runs(work: Path) -> None:
-    page = write_page(work)
+    page = command("compare", "--work", work, "--out", work / "page.md")
+    assert (work / "page.md").read_text() in page
     for name in (*architectures.MODELS, "full-one-block", "permutation-one-block"):
         assert f"| {name} |" in page
     frame = ol.open_run(work / "runs" / "full").samples().to_pandas()
@@ -99,3 +111,14 @@ def test_the_page_has_every_model_and_the_gaps_are_those_of_the_runs(work: Path)
 def test_a_folder_without_a_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="run 'prepare' first"):
         architectures.read_plan(tmp_path)
+
+
+def test_everything_in_one_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, work: Path) -> None:
+    monkeypatch.setattr(architectures, "DEFAULT", TOY)
+    monkeypatch.setattr(
+        architectures, "MODELS", {"block-causal": ("block-causal", 0), "causal": ("causal", 0)}
+    )
+    places = ("--corpus", work / "corpus", "--texts", work / "texts.jsonl", "--work", tmp_path)
+    said = command("all", *places, "--device", "cpu", "--steps", 1)
+    assert "Fixed texts under every order" in said
+    assert architectures.read_plan(tmp_path).steps == 1
