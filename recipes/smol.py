@@ -40,6 +40,7 @@ from orderlens.models.smol.llama import read_network, read_shape, read_tokenizer
 from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
 from orderlens.models.tokenizer import FastTokenizer
 from orderlens.rng import keyed_generator
+from orderlens.rowfiles import read_rows
 from orderlens.training.adapt import AdapterTrainer, AdaptSettings
 from orderlens.training.corpus import read_documents, text_rows
 from orderlens.training.data import WindowMixture, write_shard
@@ -57,12 +58,12 @@ HELDOUT_EVERY = 400
 BEGINNING = 16
 CORPUS = ("wikipedia-en", "wikinews-en", "gutenberg", "c4-en")
 SHARES = {
-    "wikipedia-en": 0.34,
+    "wikipedia-en": 0.28,
     "wikinews-en": 0.12,
     "gutenberg": 0.04,
-    "c4-en": 0.12,
-    "teacher": 0.2,
-    "chat": 0.18,
+    "c4-en": 0.14,
+    "teacher": 0.25,
+    "chat": 0.17,
 }
 PREFIXES = {"c4-en": 0.6, "wikinews-en": 0.2, "wikipedia-en": 0.2}
 """Where the beginnings come from that the original model continues."""
@@ -424,7 +425,7 @@ def answers(
 ) -> None:
     """Write the original's greedy answers in the chat format."""
     network, bpe = original(base, device)
-    rows = [json.loads(line) for line in prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = [row for _, row in read_rows(prompts)]
     ids = bpe.encode_many([chat_text(str(row["prompt"])) for row in rows])
     order = sorted(range(len(rows)), key=lambda place: len(ids[place]))
     for low in range(0, len(order), batch):

@@ -34,8 +34,9 @@ STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
 """Windows per forward: enough to fill the device, small enough to stay in cache (CPU) or memory (GPU)."""
 
 
-RARE_STARTS = 8
-"""Fewer states than this with one prefix length are batched with others, under a mask."""
+RARE_STARTS = {"cpu": 8, "cuda": 512}
+"""Fewer states than this with one prefix length are batched with others, under a mask: on a GPU one large
+masked forward is faster than many small ones."""
 
 
 class TransformerModel:
@@ -232,9 +233,10 @@ class TransformerSession:
         """Batch states of one prefix length together, so that they need no mask; mix only the rare ones."""
         order = np.argsort(starts_N, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(starts_N[order])) + 1)
-        rare = [group for group in groups if len(group) < RARE_STARTS]
+        few = RARE_STARTS.get(self._device.type, 8)
+        rare = [group for group in groups if len(group) < few]
         for group in groups:
-            if len(group) >= RARE_STARTS:
+            if len(group) >= few:
                 yield from self._batches(group, width)
         if rare:
             yield from self._batches(np.concatenate(rare), width)
