@@ -3,8 +3,8 @@
     python recipes/hellaswag_endings.py write validation.jsonl.gz endings.jsonl --limit 1000
     python recipes/hellaswag_endings.py read RUN validation.jsonl.gz
 
-``read`` takes a scored run and counts, by order, how often the right ending has the highest log-probability per
-byte (as other harnesses normalise it) and per token.
+``read`` takes a scored run and counts, by order, how often the right ending has the highest log-probability
+per byte (as other harnesses normalise it) and per token.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def read(run: Path, source: Path) -> None:
     table = table.assign(item=item[0], place=item[1])
     for order, rows in table.groupby("order"):
         hits: dict[str, list[bool]] = {"per byte": [], "per token": []}
-        for number, four in rows.groupby("item"):
-            if len(four) < len(sizes[number]):
+        for number, found in rows.groupby("item"):
+            if len(found) < len(sizes[number]):
                 continue
-            four = four.sort_values("place")
+            four = found.sort_values("place")
             per_byte = four["log_prob"].to_numpy() / np.array(sizes[number])
             hits["per byte"].append(int(per_byte.argmax()) == labels[number])
             hits["per token"].append(int(four["mean"].to_numpy().argmax()) == labels[number])

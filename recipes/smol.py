@@ -58,10 +58,10 @@ HELDOUT_EVERY = 400
 BEGINNING = 16
 CORPUS = ("wikipedia-en", "wikinews-en", "gutenberg", "c4-en")
 SHARES = {
-    "wikipedia-en": 0.28,
-    "wikinews-en": 0.12,
+    "wikipedia-en": 0.30,
+    "wikinews-en": 0.14,
     "gutenberg": 0.04,
-    "c4-en": 0.14,
+    "c4-en": 0.10,
     "teacher": 0.25,
     "chat": 0.17,
 }

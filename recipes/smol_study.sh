@@ -1,7 +1,7 @@
 #!/bin/sh
 # The studies of docs/results-smol.md and docs/results-smol-downstream.md, as far as they need a GPU:
 #   sh recipes/smol_study.sh BASE DATA OUT        two lines of work side by side; a second start resumes
-#   sh recipes/smol_study.sh collect OUT FOLDER   what is there so far, as archives of at most 15 MB
+#   sh recipes/smol_study.sh collect OUT FOLDER [PART]   what is there so far, as pieces of at most 15 MB
 # DATA holds c4.jsonl.gz, ifeval.jsonl.gz, hellaswag.jsonl.gz, gsm8k.jsonl.gz, mmlu_pro.jsonl.gz and endings.jsonl
 # (recipes/hellaswag_endings.py). The adapter must be in the package, the base in the cache.
 # Sizes may be changed: MODEL, TEXTS, PROMPTS, ITEMS, NEW, TEMPERATURES, DEVICE, DTYPE, LINES_OF_WORK.
@@ -10,7 +10,7 @@ export PYTHONPATH=src PYTHONUNBUFFERED=1
 lens="python3 -m orderlens"
 
 if [ "$1" = collect ]; then
-    cd "$2" && tar cf - --exclude '*.tar.*' . | xz -1 -T0 | split -b 15000000 - "$3"/study.tar.xz.
+    cd "$2" && tar cf - ${4:-.} | gzip -1 | split -b 15000000 - "$3"/study.tgz.
     exit 0
 fi
 
