@@ -35,7 +35,7 @@ downstream() {
         --batch-size 271 --source ifeval="$data/ifeval.jsonl.gz" --out "$out/ifeval"
     $lens score $where --data "$data/endings.jsonl" --orders forced-ar,reverse-ar,random,max-prob \
         --limit $((4 * items)) --batch-size 400 --out "$out/endings"
-    for task in gsm8k hellaswag mmlu-pro; do
+    for task in hellaswag gsm8k mmlu-pro; do
         file=$(echo $task | tr - _)
         $lens evaluate $where --tasks $task --limit "$items" --orders $orders --max-new-tokens $((new / 2)) \
             --batch-size 300 --source $task="$data/$file.jsonl.gz" --out "$out/$task"
