@@ -21,7 +21,7 @@ where="--model ${MODEL:-smol} --device $device --dtype $dtype"
 mkdir -p "$out"
 
 replicate() {
-    for stages in score,generate measure sweep external; do
+    for stages in score,generate sweep external measure; do
         $lens replicate $where --data "$data/c4.jsonl.gz" --preset full --limit "$texts" \
             --temperatures "${TEMPERATURES:-0.3,0.7,1,1.3,1.5}" --evaluator smol-ar --stages "$stages" --out "$out/c4"
         echo "replicate $stages: exit code $?"
