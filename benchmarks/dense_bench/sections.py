@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,8 @@ from dense_bench.setting import NEW, PROMPT, DenseBench
 from orderlens.decode import head_torch
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
+from orderlens.models.dense import ops
 from orderlens.models.dense.network import Network
-from orderlens.models.dense.ops import TorchOps
 from orderlens.policies import parse_policies
 from orderlens.samples import EncodedSample
 
@@ -40,8 +40,8 @@ def check(bench: DenseBench) -> None:
 def _first_layers(bench: DenseBench, count: int, dtype: torch.dtype) -> Network:
     weights, config = bench.model.weights, replace(bench.config, n_layers=min(count, bench.config.n_layers))
     cut = replace(weights, layers=weights.layers[: config.n_layers]).to(dtype)
-    ops = TorchOps(config, bench.device, dtype) if dtype == torch.float32 else None
-    return Network(cut, config, ops)
+    plain = ops.TorchOps(config, bench.device, dtype) if dtype == torch.float32 else None
+    return Network(cut, config, plain)
 
 
 def measure_products(bench: DenseBench, batches: Iterable[int]) -> None:
@@ -141,46 +141,38 @@ def measure_steps(bench: DenseBench, batches: Iterable[int]) -> None:
 
 
 def measure_parts(bench: DenseBench, batches: Iterable[int]) -> None:
-    """What graphs and our kernels gain, and what the vendor's light interface would: the same forward."""
+    """The same forward without one of its parts: zero biases, graphs, our kernels too."""
     engine = bench.model.engine
     network: Any = engine.network
     for batch in batches:
         states, session = bench.states(batch), bench.model.open_session()
 
-        def forward(states: Any = states, session: Any = session) -> float:
+        def forward(states: Any = states, session: Any = session, repeats: int = 20) -> float:
             for _ in range(4):
                 session.evaluate(states)
-            return bench.time(lambda: session.evaluate(states), repeats=10 if batch < 8 else 4)  # noqa: B023
+            return bench.time(lambda: session.evaluate(states), repeats=repeats)
 
-        with_lt = _with_light_interface(bench, forward)
+        whole = forward()
+        few, ops.FEW_TOKENS = ops.FEW_TOKENS, 0
+        engine.release()
+        unbiased = forward()
+        ops.FEW_TOKENS = few
+        engine.release()
+        again = forward()
         graphs, engine._graphs = engine._graphs, None
         own = network.network.ops
         try:
             plain = forward()
-            network.network.ops = TorchOps(bench.config, bench.device, bench.dtype)
-            torch_only = forward()
+            network.network.ops = ops.TorchOps(bench.config, bench.device, bench.dtype)
+            torch_only = forward(repeats=5)
         finally:
             engine._graphs, network.network.ops = graphs, own
         bench.report(
-            f"forward, batch {batch}: no graphs; no kernels either; cublasLt",
-            f"{plain * 1e3:.2f}; {torch_only * 1e3:.2f}; {with_lt * 1e3:.2f} ms",
-            seconds=plain,
-            torch_seconds=torch_only,
-            light_seconds=with_lt,
+            f"forward, batch {batch}, {whole * 1e3:.2f} ms and again {again * 1e3:.2f}: without zero biases",
+            f"{unbiased * 1e3:.2f} ms",
+            f"no graphs {plain * 1e3:.2f}, no kernels either {torch_only * 1e3:.2f}",
+            seconds=[whole, again, unbiased, plain, torch_only],
         )
-
-
-def _with_light_interface(bench: DenseBench, forward: Callable[[], float]) -> float:
-    """The forward recorded anew with cublasLt; the graphs are forgotten before and after."""
-    if not bench.cuda:
-        return forward()
-    bench.model.engine.release()
-    torch.backends.cuda.preferred_blas_library("cublaslt")
-    try:
-        return forward()
-    finally:
-        torch.backends.cuda.preferred_blas_library("default")
-        bench.model.engine.release()
 
 
 def profile_steps(bench: DenseBench, batches: Iterable[int]) -> None:

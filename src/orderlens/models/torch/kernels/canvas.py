@@ -21,7 +21,7 @@ from orderlens.models.torch.shapes import HeadShape
 
 LOG2_E = 1.4426950408889634
 TARGET_PROGRAMS = 264
-"""Two per multiprocessor of a large Hopper GPU: fewer tiles of 64 queries than this are cut smaller."""
+"""Two per multiprocessor of a large Hopper GPU; fewer programs wait for memory rather than for arithmetic."""
 
 
 @triton.jit
@@ -124,8 +124,7 @@ class Tiling(NamedTuple):
 
 
 def choose_tiling(count: int, width: int, n_heads: int) -> Tiling:
-    """Return the tiles for ``count`` canvases: small where large ones would leave multiprocessors idle."""
+    """Return the tiles: the best of those tried on an H200 at 160 positions, for 1 and for 32 canvases."""
     few = count * n_heads * triton.cdiv(width, 64) < TARGET_PROGRAMS
-    sizes = (32,) if few else (128, 64)  # of two, the one that leaves fewer queries of the last tile empty
-    block_m = min(min(sizes, key=lambda m: -(-width // m) * m), max(16, triton.next_power_of_2(width)))
-    return Tiling(block_m, 32 if width % 64 else 64, 8 if block_m == 128 else 4)
+    block_m = min(64, max(16, triton.next_power_of_2(width)))
+    return Tiling(block_m, 64 if few or width % 64 == 0 else 32, 4)
