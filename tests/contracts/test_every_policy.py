@@ -22,6 +22,7 @@ EXAMPLES = {
     "steps": ["=4"],
     "cosine": ["=3"],
     "dream": ["", "=3:0.1"],
+    "ancestral": ["=3"],
     "threshold": ["=0.3", "=0.9"],
     "above": ["=0.4", "=0.4:3"],
     "unanimous": ["=0.2"],

@@ -190,6 +190,23 @@ def maskgit(steps, scale=1.0):
     return rule
 
 
+def ancestral(steps):
+    """MDLM: at step k of N every masked place is revealed with probability 1/(N − k); no empty steps.
+
+    Told by one number per place: it is revealed at the step in which that number falls.
+    """
+
+    def rule(p, masked, block):
+        block.drawn = getattr(block, "drawn", None) or list(block.numbers)
+        while True:
+            due = [i for i in masked if block.i / steps <= block.drawn[i] < (block.i + 1) / steps]
+            block.i += 1
+            if due:
+                return due
+
+    return rule
+
+
 def position_content(decay, alpha, rarity=lambda token: 1.0):
     """PC-Sampler: e^(−λ i) min(−c log f, α), one per step."""
 

@@ -122,3 +122,18 @@ def test_a_wrong_value_gets_one_line(text, message):
 )
 def test_specs_are_canonical(text, spec):
     assert parse_policy(f"max-prob+{text}").spec == f"max-prob+{spec}"
+
+
+def test_ancestral_steps_have_the_published_law():
+    """Revealing with probability 1/(N − k) at step k spreads positions evenly over the N steps."""
+    n, steps = 4000, 5
+    generator, left, taken = np.random.default_rng(0), n, []
+    for k in range(steps):
+        taken.append(int(generator.binomial(left, 1 / (steps - k))))
+        left -= taken[-1]
+    drawn = np.bincount((generator.random(n) * steps).astype(int), minlength=steps)
+    assert left == 0
+    for found in (np.array(taken), drawn):
+        assert np.abs(found / n - 1 / steps).max() < 4.5 * np.sqrt(0.16 / n)
+    assert parse_policy("random:2+ancestral=4").likelihood() == "estimate"
+    assert parse_policy("forced-ar+ancestral=4").likelihood() == "estimate"

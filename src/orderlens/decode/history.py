@@ -43,12 +43,14 @@ class RowHistory:
             assert self._store is not None
             before = take_rows(self._store, self._places(chain_R[known], offset_R[known]))
             kl_R[known] = divergence(take_rows(rows, known), before)
+        self._make_room(
+            np.unique(chain_R), rows
+        )  # now: once a pass counts it must not fail for lack of memory
         return Compared(self, chain_R, offset_R, pass_R, rows, kl_R)
 
     def keep(self, chain_R: IntArray, offset_R: IntArray, pass_R: IntArray, rows: Rows) -> None:
         """Keep the rows of a pass that counts."""
         assert self._kept_NB is not None
-        self._make_room(np.unique(chain_R), rows)
         assert self._store is not None
         put_rows(self._store, self._places(chain_R, offset_R), rows)
         self._kept_NB[chain_R, offset_R] = pass_R

@@ -36,6 +36,7 @@ COMMITS: Registry[type[Commit]] = Registry(
         "steps": "orderlens.policies.schedules:Steps",
         "cosine": "orderlens.policies.schedules:Cosine",
         "dream": "orderlens.policies.schedules:Timesteps",
+        "ancestral": "orderlens.policies.ancestral:Ancestral",
         "threshold": "orderlens.policies.thresholds:Threshold",
         "above": "orderlens.policies.thresholds:Above",
         "unanimous": "orderlens.policies.thresholds:Unanimous",

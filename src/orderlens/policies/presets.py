@@ -72,6 +72,7 @@ PRESETS: Registry[Preset] = Registry(
         "lookum": "orderlens.policies.published:LOOKUM",
         "pc-sampler": "orderlens.policies.published:PC_SAMPLER",
         "uncode": "orderlens.policies.published:PC_SAMPLER",
+        "mdlm": "orderlens.policies.published:MDLM",
         "bd3-lm": "orderlens.policies.published:BD3_LM",
         "top-k-margin": "orderlens.policies.published:TOP_K_MARGIN",
         "gt-margin": "orderlens.policies.published:GT_MARGIN",

@@ -106,6 +106,14 @@ PC_SAMPLER = Preset(
     "Without a corpus all tokens count as equally rare, so only the place is weighed; the published "
     "frequencies belong to LLaDA's vocabulary: write position-content:frequencies=FILE.",
 )
+MDLM = Preset(
+    "random+ancestral=128",
+    "MDLM, arXiv 2406.07524; kuleshov-group/mdlm diffusion.py, ddpm_cache, 128 steps",
+    "Every masked position is revealed with probability (t − s)/t in each of 128 even steps; chance alone "
+    "says where and how many.",
+    "128 steps per block, and steps that reveal nothing are left out; the last step draws instead of taking "
+    "the most probable tokens.",
+)
 BD3_LM = Preset(
     "random",
     "BD3-LM first hitting, arXiv 2503.09573; kuleshov-group/bd3lms diffusion.py",
