@@ -40,10 +40,33 @@ ENTRY_POINTS = (
 )
 
 
-def orderlens(folder, *arguments):
+SESSION = """
+import contextlib, io, json, sys
+from orderlens.cli.main import main
+ended = []
+for command in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(word) for word in command])
+    ended.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(ended))
+"""
+
+
+def orderlens(folder, commands):
+    """Run commands where ``folder`` is installed; return exit code, output and errors of each."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
-    command = [sys.executable, "-m", "orderlens", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=folder)
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION, json.dumps(commands)],
+        capture_output=True, text=True, env=environment, check=False, cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def score(model, orders, out):
+    sizes = ["--prefix-tokens", 8, "--target-tokens", 24]
+    return ["score", "--model", model, "--data", "text.jsonl", "--orders", orders, "--out", out, *sizes]
 
 
 def test_a_table_and_a_figure_of_an_installed_package(tmp_path):
@@ -53,27 +76,29 @@ def test_a_table_and_a_figure_of_an_installed_package(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 0.1\n", encoding="utf-8")
     (info / "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": "some plain words to score " * 3}) + "\n")
-    for model, orders in (("hmm", "random:0,forced-ar"), ("hmm:seed=7", "forced-ar")):
-        scored = orderlens(
-            tmp_path,
-            *("score", "--model", model, "--data", "text.jsonl", "--orders", orders, "--out", model[-1]),
-            *("--prefix-tokens", 8, "--target-tokens", 24),
-        )
-        assert scored.returncode == 0, scored.stderr
-    listed = json.loads(orderlens(tmp_path, "analyze", "--list", "--json").stdout)
-    assert listed["longest"] == "The longest trace of each order"
-    assert "broken" not in listed
-    shown = orderlens(tmp_path, "analyze", "m", "7", "--table", "longest", "--json")
-    rows = json.loads(shown.stdout)["tables"][0]["rows"]
+    one, two, listed, shown, broken, number, drawn = orderlens(
+        tmp_path,
+        [
+            score("hmm", "random:0,forced-ar", "m"),
+            score("hmm:seed=7", "forced-ar", "7"),
+            ["analyze", "--list", "--json"],
+            ["analyze", "m", "7", "--table", "longest", "--json"],
+            ["analyze", "m", "--table", "broken"],
+            ["analyze", "m", "--table", "number"],
+            ["figures", "m", "--figure", "longest-bars", "--format", "svg", "--out", "f"],
+        ],
+    )
+    assert [one[0], two[0], drawn[0]] == [0, 0, 0], (one, two, drawn)
+    names = json.loads(listed[1])
+    assert names["longest"] == "The longest trace of each order"
+    assert "broken" not in names
+    rows = json.loads(shown[1])["tables"][0]["rows"]
     assert [(row["model"], row["order"], row["n"]) for row in rows] == [
         ("hmm", "forced-ar", 24),
         ("hmm", "random", 24),
         ("hmm:seed=7", "forced-ar", 24),
     ]
-    for name, why in (("broken", "package mine 0.1"), ("number", "is no function of a study")):
-        refused = orderlens(tmp_path, "analyze", "m", "--table", name)
-        assert refused.returncode == 2
-        assert why in refused.stderr
-    drawn = orderlens(tmp_path, "figures", "m", "--figure", "longest-bars", "--format", "svg", "--out", "f")
-    assert drawn.returncode == 0, drawn.stderr
+    for refused, why in ((broken, "package mine 0.1"), (number, "is no function of a study")):
+        assert refused[0] == 2
+        assert why in refused[2]
     assert json.loads((tmp_path / "f" / "longest-bars.json").read_text())["bars"][0]["n"] == 24

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orderlens.cli.main import main
+from orderlens.replicate.run import make_results
 
 SMALL = ("--limit", "6", "--temperatures", "1", "--evaluator", "none-such")
 
@@ -18,23 +19,36 @@ SMALL = ("--limit", "6", "--temperatures", "1", "--evaluator", "none-such")
 def texts(tmp_path_factory):
     """A data file of short texts, so that a quick run takes seconds."""
     path = tmp_path_factory.mktemp("data") / "texts.jsonl"
-    rows = [{"id": f"t{i}", "text": f"the {i}th boat came home in the rain, " * 6} for i in range(8)]
+    target = "the boat came home in the rain, "
+    rows = [{"id": f"t{i}", "prompt": f"On day {i} ", "target": target} for i in range(8)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 @pytest.fixture(scope="module")
-def printed(texts, tmp_path_factory):
-    """What a replication prints with --json."""
+def replicated(texts, tmp_path_factory):
+    """What a replication prints with --json, and its outcome."""
     out = tmp_path_factory.mktemp("out") / "rep"
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        command = ["replicate", "--model", "hmm", "--data", str(texts), "--out", str(out), *SMALL, "--json"]
+    text, made = io.StringIO(), []
+
+    def keep(*arguments):
+        made.append(make_results(*arguments))
+        return made[0]
+
+    command = ["replicate", "--model", "hmm", "--data", str(texts), "--out", str(out), *SMALL, "--json"]
+    with contextlib.redirect_stdout(text), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orderlens.replicate.run.make_results", keep)
+        patch.setattr("orderlens.figures.save.FORMATS", ("svg", "png"))
         assert main(command) == 0
-    return json.loads(text.getvalue())
+    return json.loads(text.getvalue()), made[0]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def printed(replicated):
+    return replicated[0]
+
+
+@pytest.fixture
 def finished(printed):
     """Its folder."""
     return Path(printed["folder"])
@@ -48,12 +62,16 @@ def test_json_holds_plan_tables_and_findings(printed):
     assert any("unknown evaluator 'none-such'" in note for note in printed["notes"])
 
 
-def test_the_same_command_prints_tables_findings_and_where_things_are(finished, texts, capsys):
+def test_the_same_command_prints_tables_findings_and_where_things_are(
+    replicated, finished, texts, capsys, monkeypatch
+):
+    """The same results, as text: nothing is decoded, and they are not made twice for this test."""
+    monkeypatch.setattr("orderlens.replicate.run.make_results", lambda *_: replicated[1])
     assert main(["replicate", "--model", "hmm", "--data", str(texts), "--out", str(finished), *SMALL]) == 0
     text = capsys.readouterr().out
     assert "Fixed sequences" in text
     assert "13 findings: " in text
-    assert "Not supported: 1 check" in text
+    assert "Left open: 1 check, 1 left open" in text
     assert str(finished / "index.html") in text
     assert "unknown evaluator 'none-such'" in text
 

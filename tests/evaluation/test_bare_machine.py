@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,21 +43,22 @@ def python(code: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def sources(tmp_path: Path, scenes: Path) -> dict[str, str]:
-    path = tmp_path / "instructions.jsonl"
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory, scenes: Path) -> dict[str, str]:
+    path = tmp_path_factory.mktemp("rows") / "instructions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in INSTRUCTIONS))
     return {"hellaswag": str(scenes), "ifeval": str(path)}
 
 
-def decode_bare(model: str, out: Path, sources: dict[str, str]) -> list[dict[str, object]]:
+def decode_bare(model: str, out: Path, sources: dict[str, str], limit: int) -> list[dict[str, object]]:
     """Evaluate in a process where everything but the model's own packages is missing."""
     code = f"""
 import json
 from orderlens.api import evaluate
 from orderlens.evaluation import accuracies
 run = evaluate(
-    {model!r}, "arith,hellaswag,ifeval", {ORDERS!r}, sources={sources!r}, out={str(out)!r}, **{SETTINGS!r}
+    {model!r}, "arith,hellaswag,ifeval", {ORDERS!r}, sources={sources!r}, out={str(out)!r},
+    **{SETTINGS | {"limit": limit}!r}
 )
 assert run.is_complete and not ABSENT & set(sys.modules)
 print(json.dumps(accuracies(run)))
@@ -63,20 +66,27 @@ print(json.dumps(accuracies(run)))
     return list(json.loads(python(code).splitlines()[-1]))
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory, sources: dict[str, str]) -> tuple[Path, list[Any]]:
+    """A run of the control and its accuracies there."""
+    out = tmp_path_factory.mktemp("bare") / "run"
+    return out, decode_bare("hmm", out, sources, 2)
+
+
 def test_decoding_elsewhere_and_grading_here_is_evaluating_here(
-    tmp_path: Path, sources: dict[str, str]
+    tmp_path: Path, sources: dict[str, str], bare: tuple[Path, list[Any]]
 ) -> None:
     pytest.importorskip("lm_eval")
-    cells = decode_bare("hmm", tmp_path / "bare", sources)
+    out, cells = shutil.copytree(bare[0], tmp_path / "bare"), bare[1]
     assert {(cell["task"], cell["n"], cell["n_ungraded"]) for cell in cells} == {
         ("arith", 2, 0),
         ("hellaswag", 2, 0),  # the endings are scored with the model, so this grade is complete
         ("ifeval", 0, 2),
     }
-    before = ol.open_run(tmp_path / "bare")
+    before = ol.open_run(out)
     assert list(ungraded(before)) == ["ifeval"]
     assert "6 responses not graded: IFEval needs" in ungraded(before)["ifeval"]
-    after = regrade(tmp_path / "bare")
+    after = regrade(out)
     assert ungraded(after) == {}
     here = evaluate("hmm", "arith,hellaswag,ifeval", ORDERS, sources=sources, **SETTINGS)
     assert accuracies(after) == accuracies(here)
@@ -84,24 +94,23 @@ def test_decoding_elsewhere_and_grading_here_is_evaluating_here(
 
 
 def test_tiny_decodes_on_a_bare_machine(tmp_path: Path, sources: dict[str, str]) -> None:
-    cells = decode_bare("tiny", tmp_path / "bare", sources)
+    cells = decode_bare("tiny", tmp_path / "bare", sources, 1)
     assert {(cell["order"], cell["seed"]) for cell in cells if cell["task"] == "hellaswag"} == {
         ("forced-ar", None),
         ("random", 0),
         ("random", 1),
     }
-    assert all(cell["n"] == 2 for cell in cells if cell["task"] != "ifeval")
+    assert all(cell["n"] == 1 for cell in cells if cell["task"] != "ifeval")
     run = ol.open_run(tmp_path / "bare")
-    assert run.table("endings").to_arrow().num_rows == 2 * 3 * 4
+    assert run.table("endings").to_arrow().num_rows == 3 * 4
 
 
-def test_regrading_without_the_packages_says_what_is_missing(tmp_path: Path, sources: dict[str, str]) -> None:
-    decode_bare("hmm", tmp_path / "bare", sources)
+def test_regrading_without_the_packages_says_what_is_missing(bare: tuple[Path, list[Any]]) -> None:
     code = f"""
 from orderlens.errors import MissingPackageError
 from orderlens.evaluation import regrade
 try:
-    regrade({str(tmp_path / "bare")!r})
+    regrade({str(bare[0])!r})
 except MissingPackageError as error:
     print(error)
 """
