@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 

@@ -297,6 +297,8 @@ def test_unknown_names_get_a_hint(finished, tmp_path) -> None:
         run.reveals().to_arrow(["logp"])
     with pytest.raises(UnknownNameError, match="unknown table 'reveal'; did you mean 'reveals'"):
         run.table("reveal")
+    with pytest.raises(UnknownNameError, match=r"unknown table '3' \(known: samples, "):
+        run.table(3)
     with pytest.raises(RunError, match="no run at"):
         open_run(tmp_path / "nothing")
 

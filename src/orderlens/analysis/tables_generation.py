@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.agreement import agreement_matrix
+from orderlens.analysis.columns import with_reason
 from orderlens.analysis.estimate import Estimate, mean, median
-from orderlens.analysis.study import NOT_GENERATED, Study, with_reason
+from orderlens.analysis.study import NOT_GENERATED, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import has_generated, table
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -26,32 +25,6 @@ def register(app: typer.Typer) -> None:
     """Add the verbs."""
     app.command("generate")(generate)
     app.command("sweep")(sweep)
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeRequest:
-    """What ``generate`` and ``sweep`` ask for."""
-
-    out: str
-    model: str
-    data: str
-    orders: str
-    temperatures: Sequence[float]
-    max_new_tokens: int
-    seed: int
-    stop_at_eos: bool
-    limit: int | None
-    prefix_tokens: int
-    allow_short: bool
-    split: str
-    block_size: int | None
-    anchor: str | None
-    batch_size: int | None
-    device: str | None
-    dtype: str | None
-    engine: Engine
-    extend: bool
-    templates: Sequence[str] = ()
 
 
 def generate(
@@ -83,29 +56,29 @@ def generate(
     json: JsonFlag = False,
 ) -> None:
     """Decode prompts under several reveal orders or policies."""
-    request = DecodeRequest(
-        out,
-        model,
-        data,
-        orders,
-        [temperature],
-        max_new_tokens,
-        seed,
-        stop_at_eos,
-        limit,
-        prefix_tokens,
-        allow_short,
-        split,
-        block_size,
-        anchor,
-        batch_size,
-        device,
-        dtype,
-        opt.engine_of(engine, workers, address),
-        extend,
-        tuple(template or ()),
+    _decode(
+        out=out,
+        model=model,
+        data=data,
+        orders=orders,
+        temperatures=[temperature],
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        stop_at_eos=stop_at_eos,
+        limit=limit,
+        prefix_tokens=prefix_tokens,
+        allow_short=allow_short,
+        split=split,
+        block_size=block_size,
+        anchor=anchor,
+        batch_size=batch_size,
+        device=device,
+        dtype=dtype,
+        engine=opt.engine_of(engine, workers, address),
+        extend=extend,
+        templates=tuple(template or ()),
+        as_json=json,
     )
-    _decode(request, as_json=json)
 
 
 def sweep(
@@ -137,31 +110,55 @@ def sweep(
     """Decode prompts over several temperatures into one run."""
     from orderlens.cli.inputs import parse_temperatures
 
-    request = DecodeRequest(
-        out,
-        model,
-        data,
-        orders,
-        parse_temperatures(temperatures),
-        max_new_tokens,
-        seed,
-        stop_at_eos,
-        limit,
-        prefix_tokens,
-        allow_short,
-        split,
-        block_size,
-        anchor,
-        batch_size,
-        device,
-        dtype,
-        opt.engine_of(engine, workers, address),
-        extend,
+    _decode(
+        out=out,
+        model=model,
+        data=data,
+        orders=orders,
+        temperatures=parse_temperatures(temperatures),
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        stop_at_eos=stop_at_eos,
+        limit=limit,
+        prefix_tokens=prefix_tokens,
+        allow_short=allow_short,
+        split=split,
+        block_size=block_size,
+        anchor=anchor,
+        batch_size=batch_size,
+        device=device,
+        dtype=dtype,
+        engine=opt.engine_of(engine, workers, address),
+        extend=extend,
+        as_json=json,
     )
-    _decode(request, as_json=json)
 
 
-def _decode(request: DecodeRequest, *, as_json: bool) -> None:
+def _decode(
+    *,
+    out: str,
+    model: str,
+    data: str,
+    orders: str,
+    temperatures: Sequence[float],
+    max_new_tokens: int,
+    seed: int,
+    stop_at_eos: bool,
+    limit: int | None,
+    prefix_tokens: int,
+    allow_short: bool,
+    split: str,
+    block_size: int | None,
+    anchor: str | None,
+    batch_size: int | None,
+    device: str | None,
+    dtype: str | None,
+    engine: Engine,
+    extend: bool,
+    templates: Sequence[str] = (),
+    as_json: bool,
+) -> None:
+    """Decode and print: what ``generate`` and ``sweep`` share."""
     from orderlens import api
     from orderlens.cli.inputs import load_inputs, parse_anchor, template_inputs
     from orderlens.cli.summary import show_summary
@@ -169,38 +166,36 @@ def _decode(request: DecodeRequest, *, as_json: bool) -> None:
     from orderlens.rowfiles import check_split
     from orderlens.work.job import check_generation, deployable
 
-    chosen = deployable(request.orders)
-    check_generation(request.max_new_tokens, request.temperatures)  # before the model is loaded
-    where = parse_anchor(request.anchor)
-    rule = SplitRule(request.prefix_tokens, 0, request.allow_short, check_split(request.split))
+    chosen = deployable(orders)
+    check_generation(max_new_tokens, temperatures)  # before the model is loaded
+    where = parse_anchor(anchor)
+    rule = SplitRule(prefix_tokens, 0, allow_short, check_split(split))
     inputs = (
-        template_inputs(request.model, request.templates, request.device, request.dtype)
-        if request.templates
-        else load_inputs(
-            request.model, request.data, rule, request.limit, request.device, request.dtype, least_target=0
-        )
+        template_inputs(model, templates, device, dtype)
+        if templates
+        else load_inputs(model, data, rule, limit, device, dtype, least_target=0)
     )
     with (
-        keeping(lambda: kept_in(request.out)),
+        keeping(lambda: kept_in(out)),
         progress_bar("generating (tokens)", None, quiet=as_json, shorter="--limit, --max-new-tokens") as bar,
     ):
         run = api.generate(
             inputs.model,
             inputs.data.samples,
             chosen,
-            max_new_tokens=request.max_new_tokens,
-            temperature=request.temperatures,
-            seed=request.seed,
-            stop_at_eos=request.stop_at_eos,
-            block_size=request.block_size,
+            max_new_tokens=max_new_tokens,
+            temperature=temperatures,
+            seed=seed,
+            stop_at_eos=stop_at_eos,
+            block_size=block_size,
             anchor=where,
-            batch_size=request.batch_size,
-            device=request.device,
-            dtype=request.dtype,
-            engine=request.engine,
-            out=request.out,
-            extend=request.extend,
+            batch_size=batch_size,
+            device=device,
+            dtype=dtype,
+            engine=engine,
+            out=out,
+            extend=extend,
             data_record=inputs.data.record(),
             progress=bar,
         )
-    show_summary(run, out=str(request.out), as_json=as_json)
+    show_summary(run, out=str(out), as_json=as_json)
