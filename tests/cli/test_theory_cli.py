@@ -66,14 +66,14 @@ def test_curve_writes_figures(capsys, tmp_path, monkeypatch) -> None:
     assert "theory-curvature.svg" in out
 
 
-def test_check_prints_paper_ours_and_verdict(capsys) -> None:
+def test_check_prints_paper_ours_and_what_stands(capsys) -> None:
     code, out, _ = run(capsys, "check")
     assert code == 0
     assert "[holds] critical-sigma" in out
     assert "[fails] second-order-sign" in out
     assert "paper  1.05\n    ours   1.052582699429" in out
     data = run_json(capsys, "check")
-    assert sum(data["verdicts"].values()) == len(data["claims"]) >= 30
+    assert sum(data["counts"].values()) == len(data["claims"]) >= 30
 
 
 def test_profile_of_a_list_of_numbers(capsys, tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""``theory check``: each claim is computed, and the verdicts are those of the audit."""
+"""``theory check``: each claim is computed, and what stands is that of the audit."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_names_are_unique_and_complete(claims) -> None:
     assert all(claim.paper and claim.ours and claim.statement for claim in claims.values())
 
 
-def test_verdicts(claims) -> None:
-    assert {name for name, claim in claims.items() if claim.verdict == "fails"} == FAILING
-    assert {name for name, claim in claims.items() if claim.verdict == "incomplete"} == INCOMPLETE
+def test_what_stands(claims) -> None:
+    assert {name for name, claim in claims.items() if claim.standing == "fails"} == FAILING
+    assert {name for name, claim in claims.items() if claim.standing == "incomplete"} == INCOMPLETE
 
 
 def test_numbers_of_the_specification(claims) -> None:

@@ -122,7 +122,7 @@ def _curve_rows(sigmas: list[float], k: float, points: int) -> list[dict[str, An
 
 
 def check(json: JsonFlag = False) -> None:
-    """Re-derive every numerical claim of the paper's appendix; print its number, ours and the verdict."""
+    """Re-derive every numerical claim of the paper's appendix; print its number, ours, whether it stands."""
     from orderlens.theory.claims import CLAIM_COUNT, check_claims
 
     claims = []
@@ -131,13 +131,13 @@ def check(json: JsonFlag = False) -> None:
             claims.append(claim)
             advance()
     counts = {
-        word: sum(claim.verdict == word for claim in claims) for word in ("holds", "incomplete", "fails")
+        word: sum(claim.standing == word for claim in claims) for word in ("holds", "incomplete", "fails")
     }
     if json:
-        print_json({"claims": [asdict(claim) for claim in claims], "verdicts": counts})
+        print_json({"claims": [asdict(claim) for claim in claims], "counts": counts})
         return
     for claim in claims:
-        print_text(f"[{claim.verdict}] {claim.name} ({claim.section}): {claim.statement}")
+        print_text(f"[{claim.standing}] {claim.name} ({claim.section}): {claim.statement}")
         print_text(f"    paper  {claim.paper}\n    ours   {claim.ours}")
         if claim.note:
             print_text(f"    note   {claim.note}")

@@ -52,7 +52,7 @@ def replicate(
         show: opens a progress bar per stage.
 
     Returns:
-        Plan, tables, verdicts, figures and notes.
+        Plan, tables, findings, figures and notes.
     """
     if isinstance(model, str | os.PathLike):
         name, loaded = os.fspath(model), None

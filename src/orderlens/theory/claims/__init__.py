@@ -1,11 +1,11 @@
-"""Every numerical claim of the paper's appendix, re-derived: the paper's number, ours, and the verdict."""
+"""Every numerical claim of the paper's appendix, re-derived: the paper's number, ours, whether it stands."""
 
 from collections.abc import Iterator
 
 from orderlens.theory.claims import competition, concavity, model, reported, spreading
-from orderlens.theory.claims.claim import Claim, Verdict
+from orderlens.theory.claims.claim import Claim, Standing
 
-__all__ = ["CLAIM_COUNT", "Claim", "Verdict", "check_claims"]
+__all__ = ["CLAIM_COUNT", "Claim", "Standing", "check_claims"]
 
 _DERIVATIONS = (*model.CLAIMS, *concavity.CLAIMS, *competition.CLAIMS, *spreading.CLAIMS, *reported.CLAIMS)
 CLAIM_COUNT = len(_DERIVATIONS)

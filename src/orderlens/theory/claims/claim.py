@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Verdict = Literal["holds", "fails", "incomplete"]
+Standing = Literal["holds", "fails", "incomplete"]
 """``incomplete``: true in a smaller range than printed, or the printed argument does not prove it."""
 
 
@@ -19,7 +19,7 @@ class Claim:
         statement: the claim in our words.
         paper: the paper's number or condition.
         ours: what we compute.
-        verdict: whether the claim survives.
+        standing: whether the claim survives.
         note: what to know when it does not, or under which condition it does.
         values: the computed numbers, by name.
     """
@@ -29,11 +29,11 @@ class Claim:
     statement: str
     paper: str
     ours: str
-    verdict: Verdict
+    standing: Standing
     note: str = ""
     values: dict[str, float] = field(default_factory=dict)
 
 
-def holds_if(condition: bool) -> Verdict:
+def holds_if(condition: bool) -> Standing:
     """Return ``"holds"`` or ``"fails"``."""
     return "holds" if condition else "fails"
