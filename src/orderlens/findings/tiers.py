@@ -16,7 +16,7 @@ from orderlens.analysis.correlation import bent, left_over, orthonormal_basis
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, function_of_sums, mean, means
 from orderlens.analysis.frames import finite_rows, graded_rows
 from orderlens.analysis.judge import Check, Finding
-from orderlens.analysis.orders import base_name, is_structured
+from orderlens.analysis.orders import is_random, is_structured
 from orderlens.analysis.predictors import pool_seeds
 from orderlens.analysis.selectors import is_candidate, pick_weights
 from orderlens.metrics.segments import FloatArray, divide
@@ -82,7 +82,7 @@ def _by_tier(graded: pd.DataFrame, value: str) -> tuple[pd.DataFrame, list[str],
     """Return a table of items by orders, and which orders are structured and which random."""
     wide = graded.pivot_table(index="item_id", columns="order", values=value, aggfunc="mean", sort=False)
     tier = [order for order in wide.columns if is_structured(str(order))]
-    return wide, tier, [order for order in wide.columns if base_name(str(order)) == "random"]
+    return wide, tier, [order for order in wide.columns if is_random(str(order))]
 
 
 def alike(where: str, difference: Estimate) -> Check:
