@@ -9,7 +9,7 @@ EXTRAS := torch,hf,polars,eval,ray,docs,dev
 # Threads that spin while they wait make small products ten times slower wherever something else runs too.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint types unit minimal bench docs frontend clean
+.PHONY: demo test lint types unit minimal bench docs frontend browser clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -38,7 +38,7 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed
+unit: $(VENV)/.installed $(VENV)/.browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -p no:cacheprovider
 
 minimal: $(MINIMAL)/.installed
@@ -53,11 +53,23 @@ bench: $(VENV)/.installed
 
 # Builds what report and viewer run in the browser; users need no Node, the built files are committed.
 frontend/node_modules/.installed: frontend/package.json frontend/package-lock.json
-	cd frontend && npm ci --no-audit --no-fund
+	cd frontend && npm ci --ignore-scripts --no-audit --no-fund
 	touch $@
 
 frontend: frontend/node_modules/.installed
 	cd frontend && npm run build && npm test
+
+# What the tests in a real browser need: a Chromium, and axe through npm. Where they cannot be had, those tests say
+# so and are skipped; 'make browser' tries again.
+browser: $(VENV)/.installed
+	rm -f $(VENV)/.browser
+	$(MAKE) $(VENV)/.browser
+
+$(VENV)/.browser: | $(VENV)/.installed
+	command -v chromium || command -v chromium-browser || command -v google-chrome \
+	  || timeout 240 $(BIN)/playwright install chromium || echo "no Chromium: tests in a browser are skipped"
+	command -v npm && timeout 120 $(MAKE) frontend/node_modules/.installed || echo "no npm: tests of the front end are skipped"
+	touch $@
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/docs

@@ -272,9 +272,11 @@ export class Explorer {
 
   private key(event: KeyboardEvent): void {
     const target = event.target as Element;
-    if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, select, textarea, summary")) return;
-    if (!this.root.isConnected || !this.root.contains(target) && target !== document.body) return;
     const pressed = event.key.toLowerCase();
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (target.closest("select, textarea, summary, input:not([type=range])")) return;
+    if (target.matches("input") && /^(arrow|home|end|page)/.test(pressed)) return; // the slider's own keys
+    if (!this.root.isConnected || (!this.root.contains(target) && target !== document.body)) return;
     if (pressed === " " && target.closest("button, a")) return;
     const actions: Record<string, () => void> = {
       arrowleft: () => this.goTo(this.done - 1),

@@ -1,9 +1,8 @@
 // The text in reading order, every token with its reveal number; the state after a pass is drawn onto it.
 
 import { h, type Child } from "./dom";
-import { plural, probability } from "./numbers";
+import { LOG_HALF, probability } from "./numbers";
 import type { Timeline } from "./replay";
-import { LOG_HALF } from "./numbers";
 
 export interface TokenStrip {
   element: HTMLElement;
@@ -66,6 +65,7 @@ export function tokenStrip(
       } as never,
       h("span", { class: "number", "aria-hidden": "true" }, step + 1),
       h("span", { class: "piece", dir: "auto" }),
+      h("span", { class: "unseen" }),
     );
     items.set(position, item);
     element.append(item);
@@ -114,7 +114,8 @@ export function tokenStrip(
         item.querySelector(".piece")!.replaceChildren(
           ...(item.classList.contains("eos") && !cell.edited ? ["EOS"] : (visible(shown) as (Node | string)[])),
         );
-        item.setAttribute("aria-label", describe(cell.state, shown, step, reveals.logq[step] ?? null));
+        item.querySelector(".piece")!.setAttribute("aria-hidden", String(cell.state === "masked"));
+        item.querySelector(".unseen")!.textContent = describe(cell.state, step, reveals.logq[step] ?? null);
       }
     },
     tint(values) {
@@ -152,8 +153,8 @@ const WORDS: Record<string, string> = {
   earlier: "revealed",
 };
 
-function describe(state: string, piece: string, step: number, logq: number | null): string {
+/** What a screen reader says behind the token's own text. */
+function describe(state: string, step: number, logq: number | null): string {
   if (state === "masked") return "still masked";
-  const shown = piece.trim() === "" ? plural(piece.length, "blank") : piece;
-  return `${shown}, ${WORDS[state] ?? state}, number ${step + 1}, probability ${probability(logq)}`;
+  return `, ${WORDS[state] ?? state}, number ${step + 1}, probability ${probability(logq)}`;
 }

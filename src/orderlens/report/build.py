@@ -31,6 +31,7 @@ def report(
     samples: int = SAMPLES,
     title: str | None = None,
     figures: Sequence[str] | None = None,
+    tables: Sequence[str] | None = None,
 ) -> Path:
     """Write the report of a study and return its path.
 
@@ -40,19 +41,21 @@ def report(
         samples: how many samples can be explored in it; 0 keeps every text out of the file.
         title: of the page.
         figures: names of the figures; all by default.
+        tables: names of the tables; by default all that the runs can fill. Findings on fixed texts stand on
+            two of them, coherence and theory.
     """
-    tables = study.tables()
-    reading, why = read_findings(study, tables)
+    made = study.tables(tables)
+    reading, why = read_findings(study, made)
     with tempfile.TemporaryDirectory() as folder:
         drawn = draw_figures(study, folder, figures, ["svg"])
         page = Page(
             title or "What the reveal order does",
             run_facts(study),
-            first_screen(study, tables, reading),
+            first_screen(study, made, reading),
             reading,
             RULES,
             [picture(item) for item in drawn],
-            tables,
+            made,
             run_details(study.run),
             pack_samples(study, samples),
             why_no_samples="" if samples else "No sample was asked for (--samples 0).",
@@ -81,8 +84,8 @@ def read_findings(study: Study, tables: Sequence[Table]) -> tuple[Reading | None
 def _claims(study: Study, name: str, tables: Sequence[Table]) -> list[Finding]:
     """Return the findings of one kind, none where the runs lack what they are about."""
     named = {table.name: table for table in tables}
-    if name == "fixed" and {"coherence", "theory"} <= named.keys():
-        return fixed_findings(study.view("score"), named)
+    if name == "fixed":
+        return fixed_findings(study.view("score"), named) if {"coherence", "theory"} <= named.keys() else []
     if name == "sweep" and study.generated["temperature"].nunique() < 2:
         return []
     try:
