@@ -91,7 +91,7 @@ def test_a_commit_rule_scores_and_generates_like_the_slow_path(order, rule):
 
 @pytest.mark.parametrize("rule", REVISED)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_revise_rule_generates_like_the_slow_path(rule, temperature):
+def test_a_revise_rule_generates_like_the_slow_path_and_ends_within_its_bound(rule, temperature):
     policies = _policies(rule)
     settings = GenerationSettings(14, temperature, 3, stop_at_eos=False)
     generation = generate_batch(MODEL, SAMPLES, policies, settings)
@@ -111,6 +111,11 @@ def test_a_revise_rule_generates_like_the_slow_path(rule, temperature):
             assert revisions[name] == pytest.approx(expected, abs=1e-9, nan_ok=True)
         assert revisions["event"].tolist() == [item.event for item in slow.revisions]
         assert revisions["new_token"].tolist() == [item.token for item in slow.revisions]
+        start, rule_of = len(SAMPLES[done.sample].prompt), policies[done.order].revise
+        assert sorted(reveals["position"].tolist()) == list(range(start, done.canvas.end))
+        assert not np.isin(done.tokens, [MODEL.mask_id]).any()
+        edges = [start, *range(start - start % 6 + 6, done.canvas.end + 1, 6)]
+        assert done.n_forwards <= sum(rule_of.max_passes(b - a) for a, b in pairwise(edges))
 
 
 NOTHING = {
@@ -121,17 +126,3 @@ NOTHING = {
 def _of(columns, done):
     mine = (columns["sample"] == done.sample) & (columns["order"] == done.order)
     return {name: values[mine] for name, values in columns.items()}
-
-
-@pytest.mark.parametrize("rule", REVISED)
-def test_a_revise_rule_ends_within_its_bound_and_fills_every_position(rule):
-    policies = _policies(rule)
-    generation = generate_batch(MODEL, SAMPLES, policies, GenerationSettings(14, stop_at_eos=False))
-    for done in generation.chains:
-        start = len(SAMPLES[done.sample].prompt)
-        filled = _of(generation.columns, done)["position"]
-        assert sorted(filled.tolist()) == list(range(start, done.canvas.end))
-        assert not np.isin(done.tokens, [MODEL.mask_id]).any()
-        edges = [start, *range(start - start % 6 + 6, done.canvas.end + 1, 6)]
-        rule_of = policies[done.order].revise
-        assert done.n_forwards <= sum(rule_of.max_passes(b - a) for a, b in pairwise(edges))

@@ -8,6 +8,7 @@ import pytest
 import orderlens as ol
 from orderlens.decode.batches import BatchLimit
 from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.reference import text_plainly
 from orderlens.errors import DeviceMemoryError, ModelOutputError, PluginError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.policies import parse_policies, parse_policy
@@ -63,8 +64,7 @@ def events_of(generation, sample=0, order=0):
     return sorted(events, key=lambda event: (event[0], event[1]))
 
 
-@pytest.mark.parametrize("attention", ["block-causal", "full"])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("attention", "temperature"), [("block-causal", 0.0), ("full", 1.0)])
 @pytest.mark.parametrize("spec", SPECS)
 def test_replaying_gives_every_canvas_that_the_model_saw(spec, temperature, attention):
     model, prompt = Watched(block_size=8, attention=attention), np.arange(5)
@@ -167,6 +167,37 @@ class Idle(Planner):
 
     def plan(self, view):
         return Plan(np.zeros(len(view), bool), np.zeros(len(view), bool))
+
+
+class Coin(Revise):
+    """Edits and takes back by the toss of a coin."""
+
+    id, summary, spec, post_passes = "coin", "coin: edits or masks at random", "coin", 3
+
+    @classmethod
+    def parse(cls, values):
+        return cls()
+
+    def revise(self, view):
+        return Changes(view.numbers() < 0.1, view.numbers() > 0.8)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(
+    "base", ["max-prob+cosine=3", "random:1+top=2", "max-prob+klass=0.2:0.5", "max-prob+dilated", "forced-ar"]
+)
+def test_masks_that_come_back_suit_every_kind_of_commit_rule(base, temperature):
+    model = HiddenMarkovModel(seed=5, n_states=4, block_size=6, incoherence=3.0)
+    part, sample = parse_policy(base), EncodedSample("a", np.arange(4))
+    policy = Policy(part.order, part.commit, Coin())
+    settings = GenerationSettings(8, temperature, 2, stop_at_eos=False)
+    generation = generate_batch(model, [sample], [policy], settings)
+    (done,) = generation.chains
+    options = {"temperature": temperature, "sample_seed": 2, "stop_at_eos": False}
+    slow = text_plainly(model, sample, policy, 8, **options)
+    assert done.tokens.tolist() == slow.tokens.tolist()
+    assert done.n_forwards == slow.forwards <= sum(policy.revise.max_passes(n) for n in (2, 6))
+    assert {"remask", "reveal", "edit"} <= set(generation.revisions["event"].tolist())
 
 
 def one_text(policy, model=None, **options):

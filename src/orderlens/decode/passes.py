@@ -57,3 +57,9 @@ def regroup(chain_r: IntArray) -> tuple[IntArray, IntArray]:
     new_r = np.ones(len(chain_r), bool)
     new_r[1:] = chain_r[1:] != chain_r[:-1]
     return chain_r[new_r], np.cumsum(new_r) - 1
+
+
+def each(rule: Callable[[int], int], count_r: IntArray) -> IntArray:
+    """Return a rule's number for every count, asking once per distinct one."""
+    distinct, place_r = np.unique(count_r, return_inverse=True)
+    return np.array([rule(int(count)) for count in distinct], np.int64)[place_r]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.decode.chains import Chains
-from orderlens.decode.passes import Pass, regroup
+from orderlens.decode.passes import Pass, each, regroup
 from orderlens.decode.select import naming
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import FloatArray, IntArray
@@ -39,8 +39,7 @@ def plan_rows(
     """Ask policy ``p``'s planner about its rows, masked and held; blocks past their last pass are filled."""
     score_r = stats.logprob if isinstance(stats, DrawStats) else stats.top_logprob
     masked_r, index_r = now.masked_R[row_r], now.index_R[row_r]
-    last_r = np.array([rule.passes(int(n)) for n in chains.filling_N[index_r]])
-    closing_r = chains.pass_N[index_r] >= last_r
+    closing_r = chains.pass_N[index_r] >= each(rule.passes, chains.filling_N[index_r])
     commit_r, remask_r = masked_r & closing_r, np.zeros(len(row_r), bool)
     asked = np.flatnonzero(~closing_r)
     view, memory = _view(chains, p, now, row_r[asked], stats.take(asked))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from orderlens.decode.chains import Chains
 from orderlens.decode.events import Columns, Recorder
-from orderlens.decode.passes import Pass, regroup
+from orderlens.decode.passes import Pass, each, regroup
 from orderlens.decode.planning import Planned
 from orderlens.decode.select import naming
 from orderlens.errors import ModelOutputError
@@ -70,7 +70,7 @@ def _changes(chains: Chains, p: int, rule: Revise, now: Pass, held: IntArray) ->
     with naming(f"revise rule '{rule.spec}'", rule):
         wanted = rule.revise(view)
     _check(rule, wanted, len(held))
-    limit_c = np.array([rule.settled_after(int(n)) for n in chains.filling_N[index_c]])
+    limit_c = each(rule.settled_after, chains.filling_N[index_c])
     remask_r = wanted.remask_R & (chains.pass_N[index_c] < limit_c)[chain_r]
     edit_r = wanted.edit_R & (view.stats.top_token != chains.mask_id) & (view.stats.top_token != view.token_R)
     at = np.flatnonzero(edit_r | remask_r)
