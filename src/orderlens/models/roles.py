@@ -67,7 +67,7 @@ def find_roles(
     generation = read_json(path) if path.is_file() else {}
     known = known_ids(tokenizer, vocab_size)
     mask = _mask_id((values, generation), tokenizer, published)
-    eos = _eos_ids((values, generation), tokenizer, published)
+    eos = _eos_ids((values, generation), tokenizer, published, vocab_size)
     special = set(tokenizer.special_ids) if tokenizer else set[int]()
     ends = [tokenizer.id_of(name) for name in published.turn_ends] if tokenizer else []
     special |= {index for index in ends if index is not None}
@@ -110,14 +110,21 @@ def _mask_id(
 
 
 def _eos_ids(
-    files: Sequence[Mapping[str, Any]], tokenizer: FastTokenizer | None, published: Published
+    files: Sequence[Mapping[str, Any]],
+    tokenizer: FastTokenizer | None,
+    published: Published,
+    vocab_size: int,
 ) -> frozenset[int]:
-    """Return all ids that the files call EOS; a generation configuration often adds the end of a turn."""
+    """Return all ids that the files call EOS; a generation configuration often adds the end of a turn.
+
+    Where nobody says what ends a text it is the published id, or nothing in a vocabulary without it.
+    """
     stated = frozenset(
         token for found in files for token in _whole("eos_token_id", found.get("eos_token_id"))
     )
     named = tokenizer.named_id("eos_token") if tokenizer else None
-    return stated or frozenset({published.eos_id if named is None else named})
+    found = stated or frozenset(() if named is None else (named,))
+    return found or frozenset((published.eos_id,) if published.eos_id < vocab_size else ())
 
 
 def _whole(key: str, value: object) -> Iterator[int]:

@@ -6,16 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from orderlens.cli.main import main
+from orderlens.decode.score import score_batch
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.abilities import chat_template
 from orderlens.models.dense import dream, fast_dllm, llada, sdar
 from orderlens.models.dense.config import DenseConfig
 from orderlens.models.loading import load_model
 from orderlens.models.torch.outlook import published
+from orderlens.policies import parse_policies
+from orderlens.samples import EncodedSample
 from orderlens.testing import write_dense
 from orderlens.testing.dense import CONFIGS
 
@@ -61,6 +65,22 @@ def test_published_ids_are_the_last_resort(tmp_path: Path) -> None:
     write_dense(tmp_path, family="llada", tokenizer=False, mask_token_id=None)
     with pytest.raises(ModelLoadError, match=r"mask id 126336 is outside .* \(mask_token_id\)"):
         load_model(str(tmp_path), device="cpu")
+
+
+def test_a_model_without_an_end(tmp_path: Path) -> None:
+    """Nobody says what ends a text, and the published id is not in the vocabulary: nothing does."""
+    write_dense(tmp_path, family="sdar", tokenizer=False, eos_token_id=None)
+    model = load_model(str(tmp_path), device="cpu")
+    assert model.eos_ids == frozenset()
+    sample = EncodedSample("x", np.array([1, 2]), np.array([3, 4, 5]))
+    columns = score_batch(model, [sample], parse_policies("forced-ar,entropy"))
+    assert np.isfinite(columns["logq"]).all()
+
+
+def test_a_context_shorter_than_the_usual_block(tmp_path: Path) -> None:
+    write_dense(tmp_path, family="llada", max_sequence_length=24)
+    model = load_model(str(tmp_path), device="cpu")
+    assert (model.block_size, model.max_positions) == (24, 24)
 
 
 @pytest.mark.parametrize(("key", "size"), [("block_size", 16), ("block_length", 8)])

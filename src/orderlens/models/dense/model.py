@@ -72,10 +72,10 @@ class Dialect:
         """How ``doctor`` describes a checkpoint that is not loaded."""
         return Look(self.parse, partial(check_tensors, self.layout), self.published or {})
 
-    def block_of(self, values: Mapping[str, Any]) -> int:
-        """Return the block size that ``config.json`` states, or the published one."""
-        given = Values(values)
-        return next((given.integer(key) for key in self.block_keys if key in given), self.block_size)
+    def block_of(self, values: Mapping[str, Any], max_positions: int) -> int:
+        """Return the block size that ``config.json`` states, or the published one where it fits."""
+        given, usual = Values(values), min(self.block_size, max_positions)
+        return next((given.integer(key) for key in self.block_keys if key in given), usual)
 
     def load(self, folder: Path, name: str, options: LoadOptions) -> DenseModel:
         """Load a checkpoint folder in the published layout."""
@@ -97,7 +97,7 @@ class Dialect:
             tokenizer=tokenizer,
             chat=find_template(tokenizer) if tokenizer else None,
             digest=lambda: f"{weights_digest(checkpoint.shards)}:{config}",
-            block_size=self.block_of(values),
+            block_size=self.block_of(values, config.max_positions),
         )
 
 
@@ -122,7 +122,9 @@ class DenseModel:
     ) -> None:
         self.block_size = dialect.block_size if block_size is None else block_size
         if not 1 <= self.block_size <= config.max_positions:
-            raise UserInputError(f"block_size={block_size} must lie between 1 and {config.max_positions}")
+            raise UserInputError(
+                f"block_size={self.block_size} must lie between 1 and {config.max_positions}"
+            )
         self.weights, self.config, self.roles, self.dialect = weights, config, roles, dialect
         self.name, self.tokenizer, self.chat = name, tokenizer or IdsOnly(), chat
         self._digest = digest
