@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import plain_encoders as plain
@@ -14,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from orderlens.cli.doctor import examine
-from orderlens.errors import ModelLoadError, UserInputError
+from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError
 from orderlens.models.loading import load_model
 from orderlens.testing import write_bert, write_modernbert, write_roberta, write_xlnet
 
@@ -166,6 +168,17 @@ def test_names_of_the_first_published_bert_are_read(tmp_path):
     old |= {"cls.seq_relationship.weight": torch.zeros(2, 32), "cls.seq_relationship.bias": torch.zeros(2)}
     save_file(old, str(path), metadata={"format": "pt"})
     assert np.allclose(load_model(str(tmp_path), device="cpu").log_probs([7, 4, 9]), before, atol=1e-5)
+
+
+def test_a_library_that_is_too_old_or_missing_is_one_line(tmp_path, monkeypatch):
+    write_modernbert(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "transformers", SimpleNamespace(__version__="4.44.0"))
+        with pytest.raises(MissingPackageError, match=r"transformers 4\.44\.0 has no ModernBertForMaskedLM"):
+            load_model(str(tmp_path), device="cpu")
+        patch.setitem(sys.modules, "transformers", None)
+        with pytest.raises(MissingPackageError, match=r"pip install 'orderlens\[torch,hf\]'"):
+            load_model(str(tmp_path), device="cpu")
 
 
 def test_without_a_tokenizer_ids_work_and_text_does_not(tmp_path):

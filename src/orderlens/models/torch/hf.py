@@ -151,7 +151,12 @@ def _class(name: str) -> Any:
         raise MissingPackageError(
             f"{name} checkpoints need transformers; pip install 'orderlens[torch,hf]'"
         ) from None
-    return getattr(transformers, name)
+    found = getattr(transformers, name, None)
+    if found is None:
+        raise MissingPackageError(
+            f"transformers {transformers.__version__} has no {name}; pip install -U transformers"
+        )
+    return found
 
 
 def _check(folder: Path, class_name: str, info: Mapping[str, Any]) -> None:
