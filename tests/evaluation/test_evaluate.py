@@ -13,7 +13,7 @@ from orderlens import tasks
 from orderlens.engines import local
 from orderlens.errors import DataFileError, RunError, UnknownNameError, UserInputError
 from orderlens.evaluation import accuracies, latest_verdicts, regrade
-from orderlens.evaluation.endings import score_endings
+from orderlens.evaluation.grading import score_endings
 from orderlens.evaluation.prompts import full_prompt, response_length
 from orderlens.evaluation.verdicts import response_of
 from orderlens.models.hmm import HiddenMarkovModel

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from orderlens.errors import MissingPackageError, one_line
-from orderlens.evaluation.endings import score_endings
 from orderlens.evaluation.prompts import document_json
 from orderlens.evaluation.verdicts import (
     Row,
@@ -25,11 +25,12 @@ from orderlens.evaluation.verdicts import (
     verdict_row,
     verdict_table,
 )
-from orderlens.models.protocol import Model
+from orderlens.models.protocol import Anchor, Model
+from orderlens.samples import EncodedSample
 from orderlens.store.schema import table_schema
 from orderlens.tasks import get_task
 from orderlens.tasks.protocol import Document, LikelihoodRule, Task, TokenLogProbs, likelihood_rules
-from orderlens.work.execute import Local, Tables, generate_unit
+from orderlens.work.execute import Local, Tables, generate_unit, score_left_to_right
 from orderlens.work.spec import RunSpec
 from orderlens.work.units import Unit
 
@@ -108,3 +109,37 @@ def _graded_row(item: _Response, scores: TokenLogProbs | None) -> dict[str, Any]
     except MissingPackageError as error:
         return ungraded_row(item.output, item.grader, f"not graded: {one_line(error)}")
     return verdict_row(item.output, verdict, 0)
+
+
+def score_endings(
+    model: Model, requests: Sequence[tuple[str, Sequence[str]]], anchor: Anchor, batch_size: int
+) -> list[TokenLogProbs]:
+    """Return per request (text so far, endings) the token log-probabilities of its endings, in forced order.
+
+    A text that leaves no room for its ending loses its beginning, as other harnesses do.
+    """
+    samples = [
+        _sample(model, f"{index}/{place}", text, ending)
+        for index, (text, endings) in enumerate(requests)
+        for place, ending in enumerate(endings)
+    ]
+    values: list[list[float]] = []
+    for low in range(0, len(samples), batch_size):
+        values += _score(model, samples[low : low + batch_size], anchor)
+    found = iter(values)
+    return [[next(found) for _ in endings] for _, endings in requests]
+
+
+def _sample(model: Model, name: str, text: str, ending: str) -> EncodedSample:
+    before, target = model.tokenizer.encode(text), model.tokenizer.encode(ending)
+    room = max(0, model.max_positions - model.block_size - len(target))
+    prompt = before[len(before) - room :] if len(before) > room else before
+    return EncodedSample(name, np.asarray(prompt, np.int64), np.asarray(target, np.int64))
+
+
+def _score(model: Model, samples: Sequence[EncodedSample], anchor: Anchor) -> list[list[float]]:
+    filled = [sample for sample in samples if len(sample.target)]
+    if not filled:
+        return [[] for _ in samples]
+    scored = iter(score_left_to_right(model, filled, anchor))
+    return [next(scored) if len(sample.target) else [] for sample in samples]

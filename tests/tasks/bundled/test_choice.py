@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from orderlens.tasks.bundled import generator as bundled
-from orderlens.tasks.bundled.choice import FAMILIES
+from orderlens.tasks.bundled.generator import FAMILIES
 
 ITEMS = bundled.items("choice", "test", 1500) + bundled.items("choice", "train", 1500)
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]

@@ -14,12 +14,47 @@ from random import Random
 from typing import Any, Literal
 
 from orderlens.errors import UnknownNameError, UserInputError
-from orderlens.tasks.bundled import arith, choice
+from orderlens.tasks.bundled import arith_chain, arith_stories
+from orderlens.tasks.bundled.choice_chain import kinship, rules, schedule
+from orderlens.tasks.bundled.choice_exclude import elimination
+from orderlens.tasks.bundled.choice_order import amounts, ordering
+from orderlens.tasks.bundled.choice_place import carrying, directions, moves
 from orderlens.tasks.bundled.problem import Problem
 
 Split = Literal["test", "train"]
 Item = dict[str, Any]
-TASKS: dict[str, Callable[[Random, int], Problem]] = {"arith": arith.problem, "choice": choice.problem}
+Maker = Callable[[Random, int], Problem]
+"""Draws one problem of a level."""
+
+CHAIN_SHARE = 0.4
+"""Share of chains among word problems; the rest are written stories, which have more kinds of structure."""
+
+FAMILIES: dict[str, Maker] = {
+    "ordering": ordering,
+    "amounts": amounts,
+    "moves": moves,
+    "carrying": carrying,
+    "directions": directions,
+    "rules": rules,
+    "kinship": kinship,
+    "elimination": elimination,
+    "schedule": schedule,
+}
+"""Four-way questions that need a small inference over facts stated in the item."""
+
+
+def _word_problem(rng: Random, level: int) -> Problem:
+    """Return a word problem; the level is its number of steps."""
+    if rng.random() < CHAIN_SHARE:
+        return arith_chain.problem(rng, level)
+    return rng.choice(arith_stories.BY_LEVEL[level]).problem(rng)
+
+
+def _question(rng: Random, level: int) -> Problem:
+    return FAMILIES[rng.choice(tuple(FAMILIES))](rng, level)
+
+
+TASKS: dict[str, Maker] = {"arith": _word_problem, "choice": _question}
 LEVELS = (1, 2, 3)
 LETTERS = "ABCD"
 _TEST_SHARE = 8  # one key in eight belongs to the test split
@@ -77,7 +112,7 @@ def split_of(key: tuple[object, ...]) -> Split:
     return "test" if int.from_bytes(digest, "little") % _TEST_SHARE == 0 else "train"
 
 
-def _maker(task: str) -> Callable[[Random, int], Problem]:
+def _maker(task: str) -> Maker:
     if task not in TASKS:
         raise UnknownNameError(f"unknown bundled task {task!r}; choose one of {', '.join(sorted(TASKS))}")
     return TASKS[task]
@@ -95,7 +130,7 @@ def _stream(task: str, purpose: str, seed: int, index: int) -> Random:
     return Random(f"orderlens/{task}/{purpose}/{seed}/{index}")  # noqa: S311
 
 
-def _draw(make: Callable[[Random, int], Problem], rng: Random, split: Split, level: int) -> Problem:
+def _draw(make: Maker, rng: Random, split: Split, level: int) -> Problem:
     while True:
         problem = make(rng, level)
         if split_of(problem.key) == split:
