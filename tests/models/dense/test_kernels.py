@@ -65,8 +65,12 @@ def test_whole_canvases(changes: dict[str, Any], size: tuple[int, int]) -> None:
     assert relative_error(fast.canvas(tokens), plain.canvas(tokens)) < ROUGH
 
 
-def test_windows_over_a_cache() -> None:
-    config = shape(attention="block-causal", qk_norm=True, qkv_bias=True)
+@pytest.mark.parametrize(
+    "changes",
+    [{"qk_norm": True, "qkv_bias": True}, {"n_heads": 3, "exact_rotary": True}],  # the second: smol's groups
+)
+def test_windows_over_a_cache(changes: dict[str, Any]) -> None:
+    config = shape(attention="block-causal", **changes)
     found = []
     for network in networks(config):
         pool = PagePool(config, DEVICE, DTYPE, 8, 4)

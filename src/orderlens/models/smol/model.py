@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,13 +12,18 @@ from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.chat import ChatTemplate
 from orderlens.models.evaluators.small import SmallEvaluator
 from orderlens.models.options import LoadOptions
+from orderlens.models.protocol import Tokenizer
+from orderlens.models.roles import TokenRoles
 from orderlens.models.small.folder import DTYPES, LoadedModel
 from orderlens.models.small.model import TransformerModel
-from orderlens.models.smol.adapter import SETTINGS, check_adapter, load_adapter, merge
+from orderlens.models.small.network import Transformer
+from orderlens.models.smol.adapter import SETTINGS, Adapter, check_adapter, load_adapter, merge
 from orderlens.models.smol.base import SHA256, check_base, require_base
+from orderlens.models.smol.fast import ChatRecipe, FastSmol, dense_config, load_fast, runs_fast
 from orderlens.models.smol.gguf import GgufFile
 from orderlens.models.smol.llama import CONTROL, read_network, read_shape, read_tokenizer
-from orderlens.models.torch.device import dtype_name, pick_device, pick_dtype
+from orderlens.models.torch.device import dtype_name, pick_device, pick_dtype, with_index
+from orderlens.models.torch.model import NetworkModel
 
 END_OF_TEXT, TURN_END = 0, 2
 """What closes a document and what closes a turn: both end a text."""
@@ -28,7 +34,7 @@ def adapter_folder() -> Path:
     return Path(str(files("orderlens"))) / "data" / "models" / "smol"
 
 
-def load_smol(argument: str, options: LoadOptions) -> TransformerModel:
+def load_smol(argument: str, options: LoadOptions) -> TransformerModel | NetworkModel:
     """Load ``smol``: the kept base file with the packaged adapter merged in."""
     if argument:
         raise UserInputError(f"model 'smol:{argument}': smol takes no options")
@@ -41,11 +47,39 @@ def load_smol(argument: str, options: LoadOptions) -> TransformerModel:
     return build(path, adapter_folder(), SHA256, options)
 
 
-def build(base: Path, adapter: Path, base_digest: str, options: LoadOptions) -> TransformerModel:
+def build(
+    base: Path, adapter: Path, base_digest: str, options: LoadOptions
+) -> TransformerModel | NetworkModel:
     """Return the order-agnostic model of a base file and an adapter folder."""
     dtype = pick_dtype(options.dtype, torch.float32, DTYPES)
+    device = with_index(pick_device(options.device))
     file, found = GgufFile(base), load_adapter(adapter)
-    settings = found.settings
+    network = merged(file, found, adapter)
+    digest, mask_id = f"{base_digest[:16]}-{found.digest}", found.settings.mask_id
+    roles = TokenRoles(
+        mask_id,
+        frozenset({END_OF_TEXT, TURN_END}),
+        control_ids(file) - {END_OF_TEXT, TURN_END, mask_id},
+        network.config.vocab_size,
+    )
+    tokenizer = read_tokenizer(file.metadata)
+    chat = ChatTemplate(file.metadata["tokenizer.chat_template"], {})
+    if runs_fast(device, dtype):
+        return fast_model(network, device, dtype, roles, tokenizer, chat, digest)
+    return TransformerModel(
+        network.to(device=device, dtype=dtype),
+        tokenizer,
+        name="smol",
+        digest=digest if dtype == torch.float32 else f"{digest}-{dtype_name(dtype)}",
+        special_ids=roles.special_ids,
+        eos_ids=roles.eos_ids,
+        chat=chat,
+    )
+
+
+def merged(file: GgufFile, adapter: Adapter, where: Path) -> Transformer:
+    """Return the base's network with the adapter added, in float32 on the CPU."""
+    settings = adapter.settings
     config = read_shape(
         file.metadata,
         "block-causal",
@@ -54,18 +88,34 @@ def build(base: Path, adapter: Path, base_digest: str, options: LoadOptions) -> 
         eos_id=TURN_END,
     )
     network = read_network(file, config)
-    check_adapter(found, network, adapter)
-    merge(network, found.state, settings)
-    digest = f"{base_digest[:16]}-{found.digest}"
-    return TransformerModel(
-        network.to(device=pick_device(options.device), dtype=dtype),
-        read_tokenizer(file.metadata),
+    check_adapter(adapter, network, where)
+    merge(network, adapter.state, settings)
+    return network
+
+
+def fast_model(
+    network: Transformer,
+    device: torch.device,
+    dtype: torch.dtype,
+    roles: TokenRoles,
+    tokenizer: Tokenizer,
+    chat: ChatTemplate,
+    digest: str,
+) -> FastSmol:
+    """Return the merged network behind the shared engine; the float32 copy is kept for other precisions."""
+    recipe = ChatRecipe(
         name="smol",
-        digest=digest if dtype == torch.float32 else f"{digest}-{dtype_name(dtype)}",
-        special_ids=control_ids(file) - {END_OF_TEXT, TURN_END, settings.mask_id},
-        eos_ids=frozenset({END_OF_TEXT, TURN_END}),
-        chat=ChatTemplate(file.metadata["tokenizer.chat_template"], {}),
+        load=lambda kind: load_fast(copy.deepcopy(network).to(device=device, dtype=kind)),
+        size=dense_config(network.config),
+        vocab_size=network.config.vocab_size,
+        roles=roles,
+        tokenizer=tokenizer,
+        digest=lambda: digest,
+        attention="block-causal",
+        anchor="zero",
+        chat=chat,
     )
+    return FastSmol(recipe, recipe.load(dtype), network.config.block_size)
 
 
 def control_ids(file: GgufFile) -> frozenset[int]:
