@@ -15,6 +15,9 @@ from orderlens.models.torch.memory import WORKING_BYTES, free_bytes
 
 MAX_BATCH, UNKNOWN_MEMORY_BATCH = 512, 8
 """Suggested batches: past the first a GPU gains nothing; the second where free memory is unknown."""
+STATES_BYTES, STATE_BYTES_PER_TOKEN = 2 * 2**30, 96
+"""Under full attention nothing is cached, but scoring lays out a canvas for every token and order at once on
+the host: bytes for all of them, and bytes per token of a canvas and token to score (for eight orders)."""
 EXAMPLE_LENGTHS = (160, 2048, 16384)
 """Sequence lengths for which ``doctor`` tells a batch size: the paper's C4 texts, a chat, its longest."""
 
@@ -56,9 +59,11 @@ def suggested_sequences(config: Sized, dtype: torch.dtype, free: int | None, tok
 
 
 def sequences_that_fit(config: Sized, dtype: torch.dtype, free: int, tokens_each: int) -> int:
-    """Return how many sequences of ``tokens_each`` tokens ``free`` bytes can cache, at least 1."""
+    """Return how many sequences of ``tokens_each`` tokens fit in ``free`` bytes, at least 1."""
     each = max(1, tokens_each) * cache_bytes(config, dtype)
-    return max(1, (free - WORKING_BYTES) // each) if each else MAX_BATCH
+    if not each:
+        return max(1, STATES_BYTES // (STATE_BYTES_PER_TOKEN * max(1, tokens_each) ** 2))
+    return max(1, (free - WORKING_BYTES) // each)
 
 
 @dataclass(frozen=True, slots=True)
