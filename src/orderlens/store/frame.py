@@ -54,11 +54,7 @@ class Frame:
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return an Arrow table of all or some columns."""
-        for name in columns or ():
-            if name not in self.schema.names:
-                known = ", ".join(self.columns)
-                hint = suggest(name, self.columns)
-                raise UnknownNameError(f"unknown column '{name}'{hint} (known: {known})")
+        chosen_columns(self.schema, columns)
         return self._load(columns)
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -111,3 +107,25 @@ def import_duckdb() -> Any:
     except ImportError as error:
         raise MissingPackageError("SQL over runs needs duckdb (pip install duckdb)") from error
     return duckdb
+
+
+def chosen_columns(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Return the schema of some columns, all by default; an unknown one is answered with the nearest."""
+    for name in columns or ():
+        if name not in schema.names:
+            known = ", ".join(schema.names)
+            raise UnknownNameError(f"unknown column '{name}'{suggest(name, schema.names)} (known: {known})")
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+def fitted(chunk: pa.Table, schema: pa.Schema, run: str) -> pa.Table:
+    """Return the chunk with exactly the columns and types of ``schema``."""
+    columns = []
+    for field in schema:
+        if field.name in chunk.column_names:
+            columns.append(chunk[field.name].cast(field.type))
+        elif field.name == "run":
+            columns.append(pa.repeat(run, chunk.num_rows))
+        else:
+            columns.append(pa.nulls(chunk.num_rows, field.type))
+    return pa.table(columns, schema=schema)

@@ -21,7 +21,7 @@ from orderlens.registry import suggest
 from orderlens.store.codec import sort_rows, trace_starts
 from orderlens.store.describe import described, facts, first_samples, order_labels
 from orderlens.store.folder import open_folder
-from orderlens.store.frame import Frame
+from orderlens.store.frame import Frame, chosen_columns, fitted
 from orderlens.store.pieces import Pieces, add_text, with_text
 from orderlens.store.protocol import Folder
 from orderlens.store.query import compare_tables, connect, named_tables, run_query, view_of
@@ -191,7 +191,7 @@ class Run:
         schema = self._schema(name)
         return Frame(
             schema,
-            lambda columns: self._load(name, _chosen(schema, columns)),
+            lambda columns: self._load(name, chosen_columns(schema, columns)),
             lambda: view_of(self._checked(name), name, schema.names),
             self._peek if name == "reveals" else None,
         )
@@ -217,7 +217,7 @@ class Run:
             present = [item for item in wanted.names if item in source.schema(name).names]
             # Without any stored column a chunk would not know its rows, so read one more.
             read = present or source.schema(name).names[:1]
-            chunks += [_fit(chunk, wanted, run) for chunk in source.scan(name, read)]
+            chunks += [fitted(chunk, wanted, run) for chunk in source.scan(name, read)]
         table = pa.concat_tables(chunks) if chunks else wanted.empty_table()
         return table if name == "reveals" else sort_rows(table, name)
 
@@ -233,7 +233,7 @@ class Run:
 
     def _load_samples(self, schema: pa.Schema) -> pa.Table:
         tables = [
-            _fit(
+            fitted(
                 sample_table(source.traces(TRACE_COLUMNS, dictionaries=True), source.spec, passes[run]),
                 schema,
                 run,
@@ -259,12 +259,12 @@ class Run:
         ``orderlens.store.codec.trace_starts`` finds the traces in a chunk that has the key columns.
         ``text`` adds the text of the tokens, behind ``token_id``.
         """
-        wanted = _chosen(self._schema("reveals"), columns)
+        wanted = chosen_columns(self._schema("reveals"), columns)
         for run, source in self._sources.items():
             present = [item for item in wanted.names if item in source.schema("reveals").names]
             pieces = Pieces(source) if text else None
             for chunk in source.traces(present or ["step"]):
-                fitting = _fit(chunk, wanted, run)
+                fitting = fitted(chunk, wanted, run)
                 yield add_text(fitting, pieces) if pieces is not None else fitting
 
     def trace(self, sample_id: str, order: str, **key: Any) -> Frame:
@@ -295,7 +295,7 @@ class Run:
         schema, found = self._schema("reveals"), []
         for run, source in self._sources.items():
             if key.get("run", run) == run:
-                found += [_fit(chunk, schema, run) for chunk in source.find(sample_id, order)]
+                found += [fitted(chunk, schema, run) for chunk in source.find(sample_id, order)]
         table = pa.concat_tables(found) if found else schema.empty_table()
         for name, value in key.items():
             if name != "run":
@@ -361,27 +361,6 @@ class Run:
         if not hasattr(self._local, "connection"):
             self._local.connection = connect(self._sources)
         return self._local.connection
-
-
-def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    for name in columns or ():
-        if name not in schema.names:
-            known = ", ".join(schema.names)
-            raise UnknownNameError(f"unknown column '{name}'{suggest(name, schema.names)} (known: {known})")
-    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
-
-
-def _fit(chunk: pa.Table, schema: pa.Schema, run: str) -> pa.Table:
-    """Return the chunk with exactly the columns and types of ``schema``."""
-    columns = []
-    for field in schema:
-        if field.name in chunk.column_names:
-            columns.append(chunk[field.name].cast(field.type))
-        elif field.name == "run":
-            columns.append(pa.repeat(run, chunk.num_rows))
-        else:
-            columns.append(pa.nulls(chunk.num_rows, field.type))
-    return pa.table(columns, schema=schema)
 
 
 def _order_and_seed(order: str) -> tuple[str, int | None]:
