@@ -18,7 +18,7 @@ from orderlens.errors import OrderLensError, WorkersLostError
 from orderlens.store.execute import finish_or_say
 from orderlens.store.failures import Failures
 from orderlens.store.protocol import Folder
-from orderlens.store.records import stem
+from orderlens.store.records import stem, unit_file
 from orderlens.store.workers import State, read_states
 from orderlens.store.writer import open_writer
 from orderlens.work.options import ProgressSink, ShowsWorkers
@@ -27,7 +27,7 @@ MOST_RESTARTS = 3
 """How often a seat is filled again in a row without a unit committed in between."""
 LOADING_S = 1800.0
 """Seconds that a worker may take to start and load its model, at least."""
-_LOOK_S = 0.5
+_LOOK_S, _GRACE_S = 0.5, 3.0
 
 
 class Crew(Protocol):
@@ -87,6 +87,7 @@ class Supervisor:
         self._shown = 0
         self._last_words = ""
         self._number = seats
+        self._nothing_left: float | None = None
 
     def run(self) -> None:
         """Start everybody, look after them, and close the run.
@@ -99,13 +100,23 @@ class Supervisor:
         try:
             for place, watch in enumerate(self._watches):
                 self._crew.start(place, watch.name)
-            while any(watch.open for watch in self._watches):
+            while any(watch.open for watch in self._watches) and not self._over():
                 time.sleep(_LOOK_S)
                 self._look()
         finally:
             self._crew.stop()
         self._show(read_states(self._folder, self._brief.session))
         self._close()
+
+    def _over(self) -> bool:
+        """Whether nothing is left and workers had time to say so; some may never have got a place."""
+        aside = self._failures.set_aside()
+        names = self._folder.sizes("units")
+        if any(unit_file(key) not in names and stem(key) not in aside for key in self._brief.units):
+            self._nothing_left = None
+            return False
+        self._nothing_left = self._nothing_left or self._clock()
+        return self._clock() - self._nothing_left > _GRACE_S
 
     def _look(self) -> None:
         states = read_states(self._folder, self._brief.session)
