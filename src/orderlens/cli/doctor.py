@@ -15,6 +15,7 @@ from rich.table import Table
 
 from orderlens._version import __version__
 from orderlens.cli.console import JsonFlag, print_json, stdout
+from orderlens.errors import ModelLoadError
 from orderlens.machine import total_memory
 
 _PACKAGES = {
@@ -131,7 +132,8 @@ def _about(model: str, devices: list[dict[str, Any]]) -> tuple[dict[str, Any], l
     small: dict[str, Any] = {"spec": model, "problem": None, "devices": []}
     if not model.startswith("hf:") and "/" not in model and not Path(model).is_dir():
         MODELS.get(model.partition(":")[0])  # refuses a name that nobody knows
-        return small, [f"{model} runs here on the CPU"]
+        problem = _missing_base() if model == "smol" else None
+        return small | {"problem": problem}, [problem or f"{model} runs here on the CPU"]
     require_torch()
     from orderlens.models.torch.fit import expectation
     from orderlens.models.torch.outlook import look_at
@@ -156,6 +158,17 @@ def _about(model: str, devices: list[dict[str, Any]]) -> tuple[dict[str, Any], l
         "devices": [asdict(item) for item in expected],
     }
     return about, [known, *trouble, *(item.line for item in expected)]
+
+
+def _missing_base() -> str | None:
+    """What to do before smol runs, or None."""
+    from orderlens.models.smol.base import require_base
+
+    try:
+        require_base()
+    except ModelLoadError as error:
+        return str(error)
+    return None
 
 
 def _places(devices: list[dict[str, Any]]) -> list[str]:

