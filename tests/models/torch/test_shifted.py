@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from orderlens.decode.score import score_batch
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import StateBatch
+from orderlens.policies import parse_policies
+from orderlens.samples import EncodedSample
 from orderlens.testing import write_dense
 
 
@@ -82,6 +85,34 @@ def test_repeated_and_extended_slots_keep_their_own(model: Any) -> None:
     assert np.allclose(ask(model, session, 8, window, [0], slot=0), plain(model, 8, window, [0]), atol=1e-4)
     with pytest.raises(ValueError, match="starts at 16 but its slot has 8"):
         ask(model, session, 16, window, [1], slot=0)
+
+
+def test_blocks_that_follow_each_other_unseen(model: Any) -> None:
+    """Two blocks appended before anything is evaluated: the second one's forward sees the first."""
+    session = model.open_session()
+    session.prefill([IDS[:0]], [0])
+    session.extend(np.array([0]), IDS[None, :8])
+    session.extend(np.array([0]), IDS[None, 8:16])
+    window = np.full(BLOCK, model.mask_id)
+    assert np.allclose(ask(model, session, 16, window, [0, 5]), plain(model, 16, window, [0, 5]), atol=1e-4)
+
+
+def test_a_network_that_cannot_cache_and_read_at_once(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(model.engine), "advances", False)
+    session = model.open_session()
+    session.prefill([IDS[:8]], [0])
+    session.extend(np.array([0]), IDS[None, 8:16])
+    window = np.full(BLOCK, model.mask_id)
+    assert np.allclose(ask(model, session, 16, window, [0, 5]), plain(model, 16, window, [0, 5]), atol=1e-4)
+
+
+def test_blocks_of_one_position(model: Any) -> None:
+    """Every row is a kept one: nothing is ever evaluated."""
+    single = model.with_block_size(1)
+    sample = EncodedSample("x", IDS[:3], IDS[3:9])
+    columns = score_batch(single, [sample], parse_policies("forced-ar"))
+    rows = single.log_probs(IDS[:9].tolist())
+    assert np.allclose(columns["logq"], rows[np.arange(3, 9), IDS[3:9]], atol=1e-4)
 
 
 def test_a_moved_grid(model: Any) -> None:

@@ -126,7 +126,7 @@ class PagedSession:
             for low, high in block_edges(len(prefix), self._block_size, offset)
         ]
         if windows:
-            self._engine.store(self._packed(windows))
+            self._cache(windows)
         for slot, prefix in zip(self._slots, prefixes, strict=True):
             slot.length = len(prefix)
 
@@ -151,8 +151,12 @@ class PagedSession:
     def _fill(self) -> None:
         """Cache the finished blocks that wait, in a forward of their own."""
         if self._waiting:
-            self._engine.store(self._packed(self._waiting))
+            self._cache(self._waiting)
             self._waiting.clear()
+
+    def _cache(self, windows: list[Window]) -> None:
+        """Compute keys and values of finished blocks, by table row, earlier ones of a sequence first."""
+        self._engine.store(self._packed(windows))
 
     def keep(self, slots: IntArray) -> None:
         """Keep the given slots, renumbered in this order; repeats share their pages."""

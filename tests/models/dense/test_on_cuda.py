@@ -1,0 +1,48 @@
+"""Dense families on a GPU: kernels, graphs and lower precision give what the CPU gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from orderlens.decode.head import target_stats
+from orderlens.models.loading import load_model
+from orderlens.models.protocol import StateBatch
+from orderlens.testing import write_dense
+
+DEVICE = "cuda"
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+WIDE: dict[str, dict[str, Any]] = {  # heads of 32, the narrowest that the kernels take
+    "llada": {"d_model": 128},
+    "Dream": {"hidden_size": 128},
+    "sdar": {"head_dim": 32, "hidden_size": 64},
+    "Fast_dLLM_Qwen": {"hidden_size": 128},
+}
+
+
+@pytest.mark.parametrize("family", WIDE)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-3), ("bfloat16", 0.5)])
+def test_sessions_give_what_the_cpu_gives(tmp_path: Path, family: str, dtype: str, tolerance: float) -> None:
+    write_dense(tmp_path, family=family, mask_token_id=99, **WIDE[family])
+    here: Any = load_model(str(tmp_path), device="cpu")
+    there: Any = load_model(str(tmp_path), device=DEVICE, dtype=dtype)
+    block = 8 if here.attention == "full" else here.block_size
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 97, 3 * block)
+    session = there.open_session()
+    session.prefill([ids[:block]], [0])
+    session.extend(np.array([0]), ids[None, block : 2 * block])
+    start = 0 if here.attention == "full" else 2 * block
+    for _ in range(5):  # the first run plainly, the later ones are replayed from a graph
+        tokens = ids.copy()
+        tokens[2 * block :][rng.permutation(block)[: block // 2]] = here.mask_id
+        places = np.flatnonzero(tokens == here.mask_id)
+        zeros = np.zeros(len(places), np.int64)
+        states = StateBatch(zeros[:1], zeros[:1] + start, tokens[None, start:], zeros, places - start)
+        found = target_stats(session.evaluate(states), there.eos_ids, ids[places]).target_logprob
+        expected = here.log_probs(tokens.tolist())[places, ids[places]]
+        assert np.abs(found - expected).max() < tolerance
