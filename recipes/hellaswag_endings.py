@@ -4,7 +4,7 @@
     python recipes/hellaswag_endings.py read RUN validation.jsonl.gz
 
 ``read`` takes a scored run and counts, by order, how often the right ending has the highest log-probability
-per byte (as other harnesses normalise it) and per token.
+per byte (as other harnesses normalise it) and per token, and how often two orders choose alike.
 """
 
 from __future__ import annotations
@@ -46,19 +46,25 @@ def read(run: Path, source: Path) -> None:
     table = ol.open_run(run).samples().to_pandas()
     item = table["sample_id"].str.split("/", expand=True).astype(int)
     table = table.assign(item=item[0], place=item[1])
+    chosen: dict[str, dict[int, int]] = {}
     for order, rows in table.groupby("order"):
         hits: dict[str, list[bool]] = {"per byte": [], "per token": []}
         for number, found in rows.groupby("item"):
             if len(found) < len(sizes[number]):
                 continue
             four = found.sort_values("place")
-            per_byte = four["log_prob"].to_numpy() / np.array(sizes[number])
-            hits["per byte"].append(int(per_byte.argmax()) == labels[number])
+            best = int((four["log_prob"].to_numpy() / np.array(sizes[number])).argmax())
+            chosen.setdefault(order, {})[number] = best
+            hits["per byte"].append(best == labels[number])
             hits["per token"].append(int(four["mean"].to_numpy().argmax()) == labels[number])
         for rule, values in hits.items():
             share = float(np.mean(values))
             error = math.sqrt(share * (1 - share) / len(values))
             print(f"{order:12} {rule:10} {100 * share:5.1f} % ± {100 * error:.1f} (n = {len(values)})")
+    for first, second in itertools.combinations(chosen, 2):
+        both = chosen[first].keys() & chosen[second].keys()
+        same = sum(chosen[first][item] == chosen[second][item] for item in both)
+        print(f"{first} and {second} choose the same ending (per byte): {100 * same / len(both):.1f} %")
 
 
 if __name__ == "__main__":

@@ -70,9 +70,15 @@ def test_endings_are_written_and_read_back_by_order(tmp_path, capsys):
         make_trace(row["id"], "forced-ar", np.array(values[int(row["id"][-1])]), path=[0, 1, 2, 3])
         for row in written
     ]
+    values = {0: [-1.0] * 4, 1: [-2.0] * 4, 2: [-2.0] * 4, 3: [-9.0] * 4}
+    traces += [
+        make_trace(row["id"], "reverse-ar", np.array(values[int(row["id"][-1])]), path=[3, 2, 1, 0])
+        for row in written
+    ]
     make_run(traces).save(tmp_path / "run")
     recipe["read"](tmp_path / "run", source)
     out = capsys.readouterr().out
     assert "per byte   100.0 %" in out
     assert "per token    0.0 %" in out
     assert "(n = 2)" in out
+    assert "forced-ar and reverse-ar choose the same ending (per byte): 0.0 %" in out
