@@ -45,11 +45,11 @@ EXAMPLES = {
 """What to try behind a rule's name; a rule without an entry is tried with ``=1``."""
 COMMITTED = [f"{name}{value}" for name in COMMITS.names() for value in EXAMPLES.get(name, ["=1"])]
 REVISED = [f"{name}{value}" for name in REVISIONS.names() for value in EXAMPLES.get(name, ["=1"])]
-ORDERS = ("forced-ar", "random:1", "max-prob", "entropy")
+ORDERS = ("forced-ar", "random:1", "entropy")
 MODEL = HiddenMarkovModel(seed=2, n_states=4, block_size=6, incoherence=0.5)
 SAMPLES = [
     EncodedSample(
-        f"s{i}", keyed_generator(i, "p").integers(0, 20, 4 + i), keyed_generator(i, "t").integers(0, 20, 14)
+        f"s{i}", keyed_generator(i, "p").integers(0, 20, 4 + i), keyed_generator(i, "t").integers(0, 20, 9)
     )
     for i in range(2)
 ]
@@ -77,11 +77,11 @@ def test_it_describes_itself(rule):
 def test_a_commit_rule_scores_and_generates_like_the_slow_path(order, rule):
     policy = parse_policy(f"{order}+{rule}")
     scored = score_batch(MODEL, SAMPLES, [policy])
-    made = generate_batch(MODEL, SAMPLES, [policy], GenerationSettings(14, stop_at_eos=False)).columns
+    made = generate_batch(MODEL, SAMPLES, [policy], GenerationSettings(9, stop_at_eos=False)).columns
     for s, sample in enumerate(SAMPLES):
         for columns, slow in (
             (scored, score_plainly(MODEL, sample, policy)),
-            (made, generate_plainly(MODEL, sample, policy, 14, stop_at_eos=False)),
+            (made, generate_plainly(MODEL, sample, policy, 9, stop_at_eos=False)),
         ):
             mine = columns["sample"] == s
             assert columns["position"][mine].tolist() == [reveal.position for reveal in slow]

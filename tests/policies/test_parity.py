@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import runpy
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,17 +34,20 @@ def rows(seed):
     draw = keyed_generator(seed, "parity")
     table, pull = draw.normal(size=(LENGTH, V)) * 1.6, draw.normal(size=(V, 5, V))
 
-    def logits(visible, position):
+    @cache
+    def row(visible, position):
         moved = table[position].copy()
         for other in range(max(0, position - 4), min(len(visible), position + 5)):
             if visible[other] < V and other != position:
                 moved += pull[visible[other], abs(other - position) % 5] * (1.5 / abs(other - position))
         return moved * (1 + 0.15 * (np.asarray(visible) < V).sum())
 
-    return logits
+    return lambda visible, position: row(tuple(visible.tolist()), position)
 
 
+@cache
 def stub(seed, attention):
+    """Return one model per seed, whose rows are remembered: many rules meet the same states."""
     return StubModel(rows(seed), vocab_size=V + 1, block_size=BLOCK, attention=attention, eos_ids=(EOS,))
 
 
@@ -147,7 +151,7 @@ def sets_seen():
 @pytest.mark.parametrize("name", [*PUBLISHED, *OTHERS])
 def test_events_are_those_of_the_published_rule(name, attention, sets_seen):
     policy, rule = parse_policy(name), (PUBLISHED | OTHERS)[name]
-    for seed in range(3):
+    for seed in range(2) if attention == "block-causal" else [2]:
         model = stub(seed, attention)
         expected, text = plain_events(model, policy, rule)
         blank = EncodedSample("s", np.zeros(0, np.int64))
