@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def test_the_markdown_file_links_the_pictures_and_holds_every_finding(replication):
     text = (replication.results.folder / "results.md").read_text(encoding="utf-8")
@@ -23,4 +25,5 @@ def test_the_report_shows_every_figure_table_finding_and_run(replication, read_h
     text = " ".join(page.text)
     for part in ("no likelihood", "range_of_means", "mean_of_ranges", "12 of 14 samples", "score", "sweep"):
         assert part in text
-    assert {"likelihood", "path", "answers"} <= set(names)
+    assert {"likelihood", "path", "together"} <= set(names), "the demo's third question"
+    assert re.search(r"max-prob\+top=4 took \d+ passes for 32 tokens", text)

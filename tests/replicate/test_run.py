@@ -30,6 +30,7 @@ def test_every_stage_left_what_it_should(replication):
     assert rows_of(folder, "score").num_rows == 8 * 7 * 32
     assert rows_of(folder, "generate").num_rows == 8 * 4 * 32
     assert rows_of(folder, "questions").num_rows >= 6 * 4 * 32
+    assert rows_of(folder, "together").num_rows == rows_of(folder, "questions").num_rows // 2
     assert rows_of(folder, "sweep").num_rows == 8 * 5 * 2 * 32
     assert sorted(open_run(folder / "runs" / "measure").tables) == ["circulation", "noise"]
 
@@ -139,7 +140,7 @@ def test_a_slow_machine_takes_fewer_texts_and_says_so(tmp_path, monkeypatch, sma
     """Sizes are decided stage by stage and kept on resume; every run holds exactly its texts."""
     fits = iter([8, 7])
     monkeypatch.setattr("orderlens.replicate.pace.Pace.fit", lambda *_: next(fits))
-    plan = small_plan(budget_s=1.0, temperatures=(), score_orders=("forced-ar",), n_sequences=8)
+    plan = small_plan(budget_s=600.0, temperatures=(), score_orders=("forced-ar",), n_sequences=8)
     traces = decode_all(plan, tmp_path)
     assert [rows_of(tmp_path, name).num_rows for name in ("score", "generate")] == [8 * 32, 7 * 4 * 32]
     assert json.loads((tmp_path / "plan.json").read_text())["sizes"] == {"score": 8, "generate": 7}

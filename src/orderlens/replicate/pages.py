@@ -20,7 +20,8 @@ from orderlens.report.samples import pack_samples
 def plan_facts(plan: Plan) -> str:
     """Return in one sentence what was computed."""
     warm = "".join(f", {value:g}" for value in plan.temperatures)
-    asked = f" and {plan.questions} questions (T = 0 only)" if plan.questions else ""
+    many = f", also with {' and '.join(plan.together)}" if plan.together else ""
+    asked = f" and {plan.questions} questions (T = 0 only{many})" if plan.questions else ""
     return (
         f"Model {plan.model}; data {Path(plan.data).name}; preset {plan.preset}: up to {plan.n_sequences} "
         f"texts chosen by hash of their id{asked}, {plan.prefix_tokens} + {plan.target_tokens} tokens, "

@@ -48,6 +48,7 @@ class Plan:
         n_sequences: texts wanted, chosen by hash of their id.
         questions: bundled word problems that are answered besides; their answers end early, with EOS.
         answer_tokens: tokens generated after a question.
+        together: policies that commit several tokens per pass; the questions are answered with them too.
         budget_s: seconds of decoding after which stages take fewer texts of the list; 0 is no limit.
         prefix_tokens: tokens of prompt.
         target_tokens: tokens scored, and generated.
@@ -71,6 +72,7 @@ class Plan:
     n_sequences: int
     questions: int = 0
     answer_tokens: int = 32
+    together: tuple[str, ...] = ()
     budget_s: float = 0.0
     prefix_tokens: int = 32
     target_tokens: int = 128
@@ -122,6 +124,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
         "n_sequences": DEMO_TEXTS,
         "questions": DEMO_QUESTIONS,
+        "together": ("max-prob+threshold=0.9", "max-prob+top=4"),
         "budget_s": DEMO_BUDGET_S,
         "target_tokens": 64,
         "score_orders": scored_orders(3),

@@ -1,7 +1,7 @@
 """A replication from plan to page: the stages, then everything that is made of their traces.
 
-Layout of the folder: ``plan.json``, ``runs/`` (score, measure, questions, generate, sweep, external-…),
-``tables/``, ``figures/``, ``findings.json``, ``findings.txt``, ``results.md``, ``index.html``.
+Layout of the folder: ``plan.json``, ``runs/`` (score, measure, questions, together, generate, sweep and
+external-…), ``tables/``, ``figures/``, ``findings.json``, ``findings.txt``, ``results.md``, ``index.html``.
 """
 
 from __future__ import annotations

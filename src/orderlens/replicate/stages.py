@@ -91,6 +91,8 @@ def _questions(bench: Bench) -> None:
         plan = replace(bench.plan, target_tokens=bench.plan.answer_tokens)
         asking = replace(bench, plan=plan, data=data)
         _decode(asking, "questions", "answering questions at T = 0", plan.generate_orders, (0.0,))
+        if plan.together:
+            _decode(asking, "together", "answering several tokens at once", plan.together, (0.0,))
 
 
 def _generate(bench: Bench) -> None:
@@ -168,7 +170,8 @@ def folders_of(stage: str, plan: Plan, runs: Path) -> list[Path]:
         return [external_folder(runs, plan.evaluator)]
     if (stage == "sweep" and not plan.temperatures) or (stage == "questions" and not plan.questions):
         return []
-    return [runs / stage]
+    more = [runs / "together"] if stage == "questions" and plan.together else []
+    return [runs / stage, *more]
 
 
 def is_done(stage: str, plan: Plan, runs: Path) -> bool:

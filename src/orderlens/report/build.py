@@ -114,8 +114,19 @@ def _lorenz(study: Study) -> Mapping[str, Any] | None:
 
 
 def policies(study: Study) -> list[dict[str, Any]]:
-    """Return passes, tokens and mean log q of generated text by policy, averaged over traces."""
+    """Return passes, tokens and mean log q of generated text by policy, on prompts that all of them decoded.
+
+    Compared are the policies that commit several tokens per pass and the orders they stand on; without such a
+    policy there is nothing to compare.
+    """
     frame = study.decoded
+    passes = frame.groupby("order")["n_forwards"].sum() < frame.groupby("order")["n"].sum()
+    together = [str(name) for name in passes.index[passes]]
+    alone = {name.partition("+")[0] for name in together} & {str(name) for name in passes.index[~passes]}
+    compared = sorted({*together, *alone})
+    frame = frame[frame["order"].isin(compared) & (frame["n"] > 0)]
+    seen = frame.groupby("prompt")["order"].nunique()
+    frame = frame[frame["prompt"].isin(seen.index[seen == len(compared)])]
     return [
         {
             "order": str(order),
@@ -124,7 +135,6 @@ def policies(study: Study) -> list[dict[str, Any]]:
             "mean": float(part["mean"].mean()),
         }
         for order, part in frame.groupby("order", sort=True)
-        if part["n"].mean() > 0
     ]
 
 

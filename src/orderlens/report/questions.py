@@ -98,7 +98,7 @@ def _likelihood(tables: Mapping[str, Table], finding: Finding | None) -> Questio
             for name, row in _named(rows)
         ],
     )
-    note = "Bars: 95 % intervals over texts."
+    note = "Bars: 95 % intervals over texts; the difference above compares orders on the same texts."
     if any(aware.values()):
         note += " Hollow: the order sees the target, so its sum is no likelihood."
     return _judged("likelihood", title, answer, finding, chart, note)
@@ -217,7 +217,7 @@ def _together(policies: Sequence[Mapping[str, Any]]) -> Question:
             "tokens per forward pass",
             rows[:12],
         ),
-        note="Texts differ between policies, so their log q compare each policy with itself, not quality.",
+        note="On prompts that all of them decoded. Texts differ: log q tells how sure each was, no more.",
     )
 
 
