@@ -104,7 +104,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "size that is no number": (edit_config(hidden_size="wide"), "hidden_size='wide' must be an integer"),
     "sizes of another model": (edit_config(num_hidden_layers=4), "lacks tensor model.layers.3"),
     "widths of another model": (edit_config(moe_intermediate_size=16), "config.json wants"),
-    "another family": (edit_config(model_type="bert"), "of no known family"),
+    "another family": (edit_config(model_type="mamba"), "of no known family"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
     "damaged config": (rewrite("config.json", b"\xff"), "config.json"),
 }
