@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 import orderlens as ol
+from orderlens.orders.catalogue import ORDERS
+from orderlens.policies import parse_policy
+from orderlens.policies.catalogue import COMMITS
+from orderlens.policies.presets import PRESETS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
 CODE = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL))
@@ -56,3 +60,13 @@ def test_the_orders_work_as_plug_ins(tmp_path):
     assert total["steady"] == pytest.approx(total["forced-ar"], abs=1e-7), "one by one every order is exact"
     assert total["settled"] == pytest.approx(total["forced-ar"], abs=1e-7)
     assert (abs(total["steady+top=4"] - total["steady"]) > 1e-3).all(), "sets are another sampler"
+
+
+def test_the_page_names_every_order_rule_and_preset():
+    """With the policy that a preset is; presets that revise have a page of their own."""
+    for name in [*ORDERS.names(), *COMMITS.names()]:
+        assert re.search(rf"`[^`]*\b{re.escape(name)}\b[^`]*`", PAGE), name
+    for name in PRESETS.names():
+        if parse_policy(name).revise is None:
+            (row,) = re.findall(rf"^\| .*`{re.escape(name)}`.* \| `([^`]+)` \|", PAGE, flags=re.MULTILINE)
+            assert row == PRESETS.get(name).spec
