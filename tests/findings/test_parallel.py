@@ -21,7 +21,7 @@ def reading():
     )
     rows = written.outputs().to_arrow().to_pylist()
     samples = [ol.Sample(row["sample_id"], [], row["token_ids"]) for row in rows]
-    orders = ["forced-ar", "forced-ar+top=4", "forced-ar+top=16", "forced-ar+threshold=0.5"]
+    orders = ["forced-ar", "forced-ar+top=4", "forced-ar+top=16", "forced-ar+spaced=4"]
     return read(Study(ol.score(model, samples, orders, couplings=99), QUICK), "parallel")
 
 
@@ -42,7 +42,7 @@ def test_coupling_is_the_whole_loss(reading) -> None:
 
 def test_a_rule_of_the_ladders_order_is_compared_at_equal_passes(reading) -> None:
     (finding,) = [item for item in reading.findings if item.id == "adaptive-likelihood"]
-    assert [check.where for check in finding.checks] == ["forced-ar+threshold=0.5"]
+    assert [check.where for check in finding.checks] == ["forced-ar+spaced=4"]
 
 
 def test_without_couplings_the_share_is_left_open() -> None:

@@ -18,7 +18,7 @@ POLICIES = (
     "max-prob",
     "max-prob+top=2",
     "max-prob+top=4",
-    "max-prob+threshold=0.3",
+    "max-prob+spaced=4",
     "max-prob+threshold=0.9+edit=0.9",
     "oracle-max-q+top=4",
 )
@@ -86,7 +86,7 @@ def test_results(folder: Path) -> None:
 
 def test_the_command_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "run")
-    command = ["frontier", "--model", "hmm", "--policies", "max-prob+threshold=0.3", "--rungs", "1,4"]
+    command = ["frontier", "--model", "hmm", "--policies", "max-prob+spaced=4", "--rungs", "1,4"]
     command += [
         "--limit",
         "6",
@@ -101,7 +101,7 @@ def test_the_command_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ]
     assert main([*command, "--out", out, "--parts", "likelihood,tasks", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["plan"]["policies"] == ["max-prob", "max-prob+top=4", "max-prob+threshold=0.3"]
+    assert said["plan"]["policies"] == ["max-prob", "max-prob+top=4", "max-prob+spaced=4"]
     assert set(said["seconds"]) == {"likelihood", "tasks"}
     assert main([*command, "--out", out, "--parts", "results", "--bootstrap", "20"]) == 0
     shown = capsys.readouterr().out

@@ -1,8 +1,9 @@
 """Measured couplings per set and per trace, joined with the traces they belong to. Frames in, frames out.
 
 A set's coupling is the mean over the paths it was measured along, its incoherence their max − min. A trace's
-coupling is the sum over its sets: where only some were drawn, their sum scaled up. The parts of Var follow
-from a trace's own moments and the sets' rows along the trace's own path; ``metrics.passes`` has the identity.
+coupling is the sum over its sets along its own path: where only some were drawn, their sum scaled up. The
+parts of Var follow from a trace's own moments and the sets' rows along that path; ``metrics.passes`` has the
+identity.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def traced(sets: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     out = frame.copy()
     one_by_one = (out["n_forwards"] == out["n"]).to_numpy()
     if len(sets):
-        names = ["coupling", "own", "squares", "pass_squares"]
+        names = ["own", "squares", "pass_squares"]
         grouped = sets.groupby(TRACE, dropna=False, sort=False)
         found = grouped[names].sum().assign(measured=grouped.size(), n_sets=grouped["n_sets"].first())
         joined = out[TRACE].merge(found.reset_index(), on=TRACE, how="left")
@@ -77,10 +78,10 @@ def traced(sets: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
         joined = pd.DataFrame(
             np.nan,
             index=out.index,
-            columns=["coupling", "own", "squares", "pass_squares", "measured", "n_sets"],
+            columns=["own", "squares", "pass_squares", "measured", "n_sets"],
         )
     scale = joined["n_sets"] / joined["measured"]
-    out["coupling"] = np.where(one_by_one, 0.0, joined["coupling"] * scale)
+    out["coupling"] = np.where(one_by_one, 0.0, joined["own"] * scale)
     whole = one_by_one | (joined["measured"] == joined["n_sets"]).to_numpy()
     own, squares, pass_squares = (
         np.where(one_by_one, 0.0, joined[name]) for name in ("own", "squares", "pass_squares")

@@ -23,6 +23,8 @@ from orderlens.metrics.segments import FloatArray, divide
 
 OUTSIDE = "needs more or fewer passes than any rung of the ladder"
 NO_LADDER = "no ladder: run one order with several top=K"
+ROUNDING = 1e-9
+"""Differences of quality and of passes below this are none."""
 _RUNG = re.compile(r"([^+]+?)(?:\+top=(\d+))?")
 
 
@@ -88,7 +90,8 @@ class Measure:
             passes = divide(counts_BC @ self.passes_CO, counts_BC.sum(axis=1, keepdims=True))
             speed = divide(counts_BC @ self.tokens_CO, counts_BC @ self.passes_CO)
             gain = quality - on_ladder(passes, passes[:, ladder], quality[:, ladder])
-            return np.concatenate([quality, speed, passes, (self.better or 1) * gain], axis=1)
+            gain[np.abs(gain) < ROUNDING] = 0.0
+            return np.concatenate([quality, speed, passes, (self.better or 1) * gain + 0.0], axis=1)
 
         if not self.prompts:
             return []
@@ -165,7 +168,13 @@ def _with_front(points: list[Point], better: int) -> list[Point]:
             point.tokens_per_pass,
             point.passes,
             point.gain,
-            front=not any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in places),
+            front=not any(_beats(other, mine) for other in places),
         )
         for point, mine in zip(points, places, strict=True)
     ]
+
+
+def _beats(other: tuple[float, float], mine: tuple[float, float]) -> bool:
+    """Whether a policy is at least as good in quality and in passes, and better in one of them."""
+    ahead = [theirs - own for theirs, own in zip(other, mine, strict=True)]
+    return min(ahead) >= -ROUNDING and max(ahead) > ROUNDING

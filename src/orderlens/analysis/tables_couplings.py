@@ -146,7 +146,7 @@ def _loss_table(study: Study, frame: pd.DataFrame) -> Table:
     rows = loss_split(study, frame, reference)
     notes = (
         f"loss: mean log q of {reference} minus that of the policy on the same texts, the sum of both parts.",
-        "coupling: Σ C of the trace's sets over its tokens; where only some sets were measured, scaled up.",
+        "coupling: Σ C along the own path over the tokens; scaled up where only some sets were measured.",
         "order: the rest, what the same path would lose with one token per pass.",
         "For target-aware orders neither is a likelihood.",
     )
@@ -188,7 +188,7 @@ def _var_table(study: Study, frame: pd.DataFrame) -> Table:
     notes = (
         "Var(log q) = between + inside passes; with both parts of the coupling they sum to the Var of the",
         "same path with one token per pass: compare that one between policies of different set sizes.",
-        "Only traces of which every set was measured count (--couplings at least the number of sets).",
+        "Only traces of which every set was measured count: with a small --couplings those with few sets.",
     )
     title = "Var(log q) over passes (nats²): between, inside, and what the coupling adds"
     return Table("pass-variance", title, ("order",), _VAR, tuple(rows), notes)

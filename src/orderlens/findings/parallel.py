@@ -17,6 +17,8 @@ from orderlens.analysis.study import Study
 
 SMALL_NATS, SMALL_BITS, SMALL_POINTS = 0.005, 0.005, 1.0
 """Too small to count: nats per token, bits per byte (and nats per evaluator token), percentage points."""
+HARDLY = 1.01
+"""Tokens per pass up to which a rule commits hardly anything together: it is the ladder's first rung."""
 SMALL_VAR = 0.01
 """Nats²."""
 
@@ -97,7 +99,7 @@ def _gains(found: Sequence[Measure], how: Resampling) -> Iterator[Finding]:
             ]
             yield Finding(
                 f"adaptive-{what.replace(' ', '-')}",
-                f"At equal passes, rules that size their sets themselves have better {what} than even sets.",
+                f"At equal passes, rules that choose their sets have better {what} than even sets.",
                 tuple(checks),
                 "ours",
                 task=measure.name.partition(", ")[2],
@@ -106,6 +108,7 @@ def _gains(found: Sequence[Measure], how: Resampling) -> Iterator[Finding]:
 
 
 def _is_rival(point: Point, ladder: Sequence[str]) -> bool:
-    """Whether a policy has the ladder's order and another commit rule, and lies inside the ladder."""
+    """Whether a policy has the ladder's order and another commit rule, commits sets, and lies inside it."""
     same = bool(ladder) and base_name(point.order) == base_name(ladder[0])
-    return same and point.order not in ladder and "+" in point.order and point.gain.is_defined
+    rules = same and point.order not in ladder and "+" in point.order
+    return rules and point.gain.is_defined and point.tokens_per_pass.value > HARDLY
