@@ -119,6 +119,8 @@ def test_places_lie_inside_the_picture_and_ticks_are_round():
     (line,) = chart.lines
     assert chart.left <= line.dots[0].low < line.dots[0].x < line.dots[0].high <= chart.width
     assert len(line.name) < len(line.title) == 40
+    named = dot_plot("t", "l", [Row("max-prob+threshold=0.6+edit=0.8", (Point(1.0),))]).lines[0].name
+    assert (named[:4], named[-9:], len(named)) == ("max-", "+edit=0.8", 22)
     assert dot_plot("t", "l", [Row("b", (Point(math.nan),))]) is None
     assert nice_ticks(0.11, 0.93) == pytest.approx([0.2, 0.4, 0.6, 0.8])
     assert nice_ticks(-3, 3) == pytest.approx([-2, 0, 2])

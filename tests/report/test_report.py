@@ -161,4 +161,4 @@ def test_two_models_get_tables_and_figures_but_no_common_findings(tmp_path):
     text = report(study, tmp_path / "r.html", samples=1, figures=[]).read_text(encoding="utf-8")
     assert "Findings are about one model at a time" in text
     assert "Model one, two" in text
-    assert "1 of 1 samples" in text, "two runs with one sample of one prompt"
+    assert "All samples: 1." in text, "two runs with one sample of one prompt"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 WIDTH = 340.0
 _ROW, _TOP, _FOOT, _RIGHT = 21.0, 6.0, 34.0, 14.0
-_LETTER = 6.1
-_LONGEST = 24
+_LETTER = 6.7
+_LONGEST = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,4 +167,8 @@ def _number(value: float) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    """Cut the middle of a long name: policies begin alike and end differently."""
+    if len(name) <= _LONGEST:
+        return name
+    half = (_LONGEST - 1) // 2
+    return f"{name[:half]}…{name[half + 1 - _LONGEST :]}"

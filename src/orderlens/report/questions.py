@@ -133,7 +133,10 @@ def _decoded_path(tables: Mapping[str, Table], title: str) -> Question:
         return Question("path", title, "Not measured: there is no trace with numbers.")
     name = "content_var" if any(column.name == "content_var" for column in content.columns) else "var"
     rows = [
-        Row(" ".join(_shown(row[key]) for key in content.keys), (_point(_estimate(row[name])),))
+        Row(
+            " ".join(filter(None, (_shown(row[key]) for key in content.keys))),
+            (_point(_estimate(row[name])),),
+        )
         for row in content.rows
         if _estimate(row[name]).is_defined
     ][:12]
@@ -277,4 +280,4 @@ def _signed_minus(text: str) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, Estimate):
         return f"{value.value:g}"
-    return "" if value is None else str(value)
+    return "" if value in (None, "(none)") else str(value)

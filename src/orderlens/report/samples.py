@@ -75,8 +75,11 @@ def pack(run: Run, chosen: Sequence[tuple[str, str]], total: int) -> Packed:
     graded = any(row["correct"] is not None for row in rows)
     catalogue = {"runs": runs, "orders": orders, "graded": graded, "notes": []}
     bundle = {"catalogue": catalogue, "rows": rows, "samples": samples}
-    how = "all of them" if len(samples) == total else "evenly from the highest to the lowest mean Var"
-    note = f"{len(samples)} of {total} samples, {how}."
+    note = (
+        f"All samples: {total}."
+        if len(samples) == total
+        else f"{len(samples)} of {total} samples, evenly from the highest to the lowest mean Var."
+    )
     return Packed(base64.b64encode(_squeezed(bundle)).decode(), printable(note))
 
 
