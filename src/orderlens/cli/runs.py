@@ -1,4 +1,4 @@
-"""``orderlens runs list|show|verify|export|compact|watch``: look after run folders."""
+"""``orderlens runs list|show|verify|export|import|compact|watch``: look after run folders."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text, stdout
 from orderlens.cli.group import Verbs
+from orderlens.cli.import_traces import import_traces
 from orderlens.cli.watch import watch
 from orderlens.errors import counted
 
@@ -25,11 +26,14 @@ RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run folder or its
 
 def register(app: typer.Typer) -> None:
     """Add the verb ``runs`` with its commands."""
-    runs = typer.Typer(cls=Verbs, help="Watch, verify, export and compact runs.", no_args_is_help=True)
+    runs = typer.Typer(
+        cls=Verbs, help="Look at, verify, export, import and compact runs.", no_args_is_help=True
+    )
     runs.command("list")(list_runs)
     runs.command("show")(show)
     runs.command("verify")(verify)
     runs.command("export")(export)
+    runs.command("import")(import_traces)
     runs.command("compact")(compact)
     runs.command("watch")(watch)
     app.add_typer(runs, name="runs")
