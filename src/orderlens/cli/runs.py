@@ -14,8 +14,9 @@ from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text, stdout
 from orderlens.cli.group import Verbs
 from orderlens.cli.import_traces import import_traces
+from orderlens.cli.show_sample import show_sample
 from orderlens.cli.watch import watch
-from orderlens.errors import counted
+from orderlens.errors import UserInputError, counted
 
 if TYPE_CHECKING:
     from orderlens.store.protocol import Folder
@@ -83,10 +84,24 @@ def _size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def show(run: RunPath, json: JsonFlag = False) -> None:
-    """Show what a run is: state, tables, spec, provenance."""
+def show(
+    run: RunPath,
+    sample: Annotated[
+        str | None, typer.Option("--sample", help="Draw this sample: tokens, reveal numbers, confidence.")
+    ] = None,
+    order: Annotated[
+        list[str] | None, typer.Option("--order", help="With --sample: only this order; repeat to compare.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show what a run is (state, tables, spec, provenance), or draw one of its samples."""
     from orderlens.store.overview import details
 
+    if sample is not None:
+        show_sample(run, sample, order or [], as_json=json)
+        return
+    if order:
+        raise UserInputError("--order goes with --sample ID")
     facts = details(_run_folder(run))
     if json:
         print_json(facts)

@@ -10,6 +10,7 @@ from orderlens.views.compare import Divergence, first_divergence
 from orderlens.views.plain import plain_row, plain_rows, plain_sample, plain_trace
 from orderlens.views.replay import Cell, canvas
 from orderlens.views.sample import SampleView, sample_view
+from orderlens.views.shown import Shown
 from orderlens.views.trace import Block, Bottleneck, Reveals, Revision, TraceKey, TraceView, Verdict
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Reveals",
     "Revision",
     "SampleView",
+    "Shown",
     "TraceKey",
     "TraceView",
     "Verdict",

@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from orderlens.errors import RunError
 from orderlens.registry import suggest
+from orderlens.views.shown import MOST, Shown
 from orderlens.views.trace import Reveals, TraceKey, TraceView, revisions_of, verdict_of
 
 KEY = ("run", "task", "order", "seed", "temperature", "sample_seed", "sample_id")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SampleView:
     """One sample.
 
@@ -33,6 +34,23 @@ class SampleView:
     pieces: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     prompt: str | None = None
     suffix: str | None = None
+
+    def __repr__(self) -> str:
+        return f"SampleView({self.sample_id!r}: {', '.join(map(repr, self.traces))})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return self.show()._repr_html_()
+
+    def show(self, order: str | None = None, against: str | None = None) -> Shown:
+        """Return traces to look at: text at a prompt, HTML in a notebook.
+
+        Args:
+            order: label of a trace, as for ``trace``; the first few traces by default.
+            against: label of another one, drawn beside it.
+        """
+        named = [label for label in (order, against) if label is not None]
+        return Shown(self, tuple(map(self.trace, named)) or self.traces[:MOST])
 
     @property
     def labels(self) -> list[str]:

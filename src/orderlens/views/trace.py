@@ -148,7 +148,7 @@ class Block:
     lorenz: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TraceView:
     """One trace.
 
@@ -173,6 +173,10 @@ class TraceView:
     likelihood: str | None = None
     verdict: Verdict | None = None
     n_passes: int | None = None
+
+    def __repr__(self) -> str:
+        stats = self.stats
+        return f"TraceView({self.label!r}, n={stats.n}, mean={stats.mean:.3f}, var={stats.var:.3f})"
 
     @cached_property
     def counted(self) -> Flags:
