@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, progress_bar
 from orderlens.cli.interrupt import keeping, kept_in
+from orderlens.errors import UserInputError
 from orderlens.work.engine import Engine
+
+if TYPE_CHECKING:
+    from orderlens.models.protocol import Model
+    from orderlens.work.options import ProgressSink
 
 _ORDERS = "forced-ar,max-prob,top-margin,random"
 _SWEPT = f"{_ORDERS},max-prob:select=argmax"
@@ -53,6 +59,7 @@ def generate(
     workers: opt.WorkersOption = None,
     address: opt.AddressOption = None,
     extend: opt.ExtendOption = False,
+    live: Annotated[bool, typer.Option("--live", help="Show the canvas filling (in a terminal).")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Decode prompts under several reveal orders or policies."""
@@ -77,6 +84,7 @@ def generate(
         engine=opt.engine_of(engine, workers, address),
         extend=extend,
         templates=tuple(template or ()),
+        live=live,
         as_json=json,
     )
 
@@ -156,6 +164,7 @@ def _decode(
     engine: Engine,
     extend: bool,
     templates: Sequence[str] = (),
+    live: bool = False,
     as_json: bool,
 ) -> None:
     """Decode and print: what ``generate`` and ``sweep`` share."""
@@ -168,6 +177,7 @@ def _decode(
 
     chosen = deployable(orders)
     check_generation(max_new_tokens, temperatures)  # before the model is loaded
+    live = live and _can_be_live(engine, as_json=as_json)
     where = parse_anchor(anchor)
     rule = SplitRule(prefix_tokens, 0, allow_short, check_split(split))
     inputs = (
@@ -177,7 +187,10 @@ def _decode(
     )
     with (
         keeping(lambda: kept_in(out)),
-        progress_bar("generating (tokens)", None, quiet=as_json, shorter="--limit, --max-new-tokens") as bar,
+        progress_bar(
+            "generating (tokens)", None, quiet=as_json or live, shorter="--limit, --max-new-tokens"
+        ) as bar,
+        _canvas(bar, inputs.model, live=live) as shown,
     ):
         run = api.generate(
             inputs.model,
@@ -196,6 +209,30 @@ def _decode(
             out=out,
             extend=extend,
             data_record=inputs.data.record(),
-            progress=bar,
+            progress=shown,
         )
     show_summary(run, out=str(out), as_json=as_json)
+
+
+def _can_be_live(engine: Engine, *, as_json: bool) -> bool:
+    """Whether the canvas can be shown; a note says why not where that is nobody's mistake."""
+    from orderlens.cli.console import print_line, stderr
+
+    if engine.kind != "local" or (engine.workers or 1) > 1:
+        raise UserInputError("--live shows what this process decodes; leave out --engine and --workers")
+    if as_json or not stderr.is_terminal:
+        print_line("--live needs a terminal and no --json; decoding without it")
+        return False
+    return True
+
+
+@contextmanager
+def _canvas(bar: ProgressSink, model: Model, *, live: bool) -> Iterator[ProgressSink]:
+    if not live:
+        yield bar
+        return
+    from orderlens.cli.console import stderr
+    from orderlens.cli.live import live_progress
+
+    with live_progress(bar, stderr, lambda token: model.tokenizer.decode([token])) as shown:
+        yield shown

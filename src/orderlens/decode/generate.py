@@ -18,6 +18,7 @@ import numpy as np
 from orderlens.decode.batches import BatchLimit, run_within
 from orderlens.decode.chains import Chain, Chains
 from orderlens.decode.events import Columns, Recorder
+from orderlens.decode.live import Watch, live_canvases
 from orderlens.decode.places import check_fits, plan_canvases
 from orderlens.decode.rounds import Advance, Rounds
 from orderlens.errors import UserInputError
@@ -71,11 +72,12 @@ def generate_batch(
     settings: GenerationSettings,
     on_reveals: Advance | None = None,
     limit: BatchLimit | None = None,
+    watch: Watch | None = None,
 ) -> Generation:
     """Decode every prompt under every policy; columns come sorted by (sample, order, step).
 
     When memory runs out, half of the unfinished chains wait and are taken up later where they stood;
-    ``limit`` remembers how many fit.
+    ``limit`` remembers how many fit. ``watch`` is shown one sample's texts whenever they got further.
     """
     chosen = [Policy.of(policy) for policy in policies]
     for policy in chosen:
@@ -86,7 +88,13 @@ def generate_batch(
     check_fits(model, samples, canvases)
     chains = Chains(model, samples, chosen, canvases, settings.sample_seed)
     chains.check_paths()
-    recorder, advance, known = Recorder(), on_reveals or (lambda _: None), limit or BatchLimit()
+    recorder, known = Recorder(), limit or BatchLimit()
+
+    def advance(news: int) -> None:
+        if on_reveals is not None:
+            on_reveals(news)
+        if watch is not None:
+            watch(live_canvases(chains))
 
     def work(batch: Sequence[int]) -> None:
         Rounds(

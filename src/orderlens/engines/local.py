@@ -27,7 +27,7 @@ from orderlens.store.workers import Notebook, forget_workers
 from orderlens.store.writer import RunWriter, open_writer
 from orderlens.work.execute import Local, Tables, compute, reveals_ahead
 from orderlens.work.job import Job
-from orderlens.work.options import Options, ProgressSink
+from orderlens.work.options import Options, ProgressSink, ShowsCanvas
 from orderlens.work.spec import RunSpec
 from orderlens.work.units import Unit
 
@@ -50,7 +50,7 @@ def run_here(job: Job, options: Options, rank: Rank | None = None, *, extend: bo
     with open_writer(out, stated(whole, folder)) as writer, _notebook(folder, whole, rank) as notebook:
         bar = _Both(notebook, options.progress if rank is None or rank.leads else None)
         bar.set_total(ahead(items[key] for key in writer.pending(items)))
-        local = _local(whole, bar)
+        local = _local(whole, bar, options.progress)
 
         def work(item: tuple[RunSpec, Unit]) -> Tables:
             return compute(*item, whole.model, local)
@@ -116,7 +116,7 @@ def _await_close(writer: RunWriter, items: Items) -> None:
 def _in_memory(job: Job, progress: ProgressSink | None, extend: bool) -> Run:
     if extend:
         raise UserInputError("extend adds to the run in a folder: give out, after run.save(out) if need be")
-    local = _local(job, progress)
+    local = _local(job, progress, progress)
     _announce(progress, [(job.spec, unit) for unit in job.units])
     parts = {unit.key(): compute(job.spec, unit, job.model, local) for unit in job.units}
     return memory_run(joined(list(parts.values())), job.spec.to_json(), parts)
@@ -137,8 +137,9 @@ def joined(parts: list[Tables]) -> Tables:
     return {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}
 
 
-def _local(job: Job, progress: ProgressSink | None) -> Local:
+def _local(job: Job, progress: ProgressSink | None, screen: ProgressSink | None) -> Local:
+    """Return what only this process has; ``screen`` is where texts are shown, if it can show them."""
     by_spec = {policy.spec: policy for policy in job.orders}
     measures = job.spec.kind == "measure"  # a few short texts, whose anchor is the model's own
     limit = None if measures else BatchLimit.suggested(job.model, job.longest)
-    return Local(by_spec, limit, progress)
+    return Local(by_spec, limit, progress, screen.show_canvas if isinstance(screen, ShowsCanvas) else None)

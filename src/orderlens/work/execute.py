@@ -16,6 +16,7 @@ import pyarrow as pa
 from orderlens.decode.batches import BatchLimit
 from orderlens.decode.events import Columns
 from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.live import Watch
 from orderlens.decode.places import plan_canvases
 from orderlens.decode.score import score_batch
 from orderlens.grid import Canvas
@@ -43,11 +44,13 @@ class Local:
         orders: policy objects by spec, where a rule is in no registry.
         limit: how many sequences fit in memory, as learned so far.
         on_reveals: is told of every advance.
+        watch: is shown texts while they are decoded.
     """
 
     orders: dict[str, Policy] = field(default_factory=dict)
     limit: BatchLimit | None = None
     on_reveals: Callable[[int], None] | None = None
+    watch: Watch | None = None
 
     def orders_of(self, spec: RunSpec, unit: Unit) -> list[Policy]:
         """Return the unit's policies as objects."""
@@ -116,7 +119,7 @@ def generate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tabl
     orders = local.orders_of(spec, unit)
     settings = settings_of(spec, unit)
     limit = local.limit or _limit(spec, unit, model)
-    generation = generate_batch(model, unit.samples, orders, settings, local.on_reveals, limit)
+    generation = generate_batch(model, unit.samples, orders, settings, local.on_reveals, limit, local.watch)
     sample_seed = settings.sample_seed if settings.temperature > 0 else None
     labels = TraceLabels(unit.samples, orders, settings.temperature, sample_seed)
     tables = {

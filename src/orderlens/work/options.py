@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from orderlens.decode.live import LiveCanvas
 from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
@@ -36,6 +37,15 @@ class ShowsWorkers(Protocol):
 
     def show_workers(self, states: Sequence[Any]) -> None:
         """Show the workers' states (``store.workers.State``)."""
+        ...
+
+
+@runtime_checkable
+class ShowsCanvas(Protocol):
+    """Progress that can also show texts while they are decoded, in this process."""
+
+    def show_canvas(self, canvases: Sequence[LiveCanvas]) -> None:
+        """Show the texts of one sample, one per policy."""
         ...
 
 

@@ -1,0 +1,75 @@
+"""``generate --live``: the canvas filling in the terminal, one line of text per order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from orderlens.cli.console import SafeConsole
+from orderlens.decode.live import LiveCanvas
+from orderlens.views.sketch import visible
+from orderlens.work.options import ProgressSink
+
+FRAME_S = 1 / 15
+"""Least seconds between two frames."""
+MOST = 4
+"""Orders that are drawn."""
+MASK = "░"
+
+Pieces = Callable[[int], str]
+
+
+class LiveProgress:
+    """Progress that also draws the canvas; the counting is left to another sink."""
+
+    def __init__(self, sink: ProgressSink, live: Live, piece: Pieces) -> None:
+        self._sink, self._live, self._piece = sink, live, piece
+        self._texts: dict[int, str] = {}
+        self._before: dict[tuple[str, str], LiveCanvas] = {}
+        self._next = 0.0
+
+    def __call__(self, steps: int = 1) -> None:
+        """Advance."""
+        self._sink(steps)
+
+    def set_total(self, total: int) -> None:
+        """Say how much there is."""
+        self._sink.set_total(total)
+
+    def show_canvas(self, canvases: Sequence[LiveCanvas]) -> None:
+        """Draw the texts of one sample; frames that come too fast are left out, the last one never."""
+        now, done = time.monotonic(), not any(canvas.masked.any() for canvas in canvases)
+        if now < self._next and not done:
+            return
+        self._next = now + FRAME_S
+        self._live.update(Group(*map(self._drawn, canvases[:MOST])), refresh=True)
+        self._before = {(canvas.sample_id, canvas.order): canvas for canvas in canvases}
+
+    def _drawn(self, canvas: LiveCanvas) -> Text:
+        before = self._before.get((canvas.sample_id, canvas.order))
+        text = Text(no_wrap=False, overflow="fold")  # the console itself would not wrap
+        text.append(f"{canvas.sample_id}, {canvas.order}, pass {canvas.forward}\n", style="dim")
+        for place, token in enumerate(canvas.tokens.tolist()):
+            if canvas.masked[place]:
+                text.append(MASK, style="dim")
+                continue
+            new = before is None or before.tokens[place] != token
+            text.append(self._text(token), style="bold reverse" if new else None)
+        return text.append("\n")
+
+    def _text(self, token: int) -> str:
+        if token not in self._texts:
+            self._texts[token] = visible(self._piece(token)).replace("·", " ")
+        return self._texts[token]
+
+
+@contextmanager
+def live_progress(sink: ProgressSink, console: SafeConsole, piece: Pieces) -> Iterator[LiveProgress]:
+    """Draw on ``console`` while something is decoded."""
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        yield LiveProgress(sink, live, piece)
