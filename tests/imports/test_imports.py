@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from starlette.testclient import TestClient
 
 import orderlens as ol
 from orderlens.cli.main import main
 from orderlens.imports import import_run
 from orderlens.store.reader import Run, open_run
+from orderlens.viewer.app import make_app
 
 TEXTS = ["the", " sea", " is", " calm", " to", "night", "."]
 
@@ -184,6 +186,8 @@ def test_what_a_file_does_not_tell_is_said(tmp_path: Path) -> None:
     bare = [{"sample": "a", "order": "mine", "step": i, "logq": -0.5, "entrop": 1} for i in range(3)]
     found = import_run(write(tmp_path / "t.csv", bare), str(tmp_path / "run"))
     said = "\n".join(found.notes)
+    sample = open_run(tmp_path / "run").sample("a")
+    assert sample.piece(sample.traces[0], -1) == "?"
     for words in (
         "'entrop' is not read; did you mean 'entropy'?",
         "no position",
@@ -191,6 +195,22 @@ def test_what_a_file_does_not_tell_is_said(tmp_path: Path) -> None:
         "no temperature",
     ):
         assert words in said
+
+
+def test_long_files_are_committed_in_units_and_the_viewer_reads_them(
+    tmp_path: Path, rows: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orderlens.imports.save.UNIT_ROWS", 20)
+    run = imported(tmp_path, rows)
+    assert len(list((tmp_path / "run" / "units").glob("*.json"))) == 4  # three whole traces each
+    assert run.reveals().to_arrow().num_rows == 84
+    client = TestClient(
+        make_app(run, "token", frozenset({"127.0.0.1:8000"})),
+        base_url="http://127.0.0.1:8000",
+        headers={"X-OrderLens-Token": "token"},
+    )
+    told = client.get("/api/sample", params={"id": "c"}).json()
+    assert {trace["text"] for trace in told["traces"]} == {"the sea is calm tonight."}
 
 
 def test_the_verb_takes_names_of_columns_and_everything_reads_the_run(

@@ -92,7 +92,7 @@ def _read(study: Study, chosen: pd.DataFrame) -> list[dict[str, Any]]:
         if known.all() and len(logq):
             out.append({"order": orders[row], "logq": logq, "hit": hit > 0})
     if not out:
-        raise UndefinedFigureError("no trace has a finite log q at every reveal")
+        raise UndefinedFigureError("no trace has a finite log q and is_argmax at every reveal")
     return out
 
 

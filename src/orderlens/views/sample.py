@@ -90,7 +90,12 @@ class SampleView:
         return max(beside) - min(beside) if len(beside) > 1 else math.nan
 
     def piece(self, trace: TraceView, token_id: int) -> str:
-        """Return the text of a token of one of the traces, or ``#id`` where its run does not store it."""
+        """Return the text of a token of one of the traces, or ``#id`` where its run does not store it.
+
+        A negative id is a token of which nothing was recorded: ``?``.
+        """
+        if token_id < 0:
+            return "?"
         return self.pieces.get(trace.key.run, {}).get(token_id, f"#{token_id}")
 
 
