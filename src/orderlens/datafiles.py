@@ -69,7 +69,7 @@ class SplitRule:
         return f"{self.prefix_tokens} + {self.target_tokens} tokens"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LoadedData(Sequence[Sample]):
     """Samples, plus the record of where they came from and what was left out.
 
@@ -88,6 +88,9 @@ class LoadedData(Sequence[Sample]):
     left_out: dict[str, int] = field(default_factory=dict)
     rule: SplitRule = field(default_factory=SplitRule)
     details: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"LoadedData({describe(self.record() | {'n_samples': len(self)})[0].removeprefix('data: ')})"
 
     def __len__(self) -> int:
         return len(self.samples)

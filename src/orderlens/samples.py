@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import reprlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from orderlens.models.protocol import IntArray, Model
 TextOrTokens = str | Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Sample:
     """One text to score or prompt to continue; ``prompt`` and ``target`` are text or token ids.
 
@@ -31,6 +32,12 @@ class Sample:
     suffix: TextOrTokens | None = None
     task: str | None = None
     template: str | None = None
+
+    def __repr__(self) -> str:
+        """Return what is given, long texts and token lists cut."""
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        shown = (f"{name}={reprlib.repr(value)}" for name, value in given.items() if value is not None)
+        return f"Sample({', '.join(shown)})"
 
 
 def _no_tokens() -> IntArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ import pandas as pd
 
 from orderlens import paper
 from orderlens.analysis.estimate import Estimate
+from orderlens.plaintext import printable
 
 Cell: TypeAlias = Estimate | str | int | bool | None
 
@@ -37,7 +39,7 @@ class Printed:
         return ours.value - self.value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Table:
     """A named table.
 
@@ -58,6 +60,16 @@ class Table:
     rows: tuple[Mapping[str, Cell], ...]
     notes: tuple[str, ...] = ()
     printed: Mapping[tuple[int, str], Printed] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        numbers = self.to_pandas().to_string(index=False, float_format="{:.4g}".format, max_colwidth=40)
+        return printable("\n".join([f"{self.name}: {self.title}", numbers, *self.notes]))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        numbers = self.to_pandas().to_html(index=False, float_format="{:.4g}".format, border=0, escape=True)
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return printable(f"<b>{html.escape(self.title)}</b>{numbers}{notes}")
 
     def with_notes(self, notes: Iterable[str]) -> Table:
         """Return the table with further notes."""
