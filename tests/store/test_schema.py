@@ -72,7 +72,7 @@ def test_nobody_else_writes_a_schema_of_a_stored_table() -> None:
         for path in source.rglob("*.py")
         if "pa.schema(" in path.read_text()
     }
-    derived = {f"store/{name}.py" for name in ("codec", "export", "reader", "samples", "sources")}
+    derived = {f"store/{name}.py" for name in ("codec", "export", "frame", "samples", "sources")}
     assert found <= {"store/schema.py", *derived}
 
 

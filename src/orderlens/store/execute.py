@@ -136,6 +136,8 @@ def _work_for_a_while(
         if claim is None:
             continue
         with claim:
+            if stem(key) in shift.set_aside():  # it failed elsewhere since we looked
+                continue
             _attempt(writer, key, units[key], work, shift)
         count += 1
         report(len(units) - len(left) + count, len(units))
