@@ -150,6 +150,8 @@ def test_verdicts_are_kept(tmp_path: Path, rows: list[dict[str, object]]) -> Non
         (8, {"text": "x"}, "so texts were generated; say so with --temperature T"),
         (4, {"is_eos": "maybe"}, "line 5: is_eos is 'maybe', neither true nor false"),
         (4, {"logq": [-1.0, -2.0], "position": [1]}, "line 5: lists of one trace"),
+        (4, {"logq": True}, "line 5: logq is True, not a number"),
+        (4, {"seed": True}, "line 5: seed is True, not a whole number"),
         (4, {"log_prob": -1.0}, "columns 'logq' and 'log_prob' both mean logq"),
     ],
 )
@@ -162,6 +164,11 @@ def test_what_does_not_add_up_is_one_line_with_its_place(
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_empty_lists_are_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(ol.errors.DataFileError, match="holds no reveals"):
+        imported(tmp_path, [{"sample": "a", "order": "mine", "step": [], "logq": []}])
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,8 @@ def read_columns(path: Path, given: Mapping[str, str]) -> Rows:
         for flat in _flat(known, where):
             _add(rows, number, {field: _READ[field](value, field, where) for field, value in flat.items()})
     rows.header.require()
+    if not rows.numbers:
+        raise DataFileError(f"{path} holds no reveals: its lists are empty")
     _refuse_holes(rows)
     return rows
 
@@ -113,7 +115,7 @@ def _whole(value: Any, field: str, where: str) -> int | None:
         return None
     try:
         number = float(value) if not isinstance(value, int) else value
-        if number == int(number) and 0 <= number <= LARGEST:
+        if number == int(number) and 0 <= number <= LARGEST and not isinstance(value, bool):
             return int(number)
     except (TypeError, ValueError, OverflowError):
         pass
@@ -121,7 +123,7 @@ def _whole(value: Any, field: str, where: str) -> int | None:
 
 
 def _seed(value: Any, field: str, where: str) -> int | None:
-    if isinstance(value, int) and abs(value) < 2**63:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return value
     return _whole(value, field, where)
 
@@ -130,9 +132,11 @@ def _real(value: Any, field: str, where: str) -> float | None:
     if _absent(value):
         return None
     try:
-        return float(value)
+        if not isinstance(value, bool):
+            return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise DataFileError(f"{where}: {field} is {_shown(value)}, not a number") from None
+        pass
+    raise DataFileError(f"{where}: {field} is {_shown(value)}, not a number")
 
 
 def _logq(value: Any, field: str, where: str) -> float | None:

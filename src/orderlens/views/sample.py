@@ -90,12 +90,7 @@ class SampleView:
         return max(beside) - min(beside) if len(beside) > 1 else math.nan
 
     def piece(self, trace: TraceView, token_id: int) -> str:
-        """Return the text of a token of one of the traces, or ``#id`` where its run does not store it.
-
-        A negative id is a token of which nothing was recorded: ``?``.
-        """
-        if token_id < 0:
-            return "?"
+        """Return the text of a token of one of the traces, or ``#id`` where its run does not store it."""
         return self.pieces.get(trace.key.run, {}).get(token_id, f"#{token_id}")
 
 
@@ -198,16 +193,17 @@ def _label(key: TraceKey, differing: Sequence[str], seeded: bool) -> str:
 
 
 def _pieces(tokens: pa.Table | None, traces: Sequence[TraceView]) -> dict[str, dict[int, str]]:
-    """Return the texts of the tokens that occur, by run: two runs may have different vocabularies."""
-    if tokens is None:
-        return {}
+    """Return the texts of the tokens that occur, by run: two runs may have different vocabularies.
+
+    The id −1 stands for a token of which nothing was recorded.
+    """
     wanted: dict[str, set[int | None]] = {}
     for trace in traces:
         ids: set[int | None] = {int(token) for token in trace.reveals.token_id}
         ids |= {token for item in trace.revisions for token in (item.old_token, item.new_token)}
         wanted.setdefault(trace.key.run, set()).update(ids)
-    out: dict[str, dict[int, str]] = {run: {} for run in wanted}
-    for row in tokens.to_pylist():
+    out: dict[str, dict[int, str]] = {run: {-1: "?"} if -1 in ids else {} for run, ids in wanted.items()}
+    for row in [] if tokens is None else tokens.to_pylist():
         run = row.get("run") or ""
         if row["token_id"] in wanted.get(run, ()) and row["piece"] is not None:
             out[run][row["token_id"]] = row["piece"]
