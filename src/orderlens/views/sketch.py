@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
-from rich.cells import cell_len, set_cell_size
 
 from orderlens.errors import counted
 from orderlens.plaintext import printable
@@ -170,3 +169,17 @@ def _difference(a: TraceView, b: TraceView) -> str:
     when = "they agree pass by pass" if found.forward is None else f"they part in pass {found.forward + 1}"
     where = "the texts are equal" if found.position is None else f"the texts first differ at {found.position}"
     return f"{when}; {where}"
+
+
+def cell_len(text: str) -> int:
+    """Return the columns that ``text`` takes; rich is asked late, since decoding needs neither it nor us."""
+    from rich.cells import cell_len as columns
+
+    return columns(text)
+
+
+def set_cell_size(text: str, size: int) -> str:
+    """Return ``text`` cut or padded to so many columns."""
+    from rich.cells import set_cell_size as cut
+
+    return cut(text, size)
