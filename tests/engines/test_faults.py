@@ -39,7 +39,8 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(folder))
     from orderlens.orders.catalogue import ORDERS
 
-    monkeypatch.setattr(ORDERS, "_plugins", None, raising=False)
+    monkeypatch.setattr(ORDERS, "_plugins", None)
+    monkeypatch.setattr(ORDERS, "_objects", dict(ORDERS._objects))  # forgotten afterwards
     return folder
 
 
