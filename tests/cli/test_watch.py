@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from orderlens.cli.main import main
 from orderlens.cli.watch import SILENT_S, look, note
 from orderlens.store.failures import Failures
 from orderlens.store.folder import open_folder
-from orderlens.store.workers import Notebook, State
+from orderlens.store.workers import Notebook, State, forget_workers, read_states
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_workers_and_failures_are_listed(run: Path, capsys: pytest.CaptureFixtur
     assert "\x1b[31m" not in said.replace("\x1b[0m", "")
     assert main(["runs", "watch", str(run), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in facts["workers"]] == ["alone", "w-1"]
+    assert [row["name"] for row in facts["workers"]] == [f"alone-{os.getpid()}", "w-1"]
     assert facts["workers"][1]["tokens"] == 90
     assert facts["failures"][0]["error"].endswith("red")
 
@@ -71,3 +72,11 @@ def test_a_run_with_busy_workers_is_running(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "watch", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_others_at_work_are_not_forgotten(run: Path) -> None:
+    folder = open_folder(run)
+    Notebook(folder, "busy", "other", "cpu").becomes("working", unit="x")
+    Notebook(folder, "over", "other", "cpu").becomes("done", unit=None)
+    forget_workers(folder)
+    assert [state.name for state in read_states(folder)] == ["busy"]

@@ -5,6 +5,7 @@ Several processes may do so in one folder at once: each claims the unit it works
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -65,7 +66,9 @@ def run_here(job: Job, options: Options, rank: Rank | None = None, *, extend: bo
 @contextmanager
 def _notebook(folder: Folder, job: Job, rank: Rank | None) -> Iterator[Notebook]:
     """Let others see what this process does, and how it ended."""
-    name, session = ("alone", "alone") if rank is None else (f"rank-{rank.index:03d}", "ranks")
+    # Several commands may work on one folder at once, each alone: the process tells them apart.
+    lone = f"alone-{os.getpid()}"
+    name, session = (lone, lone) if rank is None else (f"rank-{rank.index:03d}", "ranks")
     if rank is None:
         forget_workers(folder)
     notebook = Notebook(folder, name, session, device_type(job.model))

@@ -6,6 +6,8 @@ Every try is one more state, evaluated together with those of all other texts an
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -91,9 +93,9 @@ class Ahead(LookaheadOrder):
         untried_R = UNTRIED + view.stats.top_logprob
         return np.where(np.isnan(after_R), untried_R, -self.cost(view) - np.nan_to_num(after_R))
 
+    @abstractmethod
     def cost(self, view: StepView[PositionStats]) -> Scores:
         """Return what a position costs now."""
-        raise NotImplementedError
 
 
 class GainAhead(Ahead):

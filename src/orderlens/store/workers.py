@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from orderlens.errors import StorageError
-from orderlens.store.process import process_tag
+from orderlens.store.process import is_dead, process_tag
 from orderlens.store.protocol import Folder
 from orderlens.store.records import canonical
 
@@ -124,9 +124,10 @@ def _parsed(data: bytes) -> State | None:
 
 
 def forget_workers(folder: Folder) -> None:
-    """Remove the states of earlier sessions; their logs stay."""
-    for name in folder.sizes(WORKERS):
-        folder.remove(name)
+    """Remove the states of workers that ended or died; their logs stay, and so do others at work."""
+    for state in read_states(folder):
+        if state.state in ENDED or is_dead(state.process):
+            folder.remove(f"{WORKERS}/{state.name}.json")
 
 
 def read_log(folder: Folder, name: str) -> list[dict[str, Any]]:
