@@ -7,9 +7,12 @@ from functools import partial
 import numpy as np
 import pytest
 
+from orderlens.analysis import Options, Resampling, Study
 from orderlens.testing import make_run, make_trace, random_path, random_trace
 
 EOS = 0
+
+QUICK = Options(resampling=Resampling(reps=30), null_reps=20)
 
 trace = partial(make_trace, n_prompt=32)
 
@@ -63,11 +66,30 @@ def graded_run(
     return make_run(tables, verdicts=verdicts, outputs=outputs)
 
 
+def table(run, name, options=QUICK):
+    """Return one table of a run, with few resamples."""
+    return Study(run, options).table(name)
+
+
+@pytest.fixture(scope="session")
+def scored():
+    """Return a scored run with nine random orders; not to be changed."""
+    return scoring_run(seeds=9)
+
+
+@pytest.fixture(scope="session")
+def graded():
+    """Return a graded run of two tasks; not to be changed."""
+    return graded_run(tasks=("arith", "ifeval"))
+
+
 @pytest.fixture(scope="session")
 def builders():
     """Return the functions that make traces and runs."""
 
     class Builders:
+        QUICK = QUICK
+        table = staticmethod(table)
         trace = staticmethod(trace)
         make_run = staticmethod(make_run)
         scoring_run = staticmethod(scoring_run)

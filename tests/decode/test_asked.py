@@ -8,7 +8,7 @@ import pytest
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.reference import generate_plainly, score_plainly
 from orderlens.decode.score import score_batch
-from orderlens.errors import DeviceMemoryError, UserInputError
+from orderlens.errors import UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.orders import ConfidenceOrder
 from orderlens.orders.protocol import LookaheadOrder
@@ -54,8 +54,8 @@ POLICIES = [
 ]
 
 
-def model(attention="block-causal", kind=HiddenMarkovModel):
-    return kind(seed=5, n_states=4, block_size=6, attention=attention, incoherence=0.5)
+def model(attention="block-causal"):
+    return HiddenMarkovModel(seed=5, n_states=4, block_size=6, attention=attention, incoherence=0.5)
 
 
 def samples():
@@ -110,30 +110,12 @@ def test_tries_are_counted_once_per_pass():
     assert "n_lookahead" not in score_batch(model(), samples(), POLICIES[:2])
 
 
-class Forgetful(HiddenMarkovModel):
-    """Runs out of memory at every seventh evaluation of more than two states."""
-
-    calls = 0
-
-    def open_session(self):
-        session = super().open_session()
-        evaluate = session.evaluate
-
-        def sometimes(states):
-            Forgetful.calls += 1
-            if Forgetful.calls % 7 == 0 and len(states.slots_N) > 2:
-                raise DeviceMemoryError("no room")
-            return evaluate(states)
-
-        session.evaluate = sometimes
-        return session
-
-
-def test_a_batch_that_is_cut_in_the_middle_keeps_its_history():
+def test_a_batch_that_is_cut_in_the_middle_keeps_its_history(forgetful):
+    make, failures = forgetful
     settings = GenerationSettings(18, stop_at_eos=False)
-    cut = generate_batch(model(kind=Forgetful), samples(), POLICIES, settings).columns
+    cut = generate_batch(make(model(), every=7), samples(), POLICIES, settings).columns
     whole = generate_batch(model(), samples(), POLICIES, settings).columns
-    assert Forgetful.calls > 14
+    assert len(failures) > 1
     for name in ("position", "token_id", "forward", "n_committed", "n_lookahead"):
         assert cut[name].tolist() == whole[name].tolist()
 

@@ -9,7 +9,7 @@ from orderlens.decode.batches import BatchLimit
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.reference import generate_plainly, score_plainly
 from orderlens.decode.score import score_batch
-from orderlens.errors import DeviceMemoryError, PluginError, UserInputError
+from orderlens.errors import PluginError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.orders import ConfidenceOrder
 from orderlens.policies import parse_policies, parse_policy
@@ -146,32 +146,13 @@ def test_a_rule_with_memory_takes_the_same_path_alone_and_in_any_batch(mode):
             assert trace(cut, 3 - s, 2 - o)["position"].tolist() == beside["position"].tolist()
 
 
-class Forgetful(HiddenMarkovModel):
-    """Runs out of memory at every ninth evaluation of more than two states."""
-
-    calls = 0
-
-    def open_session(self):
-        session = super().open_session()
-        evaluate = session.evaluate
-
-        def sometimes(states):
-            Forgetful.calls += 1
-            if Forgetful.calls % 9 == 0 and len(states.slots_N) > 2:
-                raise DeviceMemoryError("no room")
-            return evaluate(states)
-
-        session.evaluate = sometimes
-        return session
-
-
-def test_memory_survives_a_batch_that_is_cut_in_the_middle():
+def test_memory_survives_a_batch_that_is_cut_in_the_middle(forgetful):
+    make, failures = forgetful
     policies = [Policy(Patient()), parse_policy("max-prob+threshold=0.5")]
     settings = GenerationSettings(24, stop_at_eos=False)
-    short = Forgetful(seed=5, n_states=4, block_size=8, incoherence=0.5)
-    cut = generate_batch(short, samples(), policies, settings).columns
+    cut = generate_batch(make(model(incoherence=0.5), every=9), samples(), policies, settings).columns
     whole = generate_batch(model(incoherence=0.5), samples(), policies, settings).columns
-    assert Forgetful.calls > 9
+    assert failures
     for name in ("position", "token_id", "forward", "n_committed", "step"):
         assert cut[name].tolist() == whole[name].tolist()
 

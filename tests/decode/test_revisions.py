@@ -9,7 +9,7 @@ import orderlens as ol
 from orderlens.decode.batches import BatchLimit
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.reference import text_plainly
-from orderlens.errors import DeviceMemoryError, ModelOutputError, PluginError, UserInputError
+from orderlens.errors import ModelOutputError, PluginError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.policies import parse_policies, parse_policy
 from orderlens.policies.plans import Plan, Planner
@@ -308,35 +308,17 @@ def test_overflow_past_the_request_is_revised_with_its_block_and_marked():
     assert set(generation.revisions["position"].tolist()) == set(range(4, 12))
 
 
-class Forgetful(HiddenMarkovModel):
-    """Runs out of memory at every seventh evaluation of more than two states."""
-
-    calls = 0
-
-    def open_session(self):
-        session = super().open_session()
-        evaluate = session.evaluate
-
-        def sometimes(states):
-            Forgetful.calls += 1
-            if Forgetful.calls % 7 == 0 and len(states.slots_N) > 2:
-                raise DeviceMemoryError("no room")
-            return evaluate(states)
-
-        session.evaluate = sometimes
-        return session
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_revisions_are_the_same_alone_in_any_batch_and_after_a_failure(temperature):
+def test_revisions_are_the_same_alone_in_any_batch_and_after_a_failure(temperature, forgetful):
+    make, failures = forgetful
     policies = parse_policies([SPECS[0], SPECS[2], SPECS[6], "max-prob", "random:3+top=2"])
     samples = [EncodedSample(name, np.arange(n)) for name, n in (("a", 5), ("b", 7))]
     settings = GenerationSettings(11, temperature, stop_at_eos=False)
     options = {"seed": 5, "n_states": 4, "block_size": 6, "incoherence": 3.0}
     whole = generate_batch(HiddenMarkovModel(**options), samples, policies, settings)
-    failing = generate_batch(Forgetful(**options), samples, policies, settings)
+    failing = generate_batch(make(HiddenMarkovModel(**options), every=7), samples, policies, settings)
     cut = generate_batch(HiddenMarkovModel(**options), samples, policies, settings, limit=BatchLimit(4))
-    assert Forgetful.calls > 7
+    assert failures
     for other in (failing, cut):
         for name in ("position", "token_id", "forward", "step", "n_committed"):
             assert other.columns[name].tolist() == whole.columns[name].tolist()

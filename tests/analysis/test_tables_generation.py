@@ -1,0 +1,63 @@
+"""Generated texts: the paper's layout, external perplexity, temperatures."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from orderlens.analysis import Options, Resampling, Study
+
+
+def test_generation_table_is_the_papers_layout(graded, builders):
+    found = builders.table(graded, "generation")
+    frame = graded.samples().to_pandas()
+    of_order = frame[frame["order"] == "random"]
+    assert [column.name for column in found.columns[1:]] == ["forced-ar", "max-prob", "random"]
+    assert found.cell("random", metric="content_var").value == pytest.approx(of_order["content_var"].mean())
+    assert found.cell("random", metric="eos_fraction").value == pytest.approx(
+        (of_order["n_eos"] / of_order["n"]).mean()
+    )
+    assert "--evaluator" in found.cell("random", metric="external_ppl").why
+
+
+class Counting:
+    """Gives every character probability ½."""
+
+    name = "coin"
+
+    def token_logprobs(self, pairs):
+        return [np.full(len(text), math.log(0.5)) for _, text in pairs]
+
+
+def test_external_perplexity_joins_the_texts(graded, builders):
+    options = Options(resampling=Resampling(20), evaluator=Counting())
+    found = builders.table(graded, "generation", options)
+    assert found.cell("random", metric="external_ppl").value == pytest.approx(2.0)
+    assert found.cell("random", metric="external_ppl_of_mean").value == pytest.approx(2.0)
+    assert found.cell("random", metric="external_tokens").value == 120 * len("text 0")
+    lengths = Study(graded, options).samples.query("order == 'random'")["n_text"].sum()
+    assert found.cell("random", metric="retokenization_ratio").value == pytest.approx(720 / lengths)
+
+
+def test_temperature_table_has_one_row_per_order_and_temperature(builders):
+    rng = np.random.default_rng(0)
+    traces = [
+        builders.trace(f"s{i}", order, -rng.gamma(0.5, 1 + t, 40), temperature=t, sample_seed=0)
+        for i in range(4)
+        for order in ("forced-ar", "max-prob")
+        for t in (0.0, 0.7)
+    ]
+    run = builders.make_run(traces)
+    found = builders.table(run, "temperature")
+    assert [(r["order"], r["temperature"]) for r in found.rows] == [
+        ("forced-ar", "0"),
+        ("forced-ar", "0.7"),
+        ("max-prob", "0"),
+        ("max-prob", "0.7"),
+    ]
+    assert "temperature" in Study(run).suited()
+    assert builders.table(run, "generation").notes[0].startswith("Temperature 0;")
+    warm = builders.table(run, "generation", Options(resampling=Resampling(5), temperature=0.7))
+    assert warm.notes[0].startswith("Temperature 0.7;")
