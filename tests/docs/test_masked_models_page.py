@@ -33,7 +33,7 @@ def test_another_noise_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     found: dict[str, object] = {}
     exec(BLOCKS[0], found)
     model = found["model"]
-    assert model.recipe.size.sigmas == (0.5, 0.5)  # type: ignore[attr-defined]
+    assert model.facts.size.sigmas == (0.5, 0.5)  # type: ignore[attr-defined]
 
 
 def test_pickled_weights_are_refused_with_the_remedy_that_works(

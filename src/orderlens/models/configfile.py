@@ -98,6 +98,26 @@ class Values:
         return value
 
 
+def refuse_others(values: Mapping[str, Any], only: Mapping[str, tuple[object, ...]]) -> None:
+    """Refuse keys whose value is not one of those that are carried out; missing and null are allowed."""
+    for key, allowed in only.items():
+        if values.get(key) is not None and values[key] not in allowed:
+            wanted = f" (only {' or '.join(map(repr, allowed))})" if allowed else ""
+            raise ModelLoadError(f"config.json: {key}={values[key]!r} is not supported{wanted}")
+
+
+def rope_values(values: Mapping[str, Any]) -> Values:
+    """Return ``rope_theta`` and ``partial_rotary_factor``, from the top level or a newer nested object."""
+    nested = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    if not isinstance(nested, Mapping):
+        raise ModelLoadError(f"config.json: rope_scaling={nested!r} is not supported (only null)")
+    kind = nested.get("rope_type", nested.get("type", "default"))
+    if kind != "default" or nested.get("factor", 1.0) != 1.0:
+        raise ModelLoadError(f"config.json: rope type {kind!r} is not supported (only 'default', no scaling)")
+    keys = ("rope_theta", "partial_rotary_factor")
+    return Values({key: nested.get(key, values.get(key)) for key in keys})
+
+
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "…"

@@ -14,7 +14,7 @@ from orderlens.models.options import LoadOptions
 from orderlens.models.roles import Published, find_roles
 from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch import hf
-from orderlens.models.torch.model import NetworkModel
+from orderlens.models.torch.model import CastableModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +39,22 @@ ROBERTA = Kind("RobertaForMaskedLM", ("<mask>", 50264), ("</s>", 2), padded_star
 MODERNBERT = Kind("ModernBertForMaskedLM", ("[MASK]", 50284), ("[SEP]", 50282))
 
 
-def load_bert(folder: Path, name: str, options: LoadOptions) -> NetworkModel:
+def load_bert(folder: Path, name: str, options: LoadOptions) -> CastableModel:
     """Load a BERT checkpoint."""
     return _load(folder, name, options, BERT)
 
 
-def load_roberta(folder: Path, name: str, options: LoadOptions) -> NetworkModel:
+def load_roberta(folder: Path, name: str, options: LoadOptions) -> CastableModel:
     """Load a RoBERTa checkpoint."""
     return _load(folder, name, options, ROBERTA)
 
 
-def load_modernbert(folder: Path, name: str, options: LoadOptions) -> NetworkModel:
+def load_modernbert(folder: Path, name: str, options: LoadOptions) -> CastableModel:
     """Load a ModernBERT checkpoint."""
     return _load(folder, name, options, MODERNBERT)
 
 
-def _load(folder: Path, name: str, options: LoadOptions, kind: Kind) -> NetworkModel:
+def _load(folder: Path, name: str, options: LoadOptions, kind: Kind) -> CastableModel:
     return hf.load_model(_source(folder, kind), name, options, lambda tokens_NW: {"input_ids": tokens_NW})
 
 

@@ -22,14 +22,14 @@ from orderlens.models.options import LoadOptions
 from orderlens.models.roles import Published, find_roles
 from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch import hf
-from orderlens.models.torch.model import NetworkModel
+from orderlens.models.torch.model import CastableModel
 
 PUBLISHED = Published(mask_id=6, mask_tokens=("<mask>",), eos_id=2)
 MAX_POSITIONS = 4096
 """Positions are relative, so the network has no limit of its own; it was trained on 512."""
 
 
-def load_folder(folder: Path, name: str, options: LoadOptions) -> NetworkModel:
+def load_folder(folder: Path, name: str, options: LoadOptions) -> CastableModel:
     """Load an XLNet checkpoint."""
     source = _source(folder)
 

@@ -70,7 +70,7 @@ def test_geometric_noise_has_its_own_levels(tmp_path):
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "noise": {"type": "geometric", "sigma_min": 0.1, "sigma_max": 2}}))
-    assert load_model(str(tmp_path)).recipe.size.sigmas == (0.1, 2.0)
+    assert load_model(str(tmp_path)).facts.size.sigmas == (0.1, 2.0)
     path.write_text(json.dumps({**config, "noise": {"type": "geometric", "sigma_min": 3, "sigma_max": 2}}))
     with pytest.raises(ModelLoadError, match=r"sigma_min=3\.0 must be below"):
         load_model(str(tmp_path))

@@ -66,7 +66,7 @@ def plain_rows(family, tensors, tokens, mask_id):
 def test_the_conditionals_are_those_of_the_definition(family, written, model, share):
     tokens = some_tokens(model, share)
     outputs = plain_rows(family, written[1], tokens, model.mask_id)
-    outputs[:, [model.mask_id, *range(model.recipe.roles.valid_vocab, model.vocab_size)]] = -np.inf
+    outputs[:, [model.mask_id, *range(model.facts.roles.valid_vocab, model.vocab_size)]] = -np.inf
     top = outputs.max(axis=1, keepdims=True)
     expected = outputs - top - np.log(np.exp(outputs - top).sum(axis=1, keepdims=True))
     found = model.log_probs(tokens)

@@ -16,6 +16,7 @@ from orderlens.models.llada2 import reference
 from orderlens.models.llada2.config import LLaDA2Config, parse_config
 from orderlens.models.llada2.model import LLaDA2Model, load_llada2
 from orderlens.models.protocol import StateBatch
+from orderlens.models.torch.model import block_causal
 from orderlens.models.torch.rotary import rotary_tables, rotate
 
 TOLERANCE = 1e-4
@@ -66,7 +67,7 @@ def normalised(logits: Any) -> Any:
 
 def slow(tensors: dict[str, Any], config: LLaDA2Config, tokens: Any, visible: Any = None) -> Any:
     if visible is None:
-        visible = reference.block_causal(len(tokens), BLOCK, 0)
+        visible = block_causal(len(tokens), BLOCK, 0)
     hidden = reference.hidden_states(tensors, config, torch.from_numpy(tokens), visible)
     return normalised(hidden[-OPEN:] @ tensors["lm_head.weight"].float().T)
 
@@ -205,7 +206,7 @@ def test_rotation_pairs_halves_and_not_neighbours(
     [
         torch.ones(LENGTH, LENGTH, dtype=torch.bool),
         torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(),
-        reference.block_causal(LENGTH, BLOCK, 0) | (torch.arange(LENGTH) < 64)[None, :],
+        block_causal(LENGTH, BLOCK, 0) | (torch.arange(LENGTH) < 64)[None, :],
     ],
     ids=["full", "causal", "prompt blocks see each other"],
 )
@@ -214,7 +215,7 @@ def test_prompt_blocks_are_block_causal_too(fast: Any, parts: Any, tokens: Any, 
 
 
 def test_block_causal_mask_by_hand() -> None:
-    visible = reference.block_causal(5, 2, 1)  # blocks {0}, {1, 2}, {3, 4}
+    visible = block_causal(5, 2, 1)  # blocks {0}, {1, 2}, {3, 4}
     assert visible.int().tolist() == [
         [1, 0, 0, 0, 0],
         [1, 1, 1, 0, 0],

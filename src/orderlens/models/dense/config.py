@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.configfile import MAX_CONTEXT, MAX_LAYERS, Values
+from orderlens.models.configfile import MAX_CONTEXT, MAX_LAYERS, Values, refuse_others, rope_values
 from orderlens.models.protocol import Attention
 
 
@@ -92,14 +92,6 @@ def checked(config: DenseConfig) -> DenseConfig:
     return config
 
 
-def refuse_others(values: Mapping[str, Any], only: Mapping[str, tuple[object, ...]]) -> None:
-    """Refuse keys whose value is not one of those that are carried out; missing and null are allowed."""
-    for key, allowed in only.items():
-        if values.get(key) is not None and values[key] not in allowed:
-            wanted = f" (only {' or '.join(map(repr, allowed))})" if allowed else ""
-            raise ModelLoadError(f"config.json: {key}={values[key]!r} is not supported{wanted}")
-
-
 _QWEN_ONLY: Mapping[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
     "use_sliding_window": (False,),
@@ -137,7 +129,7 @@ def parse_qwen(
             n_heads=n_heads,
             n_kv_heads=given.integer("num_key_value_heads", n_heads),
             head_width=given.integer("head_dim", width // n_heads),
-            rope_theta=rope_base(values, rope_theta),
+            rope_theta=rope_values(values).number("rope_theta", rope_theta),
             norm_eps=given.number("rms_norm_eps", 1e-6),
             max_positions=given.integer("max_position_embeddings", 32768, high=MAX_CONTEXT),
             attention=attention,
@@ -145,17 +137,4 @@ def parse_qwen(
             qk_norm=qk_norm,
             tied=given.flag("tie_word_embeddings", False),
         )
-    )
-
-
-def rope_base(values: Mapping[str, Any], default: float) -> float:
-    """Return the base of the angles, from the top level or a newer ``rope_parameters`` object."""
-    nested = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    if not isinstance(nested, Mapping):
-        raise ModelLoadError(f"config.json: rope_scaling={nested!r} is not supported (only null)")
-    kind = nested.get("rope_type", nested.get("type", "default"))
-    if kind != "default" or nested.get("factor", 1.0) != 1.0:
-        raise ModelLoadError(f"config.json: rope type {kind!r} is not supported (only 'default', no scaling)")
-    return Values({"rope_theta": nested.get("rope_theta", values.get("rope_theta"))}).number(
-        "rope_theta", default
     )

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.configfile import MAX_CONTEXT, MAX_LAYERS, Values
+from orderlens.models.configfile import MAX_CONTEXT, MAX_LAYERS, Values, refuse_others, rope_values
 from orderlens.models.dense.checkpoint import Layout
-from orderlens.models.dense.config import DenseConfig, checked, refuse_others, rope_base
+from orderlens.models.dense.config import DenseConfig, checked
 from orderlens.models.dense.model import Dialect
 from orderlens.models.roles import Published
 
@@ -67,7 +67,7 @@ def parse_config(values: Mapping[str, Any]) -> DenseConfig:
             n_heads=n_heads,
             n_kv_heads=given.integer("n_kv_heads", shared),
             head_width=width // n_heads,
-            rope_theta=rope_base(values, 10000.0),
+            rope_theta=rope_values(values).number("rope_theta", 10000.0),
             norm_eps=given.number("rms_norm_eps", 1e-5),
             max_positions=given.integer("max_sequence_length", 1024, high=MAX_CONTEXT),
             attention="full",

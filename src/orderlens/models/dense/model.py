@@ -7,18 +7,13 @@ Knows nothing of orders, targets or the hub.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Self
 
-import numpy as np
-import torch
-
-from orderlens.errors import UserInputError
-from orderlens.models.chat import ChatTemplate, find_template
+from orderlens.models.chat import find_template
 from orderlens.models.configfile import CONFIG, Values, read_json
 from orderlens.models.dense import reference
 from orderlens.models.dense.checkpoint import Layout, check_tensors, load_weights
@@ -26,18 +21,16 @@ from orderlens.models.dense.config import DenseConfig
 from orderlens.models.dense.network import Network
 from orderlens.models.dense.weights import Weights
 from orderlens.models.options import LoadOptions
-from orderlens.models.protocol import Anchor, Attention, FloatArray, Session, Tokenizer
+from orderlens.models.protocol import Anchor
 from orderlens.models.roles import IdsOnly, Published, TokenRoles, find_roles
 from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
-from orderlens.models.torch.device import dtype_name, pick_device, pick_dtype, with_index
+from orderlens.models.torch.device import pick_device, pick_dtype, with_index
 from orderlens.models.torch.engine import Engine
-from orderlens.models.torch.fit import Sized, suggested_sequences
-from orderlens.models.torch.full import CanvasSession, canvas_engine
-from orderlens.models.torch.memory import free_bytes
+from orderlens.models.torch.fit import Sized
+from orderlens.models.torch.full import canvas_engine
+from orderlens.models.torch.model import Facts, Loaded, NetworkModel
 from orderlens.models.torch.outlook import Look
-from orderlens.models.torch.session import PagedSession
-from orderlens.models.torch.shifted import ShiftedSession
 
 MAX_GRAPH_TOKENS = 1024
 """More tokens are computed for longer than they take to launch, and padding costs as much as any window."""
@@ -95,16 +88,13 @@ class Dialect:
             self,
             name=name,
             tokenizer=tokenizer,
-            chat=find_template(tokenizer) if tokenizer else None,
             digest=lambda: f"{weights_digest(checkpoint.shards)}:{config}",
             block_size=self.block_of(values, config.max_positions),
         )
 
 
-class DenseModel:
+class DenseModel(NetworkModel):
     """A loaded model of any family of this body."""
-
-    precision: Literal["float32"] = "float32"
 
     def __init__(
         self,
@@ -114,135 +104,43 @@ class DenseModel:
         dialect: Dialect,
         *,
         name: str,
-        tokenizer: Tokenizer | None = None,
-        chat: ChatTemplate | None = None,
+        tokenizer: FastTokenizer | None = None,
         digest: Callable[[], str] = lambda: "unknown",
         block_size: int | None = None,
-        engine: Engine | None = None,
     ) -> None:
-        self.block_size = dialect.block_size if block_size is None else block_size
-        if not 1 <= self.block_size <= config.max_positions:
-            raise UserInputError(
-                f"block_size={self.block_size} must lie between 1 and {config.max_positions}"
-            )
-        self.weights, self.config, self.roles, self.dialect = weights, config, roles, dialect
-        self.name, self.tokenizer, self.chat = name, tokenizer or IdsOnly(), chat
-        self._digest = digest
-        self.engine = engine or _engine(weights, config)
-
-    @property
-    def attention(self) -> Attention:
-        """What a position sees."""
-        return self.config.attention
-
-    @property
-    def anchor(self) -> Anchor:
-        """Where the block grid starts by default."""
-        return self.dialect.anchor
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.weights.device
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the output matrix, padding included."""
-        return self.config.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        """The id that stands for a hidden token."""
-        return self.roles.mask_id
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        """Ids that end a text."""
-        return self.roles.eos_ids
-
-    @property
-    def special_ids(self) -> frozenset[int]:
-        """Turn markers and other special tokens, EOS aside."""
-        return self.roles.special_ids
-
-    @property
-    def max_positions(self) -> int:
-        """Longest sequence the model accepts."""
-        return self.config.max_positions
-
-    @cached_property
-    def digest(self) -> str:
-        """A digest of weights, dtype, block size and token roles."""
-        roles = self.roles
-        parts = (self._digest(), str(self.weights.dtype), self.block_size, roles.mask_id, roles.valid_vocab)
-        return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
-
-    def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
-        """Return normalised log-probabilities [L, V] from the readable reference, in float32 arithmetic."""
-        length = len(tokens)
-        if length > self.max_positions:
-            raise UserInputError(f"{length} tokens exceed the model's {self.max_positions} positions")
-        if not length:
-            return np.empty((0, self.vocab_size))
-        ids_L = torch.tensor([int(token) for token in tokens], dtype=torch.long, device=self.device)
-        seen_LL = reference.visible(self.config, length, self.block_size, grid_offset, self.device)
-        with torch.no_grad():
-            hidden_LC = reference.hidden_states(self.weights, self.config, ids_L, seen_LL)
-            if self.dialect.shifted:
-                hidden_LC = torch.cat((hidden_LC[:1], hidden_LC[:-1]))
-            logits_LV = (hidden_LC @ self.weights.unembed_VC.float().T).double()
-            logits_LV[:, self.mask_id] = -torch.inf
-            logits_LV[:, self.roles.valid_vocab :] = -torch.inf
-            return np.asarray(torch.log_softmax(logits_LV, dim=1).cpu().numpy())
-
-    def with_block_size(self, block_size: int) -> DenseModel:
-        """Return this model with another block size; weights, cache and graphs are shared."""
-        return self._like(self.weights, block_size, self.engine)
-
-    def with_dtype(self, name: str) -> DenseModel:
-        """Return a copy whose weights and activations have another dtype."""
-        return self._like(self.weights.to(pick_dtype(name, self.weights.dtype)), self.block_size, None)
-
-    def _like(self, weights: Weights, block_size: int, engine: Engine | None) -> DenseModel:
-        return DenseModel(
-            weights,
-            self.config,
-            self.roles,
-            self.dialect,
-            name=self.name,
-            tokenizer=self.tokenizer,
-            chat=self.chat,
-            digest=self._digest,
-            block_size=block_size,
-            engine=engine,
+        self.weights, self.config = weights, config
+        facts = Facts(
+            name=name,
+            size=config,
+            vocab_size=config.vocab_size,
+            roles=roles,
+            tokenizer=tokenizer or IdsOnly(),
+            digest=digest,
+            attention=config.attention,
+            anchor=dialect.anchor,
+            shifted=dialect.shifted,
+            chat=find_template(tokenizer) if tokenizer else None,
+            kind=dialect.layout.what,
         )
+        block = dialect.block_size if block_size is None else block_size
+        super().__init__(facts, _assembled(weights, config), block)
 
-    def open_session(self) -> Session:
-        """Return a new session without slots."""
-        head = (self.weights.unembed_VC, (self.mask_id,), self.roles.valid_vocab)
-        if self.attention == "full":
-            return CanvasSession(self.engine, *head, shifted=self.dialect.shifted)
-        kind = ShiftedSession if self.dialect.shifted else PagedSession
-        return kind(self.engine, self.block_size, *head)
-
-    def suggested_batch(self, tokens_per_sequence: int) -> int:
-        """Return how many sequences of this length fit in the memory that is free now, at least 1."""
-        pool, free = self.engine.pool, free_bytes(self.device)
-        if free is not None:
-            free += pool.n_free * pool.nbytes // pool.n_pages
-        return suggested_sequences(self.config, self.weights.dtype, free, tokens_per_sequence)
-
-    def release_memory(self) -> None:
-        """Give cache memory that no session uses back to the device."""
-        self.engine.release()
-
-    def __repr__(self) -> str:
-        kind = dtype_name(self.weights.dtype)
-        return f"<{self.dialect.layout.what} '{self.name}', {self.attention}, {kind} on {self.device}>"
+    def with_dtype(self, name: str) -> Self:
+        """Return a copy whose weights and activations have another dtype."""
+        weights = self.weights.to(pick_dtype(name, self.dtype))
+        return self._changed(weights=weights, loaded=_assembled(weights, self.config))
 
 
-def _engine(weights: Weights, config: DenseConfig) -> Engine:
+def _assembled(weights: Weights, config: DenseConfig) -> Loaded:
+    """Put engine and plain forward around the network."""
     network = Network(weights, config)
-    if config.attention == "full":
-        return canvas_engine(network, config.max_positions, max_graph_tokens=MAX_GRAPH_TOKENS)
-    return Engine(network, config)
+    engine = (
+        canvas_engine(network, config.max_positions, max_graph_tokens=MAX_GRAPH_TOKENS)
+        if config.attention == "full"
+        else Engine(network, config)
+    )
+    return Loaded(
+        engine,
+        lambda ids_1L, seen_LL: reference.hidden_states(weights, config, ids_1L[0], seen_LL)[None],
+        weights.unembed_VC,
+    )

@@ -14,18 +14,8 @@ from orderlens.models.dense.config import DenseConfig
 from orderlens.models.dense.weights import LayerWeights, Weights
 
 
-def visible(
-    config: DenseConfig, length: int, block_size: int, offset: int, device: torch.device | None = None
-) -> Tensor:
-    """Return [L, L] booleans: row i marks what position i sees."""
-    if config.attention == "full":
-        return torch.ones(length, length, dtype=torch.bool, device=device)
-    block_L = (torch.arange(length, device=device) - offset) // block_size
-    return block_L[None, :] <= block_L[:, None]
-
-
 def hidden_states(weights: Weights, config: DenseConfig, tokens_L: Tensor, visible_LL: Tensor) -> Tensor:
-    """Return final hidden states [L, C] in float32."""
+    """Return final hidden states [L, C] in float32; row i of ``visible_LL`` marks what position i may see."""
     x_LC = weights.embedding_VC[tokens_L].float()
     for layer in weights.layers:
         x_LC = x_LC + _attention(_norm(x_LC, layer.input_norm_C, config), layer, config, visible_LL)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orderlens.models.configfile import refuse_others
 from orderlens.models.dense.checkpoint import qwen_layout
-from orderlens.models.dense.config import DenseConfig, parse_qwen, refuse_others
+from orderlens.models.dense.config import DenseConfig, parse_qwen
 from orderlens.models.dense.model import Dialect
 from orderlens.models.roles import Published
 

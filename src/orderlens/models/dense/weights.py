@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from orderlens.models.dense.config import DenseConfig
+from orderlens.models.torch import weights as shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +30,8 @@ class LayerWeights:
     down_CF: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """The whole network; a tied output matrix is the embedding itself."""
-
-    embedding_VC: Tensor
-    layers: tuple[LayerWeights, ...]
-    final_norm_C: Tensor
-    unembed_VC: Tensor
-
-    @property
-    def device(self) -> torch.device:
-        """Where they are."""
-        return self.embedding_VC.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of weights and activations."""
-        return self.embedding_VC.dtype
+class Weights(shared.Weights[LayerWeights]):
+    """The whole network."""
 
     def to(self, dtype: torch.dtype) -> Weights:
         """Return a copy in another dtype."""
@@ -61,40 +46,34 @@ class Weights:
 
 
 def _cast(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
-    def cast(tensor: Any) -> Any:
+    def to(tensor: Any) -> Any:
         return None if tensor is None else tensor.to(dtype)
 
-    return LayerWeights(*(cast(getattr(layer, field.name)) for field in fields(layer)))
+    return LayerWeights(*(to(getattr(layer, field.name)) for field in fields(layer)))
 
 
 def random_weights(
     config: DenseConfig, device: torch.device | str, dtype: torch.dtype, seed: int = 0, std: float = 0.02
 ) -> Weights:
     """Draw weights of the given shape directly on ``device`` (for benchmarks and tests)."""
-    generator = torch.Generator(device=device).manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.empty(shape, device=device, dtype=dtype).normal_(0, std, generator=generator)
-
-    def scale(size: int) -> Tensor:
-        return torch.empty(size, device=device, dtype=dtype).uniform_(0.8, 1.2, generator=generator)
+    draw = shared.RandomTensors(device, dtype, seed, std)
+    V, C, D, F = config.vocab_size, config.hidden_size, config.head_width, config.ffn_width
 
     def layer() -> LayerWeights:
-        C, D, F = config.hidden_size, config.head_width, config.ffn_width
-        q_norm_D, k_norm_D = (scale(D), scale(D)) if config.qk_norm else (None, None)
+        q_norm_D, k_norm_D = (draw.scale(D), draw.scale(D)) if config.qk_norm else (None, None)
         return LayerWeights(
-            scale(C),
-            normal(config.qkv_width, C),
-            normal(config.qkv_width) if config.qkv_bias else None,
+            draw.scale(C),
+            draw.normal(config.qkv_width, C),
+            draw.normal(config.qkv_width) if config.qkv_bias else None,
             q_norm_D,
             k_norm_D,
-            normal(C, config.n_heads * D),
-            scale(C),
-            normal(2 * F, C),
-            normal(C, F),
+            draw.normal(C, config.n_heads * D),
+            draw.scale(C),
+            draw.normal(2 * F, C),
+            draw.normal(C, F),
         )
 
-    embedding_VC = normal(config.vocab_size, config.hidden_size)
+    embedding_VC = draw.normal(V, C)
     layers = tuple(layer() for _ in range(config.n_layers))
-    unembed_VC = embedding_VC if config.tied else normal(config.vocab_size, config.hidden_size)
-    return Weights(embedding_VC, layers, scale(config.hidden_size), unembed_VC)
+    unembed_VC = embedding_VC if config.tied else draw.normal(V, C)
+    return Weights(embedding_VC, layers, draw.scale(C), unembed_VC)

@@ -25,7 +25,7 @@ from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
 from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.full import canvas_engine
-from orderlens.models.torch.model import Loaded, NetworkModel, Recipe
+from orderlens.models.torch.model import CastableModel, Facts, Loaded
 from orderlens.models.torch.outlook import Look
 
 Parser: TypeAlias = Callable[[Mapping[str, Any], str], DitConfig]
@@ -35,17 +35,17 @@ BD3LM_LOOK = Look(parse_bd3lm, check_tensors)
 SEDD_LOOK = Look(parse_sedd, check_tensors)
 
 
-def load_mdlm(folder: Path, name: str, options: LoadOptions) -> NetworkModel:
+def load_mdlm(folder: Path, name: str, options: LoadOptions) -> CastableModel:
     """Load an MDLM checkpoint."""
     return _load(folder, name, options, parse_mdlm)
 
 
-def load_bd3lm(folder: Path, name: str, options: LoadOptions) -> NetworkModel:
+def load_bd3lm(folder: Path, name: str, options: LoadOptions) -> CastableModel:
     """Load a BD3-LM checkpoint."""
     return _load(folder, name, options, parse_bd3lm)
 
 
-def load_sedd(folder: Path, name: str, options: LoadOptions, *, sigma: float | None = None) -> NetworkModel:
+def load_sedd(folder: Path, name: str, options: LoadOptions, *, sigma: float | None = None) -> CastableModel:
     """Load a SEDD checkpoint with absorbing noise.
 
     Args:
@@ -62,7 +62,7 @@ def load_sedd(folder: Path, name: str, options: LoadOptions, *, sigma: float | N
     return _load(folder, name, options, parse)
 
 
-def _load(folder: Path, name: str, options: LoadOptions, parse: Parser) -> NetworkModel:
+def _load(folder: Path, name: str, options: LoadOptions, parse: Parser) -> CastableModel:
     path = folder / CONFIG
     config = parse(read_json(path), str(path))
     checkpoint = Checkpoint(folder)
@@ -70,9 +70,12 @@ def _load(folder: Path, name: str, options: LoadOptions, parse: Parser) -> Netwo
     device = with_index(pick_device(options.device))
     dtype = pick_dtype(options.dtype, checkpoint.dtype_of(config.prefix + EMBEDDING))
     tokenizer, roles = _tokens(folder, config)
-    recipe = Recipe(
+
+    def load(kind: torch.dtype) -> Loaded:
+        return _assembled(DitNetwork(load_weights(checkpoint, config, device, kind), config))
+
+    facts = Facts(
         name=name,
-        load=lambda kind: _assembled(DitNetwork(load_weights(checkpoint, config, device, kind), config)),
         size=config,
         vocab_size=config.vocab_size,
         roles=roles,
@@ -81,13 +84,13 @@ def _load(folder: Path, name: str, options: LoadOptions, parse: Parser) -> Netwo
         attention=config.attention,
         anchor="zero" if config.attention == "block-causal" else "prompt",
     )
-    return NetworkModel(recipe, recipe.load(dtype), min(config.block_size, config.max_positions))
+    return CastableModel(facts, load(dtype), min(config.block_size, config.max_positions), load)
 
 
 def _assembled(network: DitNetwork) -> Loaded:
     """Put engine and plain forward around a network."""
 
-    def plain(ids_1L: Tensor, visible_LL: Tensor | None) -> Tensor:
+    def plain(ids_1L: Tensor, visible_LL: Tensor) -> Tensor:
         positions = torch.arange(ids_1L.shape[1], device=ids_1L.device)[None]
         return network.forward(
             ids_1L,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.configfile import MAX_CONTEXT, MAX_LAYERS, Values
+from orderlens.models.configfile import MAX_CONTEXT, MAX_LAYERS, Values, refuse_others, rope_values
 
 MODEL_TYPE = "llada2_moe"
 PUBLISHED_MASK_ID = 156895
@@ -44,9 +44,9 @@ _ONLY: Mapping[str, tuple[object, ...]] = {
     "use_rmsnorm": (True,),
     "use_sliding_window": (False,),
     "num_nextn_predict_layers": (0,),
-    "quantization_config": (None,),
+    "quantization_config": (),
 }
-"""Keys for which only these values are carried out; a missing key counts as allowed."""
+"""Keys for which only these values are carried out; missing and null are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +149,11 @@ def parse_config(values: Mapping[str, Any]) -> LLaDA2Config:
         raise ModelLoadError(
             f"config.json: model_type is {values.get('model_type')!r}, expected {MODEL_TYPE!r}"
         )
-    _refuse_unsupported(values)
+    refuse_others(values, _ONLY)
     missing = [key for key in _REQUIRED if values.get(key) is None]
     if missing:
         raise ModelLoadError(f"config.json lacks {', '.join(missing)}")
-    given, rope = Values(values), Values(_rope_values(values))
+    given, rope = Values(values), rope_values(values)
     n_dense = given.integer("first_k_dense_replace", 0, low=0)
     width, n_heads = given.integer("hidden_size"), given.integer("num_attention_heads")
     head_width = given.integer("head_dim", width // n_heads)
@@ -182,25 +182,6 @@ def parse_config(values: Mapping[str, Any]) -> LLaDA2Config:
             expert_bias=given.flag("moe_router_enable_expert_bias", True),
         )
     )
-
-
-def _refuse_unsupported(values: Mapping[str, Any]) -> None:
-    for key, allowed in _ONLY.items():
-        if key in values and values[key] not in allowed and values[key] is not None:
-            wanted = " or ".join(repr(value) for value in allowed)
-            raise ModelLoadError(f"config.json: {key}={values[key]!r} is not supported (only {wanted})")
-
-
-def _rope_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return theta and partial factor, from the top level or from a newer ``rope_parameters`` object."""
-    nested = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    if not isinstance(nested, Mapping):
-        raise ModelLoadError(f"config.json: rope_scaling={nested!r} is not supported (only null)")
-    kind = nested.get("rope_type", nested.get("type", "default"))
-    if kind != "default" or nested.get("factor", 1.0) != 1.0:
-        raise ModelLoadError(f"config.json: rope type {kind!r} is not supported (only 'default', no scaling)")
-    keys = ("rope_theta", "partial_rotary_factor")
-    return {key: nested.get(key, values.get(key)) for key in keys}
 
 
 def _checked(config: LLaDA2Config) -> LLaDA2Config:

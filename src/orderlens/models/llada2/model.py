@@ -6,17 +6,15 @@ benchmarks with random weights do. Knows nothing of orders, targets or the hub.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 
-from orderlens.errors import ModelLoadError, UserInputError
-from orderlens.models.chat import ChatTemplate, find_template
+from orderlens.errors import ModelLoadError
+from orderlens.models.chat import find_template
 from orderlens.models.configfile import read_json
 from orderlens.models.llada2 import reference
 from orderlens.models.llada2.checkpoint import (
@@ -35,23 +33,16 @@ from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.roles import find_roles
 from orderlens.models.llada2.weights import Weights, published_tensors
 from orderlens.models.options import LoadOptions
-from orderlens.models.protocol import FloatArray, Tokenizer
 from orderlens.models.roles import IdsOnly, TokenRoles
 from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
 from orderlens.models.torch.engine import Engine
-from orderlens.models.torch.fit import suggested_sequences
-from orderlens.models.torch.memory import free_bytes
-from orderlens.models.torch.session import PagedSession
+from orderlens.models.torch.model import Facts, Loaded, NetworkModel, Plain
 
 
-class LLaDA2Model:
+class LLaDA2Model(NetworkModel):
     """A loaded LLaDA-2.x model."""
-
-    attention: Literal["block-causal"] = "block-causal"
-    anchor: Literal["zero"] = "zero"
-    precision: Literal["float32"] = "float32"
 
     def __init__(
         self,
@@ -60,116 +51,31 @@ class LLaDA2Model:
         roles: TokenRoles,
         *,
         name: str,
-        tokenizer: Tokenizer | None = None,
-        chat: ChatTemplate | None = None,
+        tokenizer: FastTokenizer | None = None,
         digest: Callable[[], str] = lambda: "unknown",
         block_size: int = PUBLISHED_BLOCK_SIZE,
-        engine: Engine | None = None,
     ) -> None:
-        if not 1 <= block_size <= config.max_positions:
-            raise UserInputError(f"block_size={block_size} must lie between 1 and {config.max_positions}")
-        self.weights, self.config, self.roles = weights, config, roles
-        self.name, self.tokenizer, self.chat = name, tokenizer or IdsOnly(), chat
-        self.block_size, self._digest = block_size, digest
-        self.engine = engine or Engine(Network(weights, config), config)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are (memory-mapped experts may lie elsewhere)."""
-        return self.weights.device
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the output matrix, padding included."""
-        return self.config.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        """The id that stands for a hidden token."""
-        return self.roles.mask_id
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        """Ids that end a text."""
-        return self.roles.eos_ids
-
-    @property
-    def special_ids(self) -> frozenset[int]:
-        """Turn markers and other special tokens, EOS aside."""
-        return self.roles.special_ids
-
-    @property
-    def max_positions(self) -> int:
-        """Longest sequence the model accepts."""
-        return self.config.max_positions
-
-    @cached_property
-    def digest(self) -> str:
-        """A digest of weights, dtype, block size and token roles."""
-        parts = (
-            self._digest(),
-            str(self.weights.dtype),
-            self.block_size,
-            self.roles.mask_id,
-            self.roles.valid_vocab,
+        self.weights, self.config = weights, config
+        facts = Facts(
+            name=name,
+            size=config,
+            vocab_size=config.vocab_size,
+            roles=roles,
+            tokenizer=tokenizer or IdsOnly(),
+            digest=digest,
+            attention="block-causal",
+            anchor="zero",
+            chat=find_template(tokenizer) if tokenizer else None,
+            kind="a LLaDA-2 model",
         )
-        return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+        loaded = Loaded(Engine(Network(weights, config), config), _plain(weights, config), weights.unembed_VC)
+        super().__init__(facts, loaded, block_size)
 
-    def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
-        """Return normalised log-probabilities [L, V] from the readable reference, in float32 arithmetic."""
-        if len(tokens) > self.max_positions:
-            raise UserInputError(f"{len(tokens)} tokens exceed the model's {self.max_positions} positions")
-        if not len(tokens):
-            return np.empty((0, self.vocab_size))
-        ids_L = torch.tensor([int(token) for token in tokens], dtype=torch.long, device=self.weights.device)
-        visible = reference.block_causal(len(tokens), self.block_size, grid_offset, self.weights.device)
-        with torch.no_grad():
-            log_p_LV = reference.log_probs(
-                self._published, self.config, ids_L, visible, (self.mask_id,), self.roles.valid_vocab
-            )
-        return np.asarray(log_p_LV.cpu().numpy())
 
-    @cached_property
-    def _published(self) -> dict[str, torch.Tensor]:
-        return published_tensors(self.weights, self.config)
-
-    def with_block_size(self, block_size: int) -> LLaDA2Model:
-        """Return this model with another block size; weights, cache and graphs are shared."""
-        return LLaDA2Model(
-            self.weights,
-            self.config,
-            self.roles,
-            name=self.name,
-            tokenizer=self.tokenizer,
-            chat=self.chat,
-            digest=self._digest,
-            block_size=block_size,
-            engine=self.engine,
-        )
-
-    def open_session(self) -> PagedSession:
-        """Return a new session without slots."""
-        return PagedSession(
-            self.engine, self.block_size, self.weights.unembed_VC, (self.mask_id,), self.roles.valid_vocab
-        )
-
-    def chat_prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Return the ids of a conversation up to the assistant's turn."""
-        if self.chat is None:
-            raise UserInputError(f"model '{self.name}' has no chat template; give plain prompts")
-        return self.tokenizer.encode(self.chat.render(messages))
-
-    def suggested_batch(self, tokens_per_sequence: int) -> int:
-        """Return how many sequences of this length fit in the memory that is free now, at least 1."""
-        pool, dtype = self.engine.pool, self.weights.dtype
-        free = free_bytes(self.weights.device)
-        if free is not None:
-            free += pool.n_free * pool.nbytes // pool.n_pages
-        return suggested_sequences(self.config, dtype, free, tokens_per_sequence)
-
-    def release_memory(self) -> None:
-        """Give cache memory that no session uses back to the device."""
-        self.engine.release()
+def _plain(weights: Weights, config: LLaDA2Config) -> Plain:
+    """Return the readable forward; the tensors get their published names when it first runs."""
+    named = cache(partial(published_tensors, weights, config))
+    return lambda ids_1L, seen_LL: reference.hidden_states(named(), config, ids_1L[0], seen_LL)[None]
 
 
 def load_folder(folder: Path, name: str, options: LoadOptions) -> LLaDA2Model:
@@ -216,7 +122,6 @@ def load_llada2(
         roles,
         name=name or str(folder),
         tokenizer=tokenizer,
-        chat=find_template(tokenizer) if tokenizer else None,
         digest=lambda: f"{weights_digest(checkpoint.shards)}:{config}",
         block_size=block_size,
     )

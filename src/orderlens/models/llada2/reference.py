@@ -28,31 +28,6 @@ def hidden_states(tensors: Named, config: LLaDA2Config, tokens_L: Tensor, visibl
     return rms_norm(x_LC, tensors["model.norm.weight"], config.norm_eps)
 
 
-def block_causal(length: int, block_size: int, offset: int, device: torch.device | None = None) -> Tensor:
-    """Return [L, L] booleans: a position sees its own block and all earlier ones.
-
-    Blocks start at ``offset``; what lies before it is a block of its own.
-    """
-    block_L = (torch.arange(length, device=device) - offset) // block_size
-    return block_L[None, :] <= block_L[:, None]
-
-
-def log_probs(
-    tensors: Named,
-    config: LLaDA2Config,
-    tokens_L: Tensor,
-    visible_LL: Tensor,
-    excluded: tuple[int, ...],
-    valid_vocab: int,
-) -> Tensor:
-    """Return normalised log-probabilities [L, V] in float64; excluded and padded ids are −inf."""
-    hidden_LC = hidden_states(tensors, config, tokens_L, visible_LL)
-    logits_LV = (hidden_LC @ tensors["lm_head.weight"].float().T).double()
-    logits_LV[:, [token for token in excluded if token < config.vocab_size]] = -torch.inf
-    logits_LV[:, valid_vocab:] = -torch.inf
-    return torch.log_softmax(logits_LV, dim=1)
-
-
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Divide by the root mean square over the last dimension, then scale."""
     return x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + eps) * weight.float()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from orderlens.models.llada2.config import LLaDA2Config
+from orderlens.models.torch import weights as shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +85,8 @@ class LayerWeights:
     feed_forward: DenseWeights | SparseWeights
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(shared.Weights[LayerWeights]):
     """The whole network; the output matrix is its own tensor (untied)."""
-
-    embedding_VC: Tensor
-    layers: tuple[LayerWeights, ...]
-    final_norm_C: Tensor
-    unembed_VC: Tensor
-
-    @property
-    def device(self) -> torch.device:
-        """Where the computation happens (memory-mapped experts may lie elsewhere)."""
-        return self.embedding_VC.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of activations."""
-        return self.embedding_VC.dtype
 
 
 def published_tensors(weights: Weights, config: LLaDA2Config) -> dict[str, Tensor]:
@@ -150,39 +135,29 @@ def random_weights(
     config: LLaDA2Config, device: torch.device | str, dtype: torch.dtype, seed: int = 0, std: float = 0.02
 ) -> Weights:
     """Draw weights of the given shape directly on ``device`` (for benchmarks and tests)."""
-    generator = torch.Generator(device=device).manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.empty(shape, device=device, dtype=dtype).normal_(0, std, generator=generator)
-
-    def scale(size: int) -> Tensor:
-        return torch.empty(size, device=device, dtype=dtype).uniform_(0.8, 1.2, generator=generator)
+    draw = shared.RandomTensors(device, dtype, seed, std)
+    V, C, D, F = config.vocab_size, config.hidden_size, config.head_width, config.expert_width
 
     def feed_forward(index: int) -> DenseWeights | SparseWeights:
-        width, F = config.hidden_size, config.expert_width
         if index < config.n_dense_layers:
-            return DenseWeights(normal(2 * config.dense_width, width), normal(width, config.dense_width))
+            return DenseWeights(draw.normal(2 * config.dense_width, C), draw.normal(C, config.dense_width))
         E = config.n_experts + config.n_shared
-        bias_E = torch.empty(config.n_experts, device=device).normal_(0, std, generator=generator)
-        experts = StackedExperts(normal(E, 2 * F, width), normal(E, width, F))
-        return SparseWeights(normal(config.n_experts, width), bias_E, experts)
+        bias_E = draw.normal(config.n_experts, dtype=torch.float32)
+        experts = StackedExperts(draw.normal(E, 2 * F, C), draw.normal(E, C, F))
+        return SparseWeights(draw.normal(config.n_experts, C), bias_E, experts)
 
     def layer(index: int) -> LayerWeights:
-        width, head = config.hidden_size, config.head_width
-        q_norm, k_norm = (scale(head), scale(head)) if config.use_qk_norm else (None, None)
+        q_norm_D, k_norm_D = (draw.scale(D), draw.scale(D)) if config.use_qk_norm else (None, None)
         return LayerWeights(
-            scale(width),
-            normal(config.qkv_width, width),
-            q_norm,
-            k_norm,
-            normal(width, config.n_heads * head),
-            scale(width),
+            draw.scale(C),
+            draw.normal(config.qkv_width, C),
+            q_norm_D,
+            k_norm_D,
+            draw.normal(C, config.n_heads * D),
+            draw.scale(C),
             feed_forward(index),
         )
 
-    return Weights(
-        normal(config.vocab_size, config.hidden_size),
-        tuple(layer(index) for index in range(config.n_layers)),
-        scale(config.hidden_size),
-        normal(config.vocab_size, config.hidden_size),
-    )
+    embedding_VC = draw.normal(V, C)
+    layers = tuple(layer(index) for index in range(config.n_layers))
+    return Weights(embedding_VC, layers, draw.scale(C), draw.normal(V, C))

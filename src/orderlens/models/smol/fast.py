@@ -6,13 +6,11 @@ Plain forwards for inspection stay with the merged network. Knows nothing of fil
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
-from orderlens.models.chat import ChatTemplate
 from orderlens.models.dense.config import DenseConfig
 from orderlens.models.dense.network import Network
 from orderlens.models.dense.weights import LayerWeights, Weights
@@ -20,7 +18,7 @@ from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.network import Transformer, attention
 from orderlens.models.torch.device import dtype_name, triton_installed
 from orderlens.models.torch.engine import Engine
-from orderlens.models.torch.model import Loaded, NetworkModel, Recipe
+from orderlens.models.torch.model import CastableModel, Loaded
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -81,32 +79,17 @@ def load_fast(network: Transformer) -> Loaded:
     return Loaded(Engine(Network(weights, config), config), partial(_plain, network), weights.unembed_VC)
 
 
-def _plain(network: Transformer, ids_1L: Tensor, seen_LL: Tensor | None) -> Tensor:
+def _plain(network: Transformer, ids_1L: Tensor, seen_LL: Tensor) -> Tensor:
     positions_1L = torch.arange(ids_1L.shape[1], device=ids_1L.device)[None]
     hidden: Tensor = network(ids_1L, positions_1L, lambda _, q, k, v: attention(q, k, v, seen_LL))
     return hidden
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRecipe(Recipe):
-    """A recipe whose model also chats."""
-
-    chat: ChatTemplate
-
-
-class FastSmol(NetworkModel):
+class FastSmol(CastableModel):
     """``smol`` behind the engine."""
-
-    recipe: ChatRecipe
-
-    @property
-    def chat(self) -> ChatTemplate:
-        """The base's chat format."""
-        return self.recipe.chat
 
     @cached_property
     def digest(self) -> str:
         """What the slower path says too: the same weights, so a run may go on with either."""
-        dtype = self.loaded.unembed_VX.dtype
-        digest = self.recipe.digest()
-        return digest if dtype == torch.float32 else f"{digest}-{dtype_name(dtype)}"
+        digest = self.facts.digest()
+        return digest if self.dtype == torch.float32 else f"{digest}-{dtype_name(self.dtype)}"

@@ -19,11 +19,11 @@ from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import SETTINGS, Adapter, check_adapter, load_adapter, merge
 from orderlens.models.smol.base import SHA256, check_base, require_base
-from orderlens.models.smol.fast import ChatRecipe, FastSmol, dense_config, load_fast, runs_fast
+from orderlens.models.smol.fast import FastSmol, dense_config, load_fast, runs_fast
 from orderlens.models.smol.gguf import GgufFile
 from orderlens.models.smol.llama import CONTROL, read_network, read_shape, read_tokenizer
 from orderlens.models.torch.device import dtype_name, pick_device, pick_dtype, with_index
-from orderlens.models.torch.model import NetworkModel
+from orderlens.models.torch.model import Facts, Loaded, NetworkModel
 
 END_OF_TEXT, TURN_END = 0, 2
 """What closes a document and what closes a turn: both end a text."""
@@ -103,9 +103,12 @@ def fast_model(
     digest: str,
 ) -> FastSmol:
     """Return the merged network behind the shared engine; the float32 copy is kept for other precisions."""
-    recipe = ChatRecipe(
+
+    def load(kind: torch.dtype) -> Loaded:
+        return load_fast(copy.deepcopy(network).to(device=device, dtype=kind))
+
+    facts = Facts(
         name="smol",
-        load=lambda kind: load_fast(copy.deepcopy(network).to(device=device, dtype=kind)),
         size=dense_config(network.config),
         vocab_size=network.config.vocab_size,
         roles=roles,
@@ -115,7 +118,7 @@ def fast_model(
         anchor="zero",
         chat=chat,
     )
-    return FastSmol(recipe, recipe.load(dtype), network.config.block_size)
+    return FastSmol(facts, load(dtype), network.config.block_size, load)
 
 
 def control_ids(file: GgufFile) -> frozenset[int]:

@@ -26,7 +26,7 @@ from orderlens.models.torch.bias import with_bias, with_one
 from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
 from orderlens.models.torch.full import canvas_engine
-from orderlens.models.torch.model import Loaded, NetworkModel, Recipe
+from orderlens.models.torch.model import CastableModel, Facts, Loaded
 
 Inputs: TypeAlias = Callable[[Tensor], dict[str, Any]]
 """Canvases [N, W] → what the network is called with."""
@@ -98,7 +98,7 @@ class HeadlessNetwork:
         return with_one(hidden_NWC.to(self.dtype))
 
 
-def load_model(source: Source, name: str, options: LoadOptions, inputs: Inputs) -> NetworkModel:
+def load_model(source: Source, name: str, options: LoadOptions, inputs: Inputs) -> CastableModel:
     """Return the model of a folder: full attention, no blocks of its own.
 
     Raises:
@@ -116,9 +116,8 @@ def load_model(source: Source, name: str, options: LoadOptions, inputs: Inputs) 
         engine = canvas_engine(network, source.max_positions, recorded=False)
         return Loaded(engine, lambda ids_1L, _: network.canvas(ids_1L), network.unembed_VX)
 
-    recipe = Recipe(
+    facts = Facts(
         name=name,
-        load=load,
         size=Size(checkpoint.n_values, source.max_positions),
         vocab_size=source.vocab_size,
         roles=source.roles,
@@ -128,7 +127,7 @@ def load_model(source: Source, name: str, options: LoadOptions, inputs: Inputs) 
         anchor="prompt",
     )
     loaded = load(pick_dtype(options.dtype, checkpoint.main_dtype))
-    return NetworkModel(recipe, loaded, min(BLOCK, source.max_positions))
+    return CastableModel(facts, loaded, min(BLOCK, source.max_positions), load)
 
 
 def _load_module(folder: Path, class_name: str, dtype: torch.dtype) -> Any:

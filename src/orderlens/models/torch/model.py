@@ -1,6 +1,6 @@
 """A network behind the engine as a Model: facts, inspection, sessions and abilities, alike in every family.
 
-A family brings a loader of its network, what its token ids mean, and its files' digest. Knows no family, no
+A family brings its network, a slow readable forward, and the facts of its files. Knows no family, no
 checkpoint and no order.
 
 Shape letters: L positions, V vocabulary, X width of the output matrix.
@@ -8,17 +8,19 @@ Shape letters: L positions, V vocabulary, X width of the output matrix.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from orderlens.errors import UserInputError
+from orderlens.models.chat import ChatTemplate
 from orderlens.models.protocol import Anchor, Attention, FloatArray, Session, Tokenizer
 from orderlens.models.roles import TokenRoles
 from orderlens.models.torch.device import dtype_name, pick_dtype
@@ -27,9 +29,10 @@ from orderlens.models.torch.fit import Sized, suggested_sequences
 from orderlens.models.torch.full import CanvasSession
 from orderlens.models.torch.memory import free_bytes
 from orderlens.models.torch.session import PagedSession
+from orderlens.models.torch.shifted import ShiftedSession
 
-Plain: TypeAlias = Callable[[Tensor, Tensor | None], Tensor]
-"""(ids [1, L], which columns each row sees [L, L] or None for all) → hidden states [1, L, X]; no cache."""
+Plain: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(ids [1, L], which columns each row sees [L, L]) → hidden states [1, L, X]; no cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +45,19 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """What a model is made of.
+class Facts:
+    """What is known of a model whatever its precision and block size.
 
     Attributes:
-        load: dtype → network; called again for the model in another precision.
         size: shape, for memory estimates and the longest sequence.
         vocab_size: rows of the output matrix; those from ``roles.valid_vocab`` on are padding.
         digest: of the files and settings that determine the numbers; called once, when it is asked for.
+        shifted: the network's row i − 1 speaks about position i (and row 0 about position 0 as well).
+        chat: the checkpoint's chat template.
+        kind: what ``repr`` calls it.
     """
 
     name: str
-    load: Callable[[torch.dtype], Loaded]
     size: Sized
     vocab_size: int
     roles: TokenRoles
@@ -61,6 +65,9 @@ class Recipe:
     digest: Callable[[], str]
     attention: Attention
     anchor: Anchor
+    shifted: bool = False
+    chat: ChatTemplate | None = None
+    kind: str = "a model"
 
 
 class NetworkModel:
@@ -68,30 +75,35 @@ class NetworkModel:
 
     precision: Literal["float32"] = "float32"
 
-    def __init__(self, recipe: Recipe, loaded: Loaded, block_size: int) -> None:
-        limit = recipe.size.max_positions
-        if not 1 <= block_size <= limit:
-            raise UserInputError(f"block_size={block_size} must lie between 1 and {limit}")
-        self.recipe, self.loaded, self.block_size = recipe, loaded, block_size
-        self.name, self.tokenizer = recipe.name, recipe.tokenizer
-        self.attention, self.anchor = recipe.attention, recipe.anchor
-        self.vocab_size, self.mask_id = recipe.vocab_size, recipe.roles.mask_id
-        self.eos_ids, self.special_ids = recipe.roles.eos_ids, recipe.roles.special_ids
-        self.max_positions = limit
+    def __init__(self, facts: Facts, loaded: Loaded, block_size: int) -> None:
+        self.facts, self.loaded, self.block_size = facts, loaded, _checked(block_size, facts.size)
+        self.name, self.tokenizer, self.chat = facts.name, facts.tokenizer, facts.chat
+        self.attention, self.anchor = facts.attention, facts.anchor
+        self.roles, self.vocab_size, self.mask_id = facts.roles, facts.vocab_size, facts.roles.mask_id
+        self.eos_ids, self.special_ids = facts.roles.eos_ids, facts.roles.special_ids
+        self.max_positions = facts.size.max_positions
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the network."""
+        return self.loaded.engine
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Where the output matrix is (memory-mapped experts may lie elsewhere)."""
         return self.loaded.unembed_VX.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of weights and activations."""
+        return self.loaded.unembed_VX.dtype
 
     @cached_property
     def digest(self) -> str:
         """A digest of files, dtype, block size where it counts, and what can be revealed."""
-        roles = self.recipe.roles
-        dtype = dtype_name(self.loaded.unembed_VX.dtype)
-        parts = (self.recipe.digest(), dtype, roles.mask_id, roles.valid_vocab)
         blocks = () if self.attention == "full" else (self.block_size,)
-        return hashlib.blake2b(repr((*parts, *blocks)).encode(), digest_size=16).hexdigest()
+        parts = (self.facts.digest(), str(self.dtype), *blocks, self.mask_id, self.roles.valid_vocab)
+        return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
         """Return normalised log-probabilities [L, V]: one plain forward of the whole sequence."""
@@ -100,42 +112,75 @@ class NetworkModel:
         if not len(tokens):
             return np.empty((0, self.vocab_size))
         ids_1L = torch.tensor([[int(token) for token in tokens]], device=self.device)
+        block = len(tokens) if self.attention == "full" else self.block_size
+        offset = 0 if self.attention == "full" else grid_offset
+        seen_LL = block_causal(len(tokens), block, offset, self.device)
         with torch.no_grad():
-            hidden_LX = self.loaded.plain(ids_1L, self._visible(len(tokens), grid_offset))[0]
-            logits_LV = hidden_LX.float() @ self.loaded.unembed_VX.float().T
-            logits_LV[:, [self.mask_id, *range(self.recipe.roles.valid_vocab, self.vocab_size)]] = -torch.inf
-            return np.asarray(torch.log_softmax(logits_LV, dim=1).double().cpu().numpy())
+            hidden_LX = self.loaded.plain(ids_1L, seen_LL)[0].float()
+            if self.facts.shifted:
+                hidden_LX = torch.cat((hidden_LX[:1], hidden_LX[:-1]))
+            logits_LV = (hidden_LX @ self.loaded.unembed_VX.float().T).double()
+            logits_LV[:, [self.mask_id, *range(self.roles.valid_vocab, self.vocab_size)]] = -torch.inf
+            return np.asarray(torch.log_softmax(logits_LV, dim=1).cpu().numpy())
 
-    def _visible(self, length: int, grid_offset: int) -> Tensor | None:
-        """Return which columns each row sees [L, L]: its own block and all before, or None for all."""
-        if self.attention == "full":
-            return None
-        position_L = torch.arange(length, device=self.device)
-        block_L = torch.div(position_L - grid_offset, self.block_size, rounding_mode="floor")
-        return block_L[:, None] >= block_L[None, :]
-
-    def with_block_size(self, block_size: int) -> NetworkModel:
+    def with_block_size(self, block_size: int) -> Self:
         """Return this model with another block size; weights, cache and graphs are shared."""
-        return type(self)(self.recipe, self.loaded, block_size)
+        return self._changed(block_size=_checked(block_size, self.facts.size))
 
-    def with_dtype(self, name: str) -> NetworkModel:
-        """Return this model read again in another precision."""
-        loaded = self.recipe.load(pick_dtype(name, self.loaded.unembed_VX.dtype))
-        return type(self)(self.recipe, loaded, self.block_size)
+    def _changed(self, **parts: Any) -> Self:
+        other = copy.copy(self)
+        other.__dict__.pop("digest", None)
+        other.__dict__.update(parts)
+        return other
 
     def open_session(self) -> Session:
         """Return a new session without slots."""
-        loaded, roles = self.loaded, self.recipe.roles
-        rows = (loaded.unembed_VX, (roles.mask_id,), roles.valid_vocab)
+        head = (self.loaded.unembed_VX, (self.mask_id,), self.roles.valid_vocab)
         if self.attention == "full":
-            return CanvasSession(loaded.engine, *rows)
-        return PagedSession(loaded.engine, self.block_size, *rows)
+            return CanvasSession(self.engine, *head, shifted=self.facts.shifted)
+        kind = ShiftedSession if self.facts.shifted else PagedSession
+        return kind(self.engine, self.block_size, *head)
 
     def suggested_batch(self, tokens_per_sequence: int) -> int:
         """Return how many sequences of this length fit in the memory that is free now, at least 1."""
-        free = free_bytes(self.device)
-        return suggested_sequences(self.recipe.size, self.loaded.unembed_VX.dtype, free, tokens_per_sequence)
+        pool, free = self.engine.pool, free_bytes(self.device)
+        if free is not None:
+            free += pool.n_free * pool.nbytes // pool.n_pages
+        return suggested_sequences(self.facts.size, self.dtype, free, tokens_per_sequence)
 
     def release_memory(self) -> None:
         """Give memory that no session uses back to the device."""
-        self.loaded.engine.release()
+        self.engine.release()
+
+    def __repr__(self) -> str:
+        kind, dtype = self.facts.kind, dtype_name(self.dtype)
+        return f"<{kind} '{self.name}', {self.attention}, {dtype} on {self.device}>"
+
+
+class CastableModel(NetworkModel):
+    """A model that can also be had in another precision."""
+
+    def __init__(
+        self, facts: Facts, loaded: Loaded, block_size: int, load: Callable[[torch.dtype], Loaded]
+    ) -> None:
+        super().__init__(facts, loaded, block_size)
+        self._load = load
+
+    def with_dtype(self, name: str) -> Self:
+        """Return this model read again in another precision."""
+        return self._changed(loaded=self._load(pick_dtype(name, self.dtype)))
+
+
+def block_causal(length: int, block_size: int, offset: int, device: torch.device | None = None) -> Tensor:
+    """Return [L, L] booleans: a position sees its own block and all earlier ones.
+
+    Blocks start at ``offset``; what lies before it is a block of its own.
+    """
+    block_L = (torch.arange(length, device=device) - offset) // block_size
+    return block_L[None, :] <= block_L[:, None]
+
+
+def _checked(block_size: int, size: Sized) -> int:
+    if not 1 <= block_size <= size.max_positions:
+        raise UserInputError(f"block_size={block_size} must lie between 1 and {size.max_positions}")
+    return block_size
