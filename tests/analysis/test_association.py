@@ -118,7 +118,7 @@ def test_quadrants_split_at_the_median_with_ties_low():
         0,
     )
     assert (row.n_hi_mean_lo_var, row.n_lo_mean_hi_var) == (1, 1)
-    assert row.low_var_never_worse is True or row.low_var_never_worse == True  # noqa: E712
+    assert bool(row.low_var_never_worse)
     tied = quadrants(study([("t", "o", i, True, -1.0, 1.0, 9) for i in range(3)]), QUICK).iloc[0]
     assert tied.n_lo_mean_lo_var == 3
     assert tied.why.startswith("no sample in hi_mean_lo_var")
