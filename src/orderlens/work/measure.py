@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from orderlens.decode.events import Columns
+from orderlens.decode.places import plan_canvases
 from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.decode.target_states import TargetStates
-from orderlens.grid import Canvas
 from orderlens.models.abilities import CastsDtype
 from orderlens.models.protocol import Anchor, IntArray, Model
 from orderlens.orders.fixed import ForcedAR
@@ -55,8 +55,9 @@ def circulation_table(
     """
     rows: list[dict[str, Any]] = []
     for s, sample in enumerate(samples):
-        canvas = Canvas.plan(len(sample.prompt), len(sample.target), model.block_size, anchor or model.anchor)
-        states = TargetStates(model, [sample], [canvas])
+        states = TargetStates(
+            model, [sample], plan_canvases(model.block_size, [sample], anchor or model.anchor)
+        )
         pairs = [
             _Pair(o, int(columns["block"][at]), _visible_before(columns, at), at)
             for o, order in enumerate(orders)
