@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from orderlens.errors import ModelOutputError
 
@@ -103,6 +103,18 @@ class DrawStats:
         return DrawStats(
             self.positions.take(rows), self.token[rows], self.logprob[rows], self.tempered_logprob[rows]
         )
+
+
+def comparable(values: ArrayLike) -> NDArray[np.float64]:
+    """Return numbers to about 12 digits, so that the same sum taken in another order compares as equal.
+
+    Rows that are permutations of each other tie, and p = 0.9 reaches 0.9 although exp(log 0.9) need not. What
+    is rounded away are the last 12 bits of a float64, relative to its size: numbers near 0 stay apart, and
+    float32 numbers, which do not have these bits, stay as they are.
+    """
+    bits = np.atleast_1d(np.asarray(values, np.float64)).view(np.int64)
+    rounded: NDArray[np.float64] = ((bits + 0x800) & ~0xFFF).view(np.float64)
+    return rounded.reshape(np.shape(values))
 
 
 def positions_of(stats: PositionStats | TargetStats | DrawStats) -> PositionStats:

@@ -60,6 +60,16 @@ def fast_dllm(tau):
     return rule
 
 
+def dinfer(tau, delta=1e-5):
+    """Everything with c ≥ min(tau, max c − delta)."""
+
+    def rule(p, masked, block):
+        bound = min(tau, max(top(p, i) for i in masked) - delta)
+        return [i for i in masked if top(p, i) >= bound]
+
+    return rule
+
+
 def factor(f):
     """Rank r is accepted when c ≥ 1 − f/(r+1), rank 1 always; the first refusal ends it."""
 

@@ -99,6 +99,7 @@ PUBLISHED = {
     "dus": restated.dilated(),
     "llada2.0": restated.threshold_with_floor(0.95, BLOCK),
     "sdar": restated.threshold_with_floor(0.85, BLOCK),
+    "dinfer": restated.dinfer(0.9),
     "hierarchy": restated.hierarchy(0.4, 0.9),
     "dream": restated.dream(),
     "maskgit": restated.maskgit(12),
@@ -116,6 +117,7 @@ OTHERS = {
     "max-prob+threshold=0": restated.fast_dllm(0.0),
     "max-prob+above=1": restated.fast_dllm(1.1),
     "max-prob+above=0.6:3": restated.threshold_with_floor(0.6, 3),
+    "max-prob+near=0.6:0.2": restated.dinfer(0.6, 0.2),
     "max-prob+factor=2.5": restated.factor(2.5),
     "entropy+bound=1": restated.entropy_bounded(1.0),
     "max-prob+klass=0.5:0.3:1": restated.klass(0.5, 0.3, 1),
@@ -204,6 +206,13 @@ def test_threshold_at_nine_tenths_and_above_one():
     assert one_block(table(1.0, 1.0, 0.5), "max-prob+threshold=1") == [[0, 1], [2]]
 
 
+def test_near_takes_all_that_tie_with_the_best_however_high_the_threshold():
+    p = table(0.700001, 0.7, 0.7, 0.69)
+    assert one_block(p, "max-prob+near=1") == [[0, 1, 2], [3]]
+    assert one_block(p, "max-prob+threshold=1") == [[0], [1], [2], [3]]
+    assert one_block(p, "max-prob+near=1:0") == [[0], [1, 2], [3]]
+
+
 def test_factor_takes_no_extra_position_when_the_last_rank_fails():
     """Bounds 1/2 (not asked), 2/3, 3/4: the third fails and is not taken, as the copies would."""
     assert one_block(table(0.9, 0.8, 0.7), "max-prob+factor=1") == [[0, 1], [2]]
@@ -243,3 +252,29 @@ def test_the_lowest_entropy_comes_first():
     p = [[0.25] * 4, [0.97, 0.01, 0.01, 0.01], [0.6, 0.4 - 2e-9, 1e-9, 1e-9]]
     assert one_block(p, "entropy") == [[1], [2], [0]]
     assert parse_order("entropy").summary == "lowest entropy first"
+
+
+PERMUTED = [[0.6, 0.25, 0.1, 0.05], [0.05, 0.1, 0.6, 0.25], [0.1, 0.05, 0.25, 0.6], [0.25, 0.6, 0.05, 0.1]]
+
+
+@pytest.mark.parametrize("order", ["max-prob", "top-margin", "entropy"])
+@pytest.mark.parametrize("shift", range(3))
+def test_rows_with_the_same_numbers_in_another_order_tie(order, shift):
+    """Their sums differ in the last bits; neither the path nor n_tied may depend on that."""
+    p = PERMUTED[shift:] + PERMUTED[:shift]
+    model = StubModel(np.log(p), block_size=4)
+    blank = EncodedSample("s", np.zeros(0, np.int64))
+    columns = generate_batch(model, [blank], [parse_policy(order)], GenerationSettings(4)).columns
+    assert columns["position"].tolist() == [0, 1, 2, 3]
+    assert columns["n_tied"].tolist() == [4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("bound", [0.55, 0.6, 0.7, 0.9, 0.95])
+def test_a_probability_at_the_bound_reaches_it_and_is_not_above_it(bound):
+    """exp(log 0.9) need not be 0.9."""
+    for size in range(3, 9):
+        rest = [(1 - bound) / (size - 1)] * (size - 1)
+        p = [[bound, *rest], [*rest, bound], [bound, *rest]]
+        assert one_block(p, f"forced-ar+threshold={bound}") == [[0, 1, 2]], size
+        assert one_block(p, f"forced-ar+above={bound}") == [[0], [1], [2]], size
+        assert one_block(p, f"forced-ar+unanimous={bound}") == [[0, 1, 2]], size

@@ -37,7 +37,8 @@ def test_gamma_is_that_of_the_states_that_scoring_saw(attention, suffix):
     assert len(rows) == 2 * 3, "two positions in the first block, three in the second"
     truth = np.concatenate([sample.prompt, sample.target, sample.suffix])
     length = len(truth) if suffix else 8
-    logq = {(int(o), int(p)): y for o, p, y in zip(*(columns[k] for k in ("order", "position", "logq")))}
+    traced = zip(*(columns[name].tolist() for name in ("order", "position", "logq")), strict=True)
+    logq = {(o, position): value for o, position, value in traced}
     for row in rows:
         o = [order.label for order in orders].index(row["order"])
         steps = columns["position"][columns["order"] == o]

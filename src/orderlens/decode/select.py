@@ -21,7 +21,7 @@ from orderlens.orders.memory import MemoryTable
 from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, StaticOrder
 from orderlens.orders.view import StepView
 from orderlens.policies.policy import Policy
-from orderlens.stats import DrawStats, PositionStats, TargetStats
+from orderlens.stats import DrawStats, PositionStats, TargetStats, comparable
 
 BoolArray = NDArray[np.bool_]
 
@@ -99,6 +99,7 @@ def choose(
             f"order '{policy.order.spec}' must give one number per masked position ({len(view)}), none of "
             f"them NaN; it gave an array of shape {score_R.shape}"
         )
+    score_R = comparable(score_R)
     taken = memory.commit.at(chain_C, view.chain_R, view.offset_R)
     with naming(f"commit rule '{policy.commit.spec}'", policy.commit):
         chosen_R = np.asarray(policy.commit.select(view.seeing(public, taken), score_R))

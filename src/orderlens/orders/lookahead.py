@@ -15,7 +15,7 @@ from orderlens.orders.arguments import Arguments, label_of
 from orderlens.orders.card import Card
 from orderlens.orders.protocol import LookaheadOrder, Scores
 from orderlens.orders.view import StepView
-from orderlens.stats import PositionStats
+from orderlens.stats import PositionStats, comparable
 
 UNTRIED = -1e6
 """Score of a position that was not tried, below all that were."""
@@ -61,10 +61,11 @@ class Ahead(LookaheadOrder):
 
     def candidates(self, view: StepView[PositionStats]) -> NDArray[np.bool_]:
         """Return the most probable position and what is drawn besides."""
-        best_R = view.best(view.stats.top_logprob)
-        open_C = view.any_C(np.exp(view.stats.top_logprob) < self.bypass)
+        sure_R = comparable(view.stats.top_logprob)
+        best_R = view.best(sure_R)
+        open_C = view.any_C(comparable(np.exp(view.stats.top_logprob)) < comparable(self.bypass))
         if not self.temp:
-            return np.where(open_C[view.chain_R], view.ranks(view.stats.top_logprob) < self.n, best_R)
+            return np.where(open_C[view.chain_R], view.ranks(sure_R) < self.n, best_R)
         return best_R | (self._drawn(view) & open_C[view.chain_R])
 
     def _drawn(self, view: StepView[PositionStats]) -> NDArray[np.bool_]:

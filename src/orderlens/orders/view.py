@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.orders.memory import Memory, nothing_kept
-from orderlens.stats import DrawStats, PositionStats, TargetStats
+from orderlens.stats import DrawStats, PositionStats, TargetStats, comparable
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -108,6 +108,11 @@ class StepView(Generic[S_co]):
             return stats.logprob
         positions: PositionStats = stats.positions if isinstance(stats, TargetStats) else stats
         return positions.top_logprob
+
+    @property
+    def proposal_prob_R(self) -> FloatArray:
+        """Its probability, to be compared with a ``comparable`` bound."""
+        return comparable(np.exp(self.proposal_logprob_R))
 
     def seeing(self, stats: T, memory: Memory | None = None) -> StepView[T]:
         """Return the same pass with other statistics, and another rule's memory.

@@ -39,6 +39,7 @@ COMMITS: Registry[type[Commit]] = Registry(
         "ancestral": "orderlens.policies.ancestral:Ancestral",
         "threshold": "orderlens.policies.thresholds:Threshold",
         "above": "orderlens.policies.thresholds:Above",
+        "near": "orderlens.policies.thresholds:Near",
         "unanimous": "orderlens.policies.thresholds:Unanimous",
         "factor": "orderlens.policies.prefixes:Factor",
         "bound": "orderlens.policies.prefixes:Bound",

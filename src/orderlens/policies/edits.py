@@ -8,6 +8,7 @@ from orderlens.errors import UserInputError
 from orderlens.orders.arguments import plain
 from orderlens.policies.presets import Preset
 from orderlens.policies.protocol import Changes, HeldView, Revise, real_number, whole_number
+from orderlens.stats import comparable
 
 POST_PASSES = 16
 
@@ -60,7 +61,8 @@ class Edit(Revise):
 
     def revise(self, view: HeldView) -> Changes:
         """Return the positions where the model now clearly prefers another token."""
-        edit_R = (view.stats.top_token != view.token_R) & (np.exp(view.stats.top_logprob) > self.tau)
+        sure_R = comparable(np.exp(view.stats.top_logprob)) > comparable(self.tau)
+        edit_R = (view.stats.top_token != view.token_R) & sure_R
         return Changes(edit_R, np.zeros(len(edit_R), bool))
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from orderlens.errors import UserInputError
 from orderlens.orders.memory import Memory
 from orderlens.policies.protocol import BoolArray, FloatArray, IntArray, Revision, whole_number
-from orderlens.stats import PositionStats
+from orderlens.stats import PositionStats, comparable
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,9 @@ class BlockView:
             among_R: rows that count; the others come behind them.
         """
         outside_R = np.zeros(len(self), bool) if among_R is None else ~among_R
-        by_R = np.lexsort((self.offset_R, np.where(outside_R, 0.0, -scores_R), outside_R, self.chain_R))
+        by_R = np.lexsort(
+            (self.offset_R, np.where(outside_R, 0.0, -comparable(scores_R)), outside_R, self.chain_R)
+        )
         starts_C = np.searchsorted(self.chain_R, np.arange(len(self.filling_C)))
         rank_R = np.empty(len(by_R), np.int64)
         rank_R[by_R] = np.arange(len(by_R)) - starts_C[self.chain_R]

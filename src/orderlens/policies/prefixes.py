@@ -7,7 +7,7 @@ import numpy as np
 from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
 from orderlens.policies.protocol import BoolArray, Commit, FloatArray, one_value, real_number
-from orderlens.stats import DrawStats, PositionStats, positions_of
+from orderlens.stats import DrawStats, PositionStats, comparable, positions_of
 
 View = StepView[PositionStats | DrawStats]
 
@@ -40,7 +40,7 @@ class Factor(Commit):
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return each chain's longest prefix that keeps above the bounds."""
         rank_R = view.ranks(scores_R)
-        short_R = np.exp(view.proposal_logprob_R) < 1 - self.factor / (rank_R + 2)
+        short_R = view.proposal_prob_R < comparable(1 - self.factor / (rank_R + 2))
         short_R[rank_R == 0] = False
         return rank_R < view.least_C(np.where(short_R, rank_R, len(rank_R)))[view.chain_R]
 
@@ -78,5 +78,7 @@ class Bound(Commit):
         )  # a row per chain: sums stay its own
         entropy_CN[view.chain_R, rank_R] = positions_of(view.stats).entropy
         spent_CN = np.cumsum(entropy_CN, axis=1) - np.maximum.accumulate(entropy_CN, axis=1)
-        chosen: BoolArray = (spent_CN <= self.gamma)[view.chain_R, rank_R] | (rank_R == 0)
+        chosen: BoolArray = (comparable(spent_CN) <= comparable(self.gamma))[view.chain_R, rank_R] | (
+            rank_R == 0
+        )
         return chosen

@@ -65,6 +65,7 @@ PRESETS: Registry[Preset] = Registry(
         "dus": "orderlens.policies.published:DUS",
         "llada2.0": "orderlens.policies.published:LLADA2_0",
         "sdar": "orderlens.policies.published:SDAR",
+        "dinfer": "orderlens.policies.published:DINFER",
         "hierarchy": "orderlens.policies.published:HIERARCHY",
         "dream": "orderlens.policies.published:DREAM",
         "maskgit": "orderlens.policies.published:MASKGIT",

@@ -66,6 +66,13 @@ SDAR = Preset(
     "Every position with p > 0.85, at least the best one (4 steps for blocks of 4).",
     "Counts are those of the positions to fill; the public top-k may overwrite given tokens.",
 )
+DINFER = Preset(
+    "max-prob+near=0.9",
+    "dInfer, arXiv 2510.08666; inclusionAI/dInfer decoding/parallel_strategy.py, threshold",
+    "Every position with p ≥ min(0.9, best p − 0.00001): Fast-dLLM's rule, but all that tie with the best "
+    "are taken, not one (0.9 at its command line, 0.8 to 0.95 in its presets).",
+    "Its iteration smoothing, which changes the model's input, is no part of it.",
+)
 HIERARCHY = Preset(
     "max-prob+hierarchy=0.4:0.9",
     "dInfer, arXiv 2510.08666; inclusionAI/dInfer decoding/parallel_strategy.py, hierarchy",

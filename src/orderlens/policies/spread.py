@@ -19,7 +19,7 @@ from orderlens.policies.protocol import (
     some_values,
     whole_number,
 )
-from orderlens.stats import DrawStats, PositionStats
+from orderlens.stats import DrawStats, PositionStats, comparable
 
 View = StepView[PositionStats | DrawStats]
 
@@ -183,6 +183,6 @@ class Hierarchy(Commit):
         starts_R[1:] = (np.diff(view.chain_R) != 0) | (np.diff(view.offset_R) != 1)
         run_R = np.cumsum(starts_R) - 1
         best_R = scores_R == np.maximum.reduceat(scores_R, np.flatnonzero(starts_R))[run_R]
-        p_R = np.exp(view.proposal_logprob_R)
-        chosen: BoolArray = (best_R & (p_R > self.low)) | (p_R > self.threshold) | view.best(scores_R)
+        low_R, sure_R = (view.proposal_prob_R > comparable(bound) for bound in (self.low, self.threshold))
+        chosen: BoolArray = (best_R & low_R) | sure_R | view.best(scores_R)
         return chosen

@@ -7,7 +7,7 @@ import numpy as np
 from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
 from orderlens.policies.protocol import BoolArray, Commit, FloatArray, real_number, some_values, whole_number
-from orderlens.stats import DrawStats, PositionStats
+from orderlens.stats import DrawStats, PositionStats, comparable
 
 
 class Klass(Commit):
@@ -50,5 +50,5 @@ class Klass(Commit):
         """Return the sure and steady positions of every chain, or its first."""
         calm_R = np.where(view.asked["kl_previous"] < self.eps, view.memory.rows("calm", 0) + 1, 0)
         view.memory.keep_rows("calm", calm_R)
-        ready_R = (np.exp(view.proposal_logprob_R) > self.threshold) & (calm_R >= self.passes)
+        ready_R = (view.proposal_prob_R > comparable(self.threshold)) & (calm_R >= self.passes)
         return ready_R | (view.best(scores_R) & ~view.any_C(ready_R)[view.chain_R])

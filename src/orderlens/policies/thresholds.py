@@ -20,7 +20,7 @@ from orderlens.policies.protocol import (
     whole_number,
 )
 from orderlens.policies.schedules import Steps
-from orderlens.stats import DrawStats, PositionStats
+from orderlens.stats import DrawStats, PositionStats, comparable
 
 View = StepView[PositionStats | DrawStats]
 
@@ -50,7 +50,7 @@ class Threshold(Commit):
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return the sure positions and each chain's first."""
-        sure: BoolArray = np.exp(view.proposal_logprob_R) >= self.threshold
+        sure: BoolArray = view.proposal_prob_R >= comparable(self.threshold)
         return sure | view.best(scores_R)
 
 
@@ -84,7 +84,7 @@ class Above(Commit):
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return the sure positions where they reach the floor, else the first ones of the order."""
-        sure_R = np.exp(view.proposal_logprob_R) > self.threshold
+        sure_R = view.proposal_prob_R > comparable(self.threshold)
         if self.steps is None:
             enough_C = view.any_C(sure_R)
             return sure_R if enough_C.all() else sure_R | (view.best(scores_R) & ~enough_C[view.chain_R])
@@ -101,6 +101,46 @@ class Above(Commit):
             mine = (view.filling_C == n) & (view.forward_C < len(counts))
             floor_C[mine] = counts[view.forward_C[mine]]
         return floor_C
+
+
+class Near(Commit):
+    """Every position with p ≥ min(T, best p − DELTA): the sure ones, and at least all that tie with the best.
+
+    dInfer's threshold decoder (inclusionAI/dInfer ``parallel_strategy.py``, ``get_transfer_index_threshold``;
+    T = 0.9, DELTA = 0.00001), whose order is ``max-prob``. Unlike ``threshold`` it does not force one
+    position but all within DELTA of the best, so that a pass may take several however large T is. Positions
+    whose best token is MASK are not eligible there; here MASK has no probability.
+    """
+
+    id = "near"
+    summary = "near=T[:DELTA]: every position with p ≥ T, at least all within DELTA (0.00001) of the best"
+    DELTA = 1e-5
+
+    def __init__(self, threshold: float, delta: float = DELTA) -> None:
+        self.threshold, self.delta = threshold, delta
+
+    @classmethod
+    def parse(cls, values: list[str]) -> Near:
+        """Build from ``T`` and optionally ``DELTA``."""
+        threshold, *delta = some_values("near", values, 1, 2, "near=0.9 or near=0.9:0.00001")
+        return cls(
+            real_number("near", threshold, 0.0, 1.0),
+            real_number("near", delta[0], 0.0, 1.0) if delta else cls.DELTA,
+        )
+
+    @property
+    def spec(self) -> str:
+        """``near=T``, and ``:DELTA`` where it is not 0.00001."""
+        delta = "" if self.delta == self.DELTA else f":{plain(self.delta)}"
+        return f"near={plain(self.threshold)}{delta}"
+
+    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
+        """Return the positions that reach the lower of the two bounds, and each chain's first."""
+        p_R = view.proposal_prob_R
+        best_C = np.maximum.reduceat(p_R, view.starts_C)
+        bound_C = comparable(np.minimum(self.threshold, best_C - self.delta))
+        near: BoolArray = p_R >= bound_C[view.chain_R]
+        return near | view.best(scores_R)
 
 
 class Unanimous(Commit):
@@ -128,5 +168,5 @@ class Unanimous(Commit):
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return all rows of the unanimous chains and the first of the others."""
-        unsure_R = np.exp(view.proposal_logprob_R) < self.threshold
+        unsure_R = view.proposal_prob_R < comparable(self.threshold)
         return ~view.any_C(unsure_R)[view.chain_R] | view.best(scores_R)
