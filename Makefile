@@ -73,7 +73,8 @@ $(VENV)/.browser: | $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/docs
-	$(BIN)/mkdocs build -q --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict
+	@echo "the site is in site/: open site/index.html"
 
 clean:
 	rm -rf $(VENV) $(MINIMAL) demo-out frontend/node_modules frontend/.test .mypy_cache .ruff_cache .pytest_cache

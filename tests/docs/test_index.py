@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+TASKS = (
+    "Start", "Look", "Score and generate", "Analyse", "Models",
+    "Policies", "Benchmarks", "Theory", "Extend", "Reference",
+)  # fmt: skip
+
+
+def generated() -> tuple[str, ...]:
+    """Return the pages that the hook adds."""
+    spec = importlib.util.spec_from_file_location("site_pages", ROOT / "recipes" / "site_pages.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return tuple(module.GENERATED)
+
+
+def links(page: str) -> set[str]:
+    return set(re.findall(r"\]\(([^)#]+\.md)\)", page))
 
 
 def test_the_front_page_lists_every_page():
-    linked = set(re.findall(r"\]\(([^)#]+\.md)\)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
-    assert linked | {"index.md"} == PAGES
+    linked = links((ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
+    assert {name for name in linked if not name.startswith("../")} | {"index.md"} == PAGES
+    assert all((ROOT / "docs" / name).exists() for name in linked)
 
 
-def test_the_navigation_holds_every_page_once():
+def test_the_navigation_holds_every_page_once_by_task():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     listed = re.findall(r"^ *- (\S+\.md)$", nav, flags=re.MULTILINE)
-    assert sorted(listed) == sorted(PAGES)
+    assert sorted(listed) == sorted({*PAGES, *generated()})
+    assert tuple(re.findall(r"^  - (.+):$", nav, flags=re.MULTILINE)) == TASKS

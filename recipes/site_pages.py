@@ -1,0 +1,116 @@
+"""What MkDocs is told besides ``mkdocs.yml``: pages whose text stands outside ``docs/``.
+
+Contributing, changelog, design notes and measurements are kept where a reader of the repository looks for
+them; the list of commands is written by the command line itself. All join the site under the names below.
+Links to them lead to the page here, and to the file on a code host; links to source files, which have no
+page, become plain text.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMANDS = "reference/commands.md"
+ELSEWHERE = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/RESULTS.md": "measurements.md",
+    **{f"design/{path.name}": f"design/{path.name}" for path in sorted((ROOT / "design").glob("*.md"))},
+}
+"""File in the repository → page of the site."""
+GENERATED = (*ELSEWHERE.values(), COMMANDS)
+_LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages (called by MkDocs)."""
+    from mkdocs.structure.files import File
+
+    for source, page in ELSEWHERE.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=relink(text, source, page)))
+    files.append(File.generated(config, COMMANDS, content=commands_page()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Mend the links that leave ``docs/`` (called by MkDocs)."""
+    place: str = page.file.src_uri
+    return markdown if place in GENERATED else relink(markdown, f"docs/{place}", place)
+
+
+def relink(text: str, source: str, page: str) -> str:
+    """Return Markdown whose relative links name pages of the site.
+
+    Args:
+        text: as it stands in the repository.
+        source: its path there.
+        page: its path in the site.
+    """
+
+    def mended(match: re.Match[str]) -> str:
+        label, target = match.groups()
+        path, _, anchor = target.partition("#")
+        if "://" in target or not path:
+            return match.group(0)
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        name = ELSEWHERE.get(there, there.removeprefix("docs/") if there.startswith("docs/") else None)
+        if name is None:
+            return label
+        found = posixpath.relpath(name, posixpath.dirname(page) or ".")
+        return f"[{label}]({found}{'#' + anchor if anchor else ''})"
+
+    parts = re.split(r"(^```.*?^```|`[^`\n]+`(?!\]))", text, flags=re.DOTALL | re.MULTILINE)
+    return "".join(part if part.startswith("`") else _LINK.sub(mended, part) for part in parts)
+
+
+def commands_page() -> str:
+    """Return every verb with its options, as ``--help`` says them."""
+    from typer.main import get_command
+
+    from orderlens.cli.main import build_app
+
+    lines = [
+        "# Commands",
+        "",
+        "What `orderlens VERB --help` prints, on one page; written by the command line itself.",
+        "",
+    ]
+    for name, command in _verbs(get_command(build_app()), "orderlens"):
+        told = (command.help or "").strip().partition("\n")[0]
+        lines += [f"## `{name}`", "", told, ""]
+        rows = [
+            _row(item)
+            for item in command.params
+            if not getattr(item, "hidden", False) and item.name != "help"
+        ]
+        if rows:
+            lines += ["| | | default |", "|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def _verbs(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield name, command
+        return
+    for verb, child in inner.items():
+        yield from _verbs(child, f"{name} {verb}")
+
+
+def _row(item: Any) -> str:
+    is_option = item.param_type_name == "option"
+    names = (
+        ", ".join(f"`{name}`" for name in item.opts)
+        if is_option
+        else f"`{(item.metavar or item.name).upper()}`"
+    )
+    told = (getattr(item, "help", None) or "").replace("|", "\\|").replace("\n", " ")
+    empty = item.default is None or item.default is False or item.default == () or callable(item.default)
+    default = "needed" if item.required else "" if empty else f"`{item.default}`"
+    return f"| {names} | {told} | {default} |"
