@@ -119,7 +119,7 @@ def test_equals_lm_eval(theirs: Any, with_punkt: bool) -> None:
     by_sentences = (ifeval_checks._SENTENCES, ifeval_checks._CAPITALS)
     names = [name for name in KWARGS if with_punkt or name not in by_sentences]
     both = set()
-    for text in responses(60):
+    for text in responses(40):
         verdict = tasks.grade("ifeval", doc(*names), text)
         expected = theirs.process_results({"key": 1, "prompt": "", **doc(*names)}, [text])
         assert verdict.per_instruction == expected["inst_level_strict_acc"], text
@@ -250,7 +250,7 @@ HOSTILE = ["[ ", "<< ", "\n", "*\n", "x.\n", "{", "שלום \u202e", "\x00\x01"]
 
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_hostile_texts_are_graded(piece: str) -> None:
-    assert tasks.grade("ifeval", doc(*KWARGS), (piece * 100_000)[:100_000] + "\nx").reason
+    assert tasks.grade("ifeval", doc(*KWARGS), (piece * 40_000)[:40_000] + "\nx").reason
 
 
 QUADRATIC = {
