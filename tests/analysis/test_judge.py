@@ -134,6 +134,19 @@ def test_numbers_stand_beside_the_papers_and_reasons_are_given_once():
     assert lines[1] == "undefined (not measured): first; second"
 
 
+def test_a_line_names_its_place_and_a_heading_its_task():
+    checks = (
+        Check("loss", estimate(1.0, 0.5), where="max-prob+top=2"),
+        Check("loss", Estimate.undefined("not measured"), where="max-prob+top=4"),
+    )
+    item = replace(finding(OPEN), checks=checks, numbers=(), task="arith")
+    assert item.lines() == [
+        "max-prob+top=2: loss: 1.000 [0.500, 1.500]",
+        "undefined (not measured): max-prob+top=4: loss",
+    ]
+    assert item.heading == "arith: Orders differ.  [Section 4]"
+
+
 def test_records_are_plain_and_complete():
     reading = judge([replace(finding(OPEN), checks=(Check("gap", estimate(1.0, 0.5), margin=0.1),))])
     record = reading.record()

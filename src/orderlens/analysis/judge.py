@@ -104,6 +104,11 @@ class Part:
         return [f"{CORRECTION} p over the reading = {worst:.2g}"] if worst >= ALPHA else []
 
 
+def _located(item: Check | Number, text: str) -> str:
+    """Put the order or part of the data in front, where a check speaks about one."""
+    return f"{item.where}: {text}" if isinstance(item, Check) and item.where else text
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A claim with the checks that decide it.
@@ -127,6 +132,12 @@ class Finding:
     rule: str = ""
     numbers: tuple[Number, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """The claim with its task and source, for a list of findings."""
+        head = f"{self.task}: {self.claim}" if self.task else self.claim
+        return f"{head}  [{self.source}]" if self.source else head
 
     @property
     def title(self) -> str:
@@ -163,11 +174,11 @@ class Finding:
     def lines(self) -> list[str]:
         """Return one line per number, deciding ones first; those undefined for the same reason share one."""
         every: list[Check | Number] = [*self.checks, *self.numbers]
-        out = [item.text() for item in every if item.estimate.is_defined]
+        out = [_located(item, item.text()) for item in every if item.estimate.is_defined]
         reasons: dict[str, list[str]] = {}
         for item in every:
             if not item.estimate.is_defined:
-                reasons.setdefault(item.estimate.why or "no value", []).append(item.label)
+                reasons.setdefault(item.estimate.why or "no value", []).append(_located(item, item.label))
         return out + [f"undefined ({why}): {'; '.join(labels)}" for why, labels in reasons.items()]
 
     def record(self) -> dict[str, Any]:

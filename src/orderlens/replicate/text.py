@@ -9,7 +9,7 @@ def render_text(reading: Reading) -> str:
     """Return word, claim, numbers, rule and remarks of every finding; all outcomes look alike."""
     lines = []
     for place, item in enumerate(reading.findings, 1):
-        lines.append(f"{place}. {item.claim}  [{item.source}]")
+        lines.append(f"{place}. {item.heading}")
         lines.append(f"   {item.sentence()}")
         lines += [f"     {line}" for line in item.lines()]
         lines.append(f"   rule: {item.rule}")
