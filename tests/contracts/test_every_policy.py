@@ -25,6 +25,7 @@ EXAMPLES = {
     "ancestral": ["=3"],
     "threshold": ["=0.3", "=0.9"],
     "above": ["=0.4", "=0.4:3"],
+    "near": ["=0.4", "=1:0.1"],
     "unanimous": ["=0.2"],
     "factor": ["=1.2"],
     "bound": ["=1"],
@@ -41,6 +42,8 @@ EXAMPLES = {
     "remdm-conf": ["", "=3"],
     "remdm-loop": ["=20", "=20:0.2"],
     "refine": ["", "=4:2"],
+    "hierarchy-remask": ["=0.1:0.6", "=0.2:0.3:0.6"],
+    "wino": ["", "=0.05:0.6"],
 }
 """What to try behind a rule's name; a rule without an entry is tried with ``=1``."""
 COMMITTED = [f"{name}{value}" for name in COMMITS.names() for value in EXAMPLES.get(name, ["=1"])]
@@ -109,6 +112,8 @@ def test_a_revise_rule_generates_like_the_slow_path_and_ends_within_its_bound(ru
             assert reveals[name] == pytest.approx([getattr(item, name) for item in slow.reveals], abs=1e-9)
             expected = [getattr(item, name) for item in slow.revisions]
             assert revisions[name] == pytest.approx(expected, abs=1e-9, nan_ok=True)
+        if policies[done.order].looks_ahead:
+            assert reveals["n_lookahead"].sum() == sum(item.n_lookahead for item in slow.events)
         assert revisions["event"].tolist() == [item.event for item in slow.revisions]
         assert revisions["new_token"].tolist() == [item.token for item in slow.revisions]
         start, rule_of = len(SAMPLES[done.sample].prompt), policies[done.order].revise

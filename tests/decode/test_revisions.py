@@ -348,6 +348,13 @@ def test_revisions_are_the_same_alone_in_any_batch_and_after_a_failure(temperatu
         ("random+remdm-conf=4:1", "'remdm-conf' takes one value or none"),
         ("random+remdm-loop=4:1:1", "'remdm-loop' takes up to two values"),
         ("max-prob+refine=", "'refine' takes up to two values"),
+        ("max-prob+hierarchy-remask=0.4", "takes 2 to 3 values, e.g. hierarchy-remask=0.4:0.9"),
+        (
+            "max-prob+hierarchy-remask=0.4:2",
+            "'hierarchy-remask=2': the value must be a number between",
+        ),
+        ("max-prob+wino=0.6", "'wino' takes 2 values, e.g. wino=0.6:0.9"),
+        ("entropy+wino", r"goes with order 'max-prob' and no commit rule; write 'max-prob\+wino=0.6:0.9'"),
         ("max-prob+edit=1.5", "'edit=1.5': the value must be a number between 0 and 1"),
         ("max-prob+edit=0.5+p2", "names two rules of one kind"),
     ],

@@ -57,6 +57,14 @@ def restated(model, sampler, spec, temperature, seed=None):
             fresh = (shares <= numbers[:, None]).sum(axis=1)
             return np.minimum(fresh, MASK - 1), np.exp(log_p), flips
 
+        def apart(place, window=window, to_fill=to_fill):
+            """The probability of the token at a place to fill where it alone is hidden."""
+            hidden = window.copy()
+            hidden[to_fill[place]] = MASK
+            return float(np.exp(model.log_probs(hidden.tolist())[to_fill[place], window[to_fill[place]]]))
+
+        propose.apart = apart
+
         def note(again=False, window=window):
             """Remember the whole canvas after a pass."""
             history[len(history) - again :] = [[*window.tolist(), *[MASK] * (PROMPT + LENGTH - len(window))]]
@@ -208,6 +216,52 @@ def remdm(kind, eta=0.0, steps=None):
     return sampler
 
 
+def hierarchy_remask(low, threshold, remask=0.4):
+    def sampler(window, to_fill, propose, note):
+        n = len(to_fill)
+        while (window[to_fill] == MASK).any():
+            mask_index = window[to_fill] == MASK
+            tokens, p, _ = propose()
+            conf = p[np.arange(n), tokens]
+            again = (conf < remask) & ~mask_index
+            mask_new = mask_index | again
+            transfer = np.zeros(n, bool)
+            for i in range(n):
+                if mask_new[i] and (i == 0 or not mask_new[i - 1]):
+                    stop = next((j for j in range(i, n) if not mask_new[j]), n)
+                    transfer[i + conf[i:stop].argmax()] = True
+            transfer = mask_new & ((transfer & (conf > low)) | (conf > threshold))
+            gap = again.sum() + 1 - transfer.sum()
+            if gap > 0:
+                transfer[np.argsort(-np.where(mask_new & ~transfer, conf, -np.inf), kind="stable")[:gap]] = (
+                    True
+                )
+            window[to_fill[transfer]] = tokens[transfer]
+            window[to_fill[again & ~transfer]] = MASK
+            note()
+
+    return sampler
+
+
+def wino(threshold, threshold_back):
+    def sampler(window, to_fill, propose, note):
+        n, last_accept = len(to_fill), 30
+        while (masked := window[to_fill] == MASK).any():
+            max_accept = min(max(int(masked.sum()) * 7 // 10, 5), 20)
+            tokens, p, _ = propose()
+            conf = np.where(masked, p[np.arange(n), tokens], -np.inf)
+            wanted = min(max(int((conf > threshold).sum()), 1), max_accept)
+            accepted = np.argsort(-conf, kind="stable")[:wanted]
+            back = np.array([np.inf if masked[i] else propose.apart(i) for i in range(n)])
+            worst = [i for i in np.argsort(back, kind="stable") if back[i] < threshold_back]
+            worst = np.array(worst[: last_accept - 1] if wanted > 1 else [], int)
+            window[to_fill[accepted]] = tokens[accepted]
+            window[to_fill[worst]], last_accept = MASK, wanted
+            note()
+
+    return sampler
+
+
 SAMPLERS = {
     "max-prob+above=0.95+edit=0.9": llada21(0.95, 0.9),
     "max-prob+above=0.5+edit=0": llada21(0.5, 0.0),
@@ -231,6 +285,10 @@ SAMPLERS = {
     "random:0+remdm-loop": remdm("loop", 0.02),
     "random:0+remdm-loop=40:0.1": remdm("loop", 0.1, 40),
     "random:0+remdm-loop=2": remdm("loop", 0.02, 2),
+    "max-prob+hierarchy-remask=0.4:0.9": hierarchy_remask(0.4, 0.9),
+    "max-prob+hierarchy-remask=0.2:0.5:0.7": hierarchy_remask(0.2, 0.5, 0.7),
+    "max-prob+wino=0.6:0.9": wino(0.6, 0.9),
+    "max-prob+wino=0.1:0.8": wino(0.1, 0.8),
 }
 
 

@@ -44,6 +44,7 @@ class Recorder:
         reveals, revisions = _merged(self._reveals), list(self._revisions)
         if any((part["event"] == "remask").any() for part in revisions):
             last = _is_last(reveals)
+            reveals = _told_by_the_first(reveals, last)
             revisions.append(_as_events({name: values[~last] for name, values in reveals.items()}))
             reveals = _renumbered({name: values[last] for name, values in reveals.items()})
         if not revisions:
@@ -67,6 +68,19 @@ def _is_last(reveals: Columns) -> NDArray[np.bool_]:
     last = np.ones(len(by), bool)
     last[by[:-1]] = (key[:, 1:] != key[:, :-1]).any(axis=0)
     return last
+
+
+def _told_by_the_first(reveals: dict[str, NDArray[Any]], last: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    """Let each trace's first lasting reveal tell the states that were tried when others were revealed."""
+    if "n_lookahead" not in reveals:
+        return reveals
+    tried, key = reveals["n_lookahead"].copy(), np.stack([reveals["sample"], reveals["order"]])
+    trace = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+    lost_T = np.bincount(trace, np.where(last, 0, tried)).astype(tried.dtype)
+    kept = np.lexsort((reveals["step"], trace, ~last))[: int(last.sum())]
+    first_T = kept[np.unique(trace[kept], return_index=True)[1]]
+    tried[first_T] += lost_T
+    return {**reveals, "n_lookahead": tried}
 
 
 def _renumbered(reveals: Columns) -> dict[str, NDArray[Any]]:

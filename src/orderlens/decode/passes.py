@@ -34,6 +34,8 @@ class Pass:
             policy of the call revises.
         look: takes rows to try; returns the mean entropy of what is masked after each. None where no policy
             of the call looks ahead.
+        apart: takes held rows; returns the log-probability of each one's token where it alone is masked. None
+            as ``look``.
     """
 
     index_C: IntArray
@@ -45,6 +47,7 @@ class Pass:
     token_R: IntArray
     held_logprob_R: FloatArray | None
     look: Callable[[IntArray], FloatArray] | None = None
+    apart: Callable[[IntArray], FloatArray] | None = None
 
     @property
     def index_R(self) -> IntArray:

@@ -16,7 +16,7 @@ from orderlens.decode.chains import given_tokens
 from orderlens.decode.head import draw_stats, position_stats, target_stats
 from orderlens.decode.numbers import draw_stream, rule_stream
 from orderlens.decode.places import plan_canvases
-from orderlens.decode.select import PolicyMemory, choose
+from orderlens.decode.select import BoolArray, PolicyMemory, choose
 from orderlens.grid import Canvas
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, LogProbRows, Model
 from orderlens.orders.protocol import Order, StaticOrder
@@ -273,14 +273,30 @@ class _Walk:
             np.array([self.logq.get(position, np.nan) for position in filling]),
             drawn.token if drawn else stats.top_token, drawn.logprob if drawn else stats.top_logprob, stats,
             one + self.passes - 1, one + self.filling, memory, lambda: numbers,
+            lambda held: self._apart(window, filling, held),
         )  # fmt: skip
+        self.tries = 0
         closing = self.passes > rule.passes(self.filling)
         plan = Plan(masked, ~masked & False) if closing else rule.plan(view)
         memory.commit()
         for place in np.flatnonzero(plan.remask_R).tolist():
             self.note("remask", filling[place], self.model.mask_id, np.nan)
+        for place in [] if plan.edit_R is None else np.flatnonzero(plan.edit_R).tolist():
+            if view.proposal_R[place] != token[place]:
+                new = int(view.proposal_R[place])
+                self.note("edit", filling[place], new, float(log_p[filling[place], new]))
         chosen = np.flatnonzero(plan.commit_R).tolist()
         return sorted(chosen, key=lambda place: (-view.proposal_logprob_R[place], place))
+
+    def _apart(self, window: IntArray, filling: list[int], held: BoolArray) -> FloatArray:
+        """Return each token's log-probability where it alone is masked, one whole-window forward each."""
+        found = np.full(len(filling), np.nan)
+        for place in np.flatnonzero(held).tolist():
+            hidden = window.copy()
+            hidden[filling[place]] = self.model.mask_id
+            found[place] = self.log_probs(hidden)[filling[place], window[filling[place]]]
+        self.tries = int(held.sum())
+        return found
 
     def amend(self, window: IntArray, held: list[int], log_p: FloatArray, stats: PositionStats) -> None:
         """Let the revise rule change what stood before this pass."""

@@ -18,7 +18,7 @@ from orderlens.decode.passes import Pass, each, regroup
 from orderlens.decode.planning import Planned
 from orderlens.decode.select import naming
 from orderlens.errors import ModelOutputError
-from orderlens.models.protocol import IntArray
+from orderlens.models.protocol import FloatArray, IntArray
 from orderlens.orders.memory import Memory
 from orderlens.policies.protocol import Changes, HeldView, Revise
 
@@ -37,14 +37,18 @@ class Revised:
 
 def revise_rows(chains: Chains, now: Pass, plans: Sequence[Planned]) -> list[Revised]:
     """Return what planners take back and revise rules change of the tokens held before this pass."""
-    taken = [plan.row_r[plan.remask_r] for plan in plans]
-    found = [_revised(chains, now, rows, np.zeros(len(rows), bool)) for rows in taken if len(rows)]
+    found = [_planned(chains, now, plan) for plan in plans if (plan.remask_r | plan.edit_r).any()]
     policy_R = chains.policy_N[now.index_R]
     for p, policy in enumerate(chains.policies):
         if isinstance(policy.revise, Revise):
             held = np.flatnonzero((policy_R == p) & ~now.masked_R)
             found += [_changes(chains, p, policy.revise, now, held)] if len(held) else []
     return found
+
+
+def _planned(chains: Chains, now: Pass, plan: Planned) -> Revised:
+    at = np.flatnonzero(plan.remask_r | plan.edit_r)
+    return _revised(chains, now, plan.row_r[at], plan.edit_r[at], plan.token_r[at], plan.score_r[at])
 
 
 def _changes(chains: Chains, p: int, rule: Revise, now: Pass, held: IntArray) -> Revised:
@@ -74,7 +78,8 @@ def _changes(chains: Chains, p: int, rule: Revise, now: Pass, held: IntArray) ->
     remask_r = wanted.remask_R & (chains.pass_N[index_c] < limit_c)[chain_r]
     edit_r = wanted.edit_R & (view.stats.top_token != chains.mask_id) & (view.stats.top_token != view.token_R)
     at = np.flatnonzero(edit_r | remask_r)
-    return _revised(chains, now, held[at], edit_r[at], memory)
+    stats = view.stats.take(at)
+    return _revised(chains, now, held[at], edit_r[at], stats.top_token, stats.top_logprob, memory)
 
 
 def _check(rule: Revise, wanted: Changes, count: int) -> None:
@@ -86,10 +91,16 @@ def _check(rule: Revise, wanted: Changes, count: int) -> None:
 
 
 def _revised(
-    chains: Chains, now: Pass, rows: IntArray, edited: BoolArray, memory: Memory | None = None
+    chains: Chains,
+    now: Pass,
+    rows: IntArray,
+    edited: BoolArray,
+    token: IntArray,
+    logq: FloatArray,
+    memory: Memory | None = None,
 ) -> Revised:
-    """Return the changes at ``rows``: the most probable token where ``edited``, a mask elsewhere."""
-    index, offset, stats = now.index_R[rows], now.offset_R[rows], now.stats.take(rows)
+    """Return the changes at ``rows``: another token where ``edited``, a mask elsewhere."""
+    index, offset = now.index_R[rows], now.offset_R[rows]
     assert now.held_logprob_R is not None
     columns: dict[str, NDArray[Any]] = {
         "sample": chains.sample_N[index],
@@ -99,8 +110,8 @@ def _revised(
         "event": np.where(edited, "edit", "remask"),
         "old_token": now.token_R[rows],
         "old_logq": np.minimum(now.held_logprob_R[rows], 0.0),
-        "new_token": np.where(edited, stats.top_token, chains.mask_id),
-        "logq": np.where(edited, np.minimum(stats.top_logprob, 0.0), np.nan),
+        "new_token": np.where(edited, token, chains.mask_id),
+        "logq": np.where(edited, np.minimum(logq, 0.0), np.nan),
     }
     return Revised(index, offset, columns, memory)
 

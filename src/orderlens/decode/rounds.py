@@ -21,7 +21,7 @@ from orderlens.decode.chains import Chains
 from orderlens.decode.choosing import choose_rows
 from orderlens.decode.events import Recorder
 from orderlens.decode.head import position_stats, target_stats
-from orderlens.decode.outlook import mean_entropies
+from orderlens.decode.outlook import hidden_logprobs, mean_entropies
 from orderlens.decode.passes import Pass
 from orderlens.decode.revising import Revised, apply_changes, revise_rows
 from orderlens.decode.select import Choice
@@ -130,20 +130,30 @@ class Rounds:
             self.tries_C += np.bincount(now.chain_R[tried], minlength=len(self.tries_C))
             return self._entropies_after(now, tried)
 
-        return replace(now, look=look)
+        def apart(held: IntArray) -> FloatArray:
+            self.tries_C += np.bincount(now.chain_R[held], minlength=len(self.tries_C))
+            low_K, inside_K, tokens_KW = self._windows(now, held)
+            return hidden_logprobs(self.model, self.session, now.chain_R[held], low_K, tokens_KW, inside_K)
+
+        return replace(now, look=look, apart=apart)
+
+    def _windows(self, now: Pass, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Return the window around each row: where it begins, the row's place in it, and its tokens."""
+        index_K, inside_K = now.index_C[now.chain_R[rows]], now.offset_R[rows]
+        low_K, width = self.chains.start_N[index_K], self.model.block_size
+        if not self.blockwise:
+            inside_K, low_K, width = (
+                inside_K + low_K, np.zeros_like(low_K), self.chains.width(int(now.index_C[0]))
+            )  # fmt: skip
+        return low_K, inside_K, self.chains.tokens_NL[index_K[:, None], low_K[:, None] + np.arange(width)]
 
     def _entropies_after(self, now: Pass, tried: IntArray) -> FloatArray:
         """Return the mean entropy of what is masked after each try of a row's most probable token."""
-        chains, chain_K, offset_K = self.chains, now.chain_R[tried], now.offset_R[tried]
-        index_K, each = now.index_C[chain_K], np.arange(len(tried))
-        low_K, inside_K, width = chains.start_N[index_K], offset_K, self.model.block_size
-        if not self.blockwise:
-            low_K, inside_K, width = (
-                np.zeros_like(low_K), offset_K + low_K, chains.width(int(now.index_C[0]))
-            )  # fmt: skip
-        tokens_KW = chains.tokens_NL[index_K[:, None], low_K[:, None] + np.arange(width)]
+        chain_K, each = now.chain_R[tried], np.arange(len(tried))
+        low_K, inside_K, tokens_KW = self._windows(now, tried)
         tokens_KW[each, inside_K] = now.stats.top_token[tried]
-        wanted_KW = chains.open_NB[index_K] if self.blockwise else tokens_KW == self.model.mask_id
+        open_KB = self.chains.open_NB[now.index_C[chain_K]]
+        wanted_KW = open_KB if self.blockwise else tokens_KW == self.model.mask_id
         wanted_KW[each, inside_K] = False
         return mean_entropies(self.model, self.session, chain_K, low_K, tokens_KW, wanted_KW)
 

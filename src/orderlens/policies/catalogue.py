@@ -63,6 +63,8 @@ REVISIONS: Registry[type[Revision]] = Registry(
         "remdm-conf": "orderlens.policies.remdm:Confident",
         "remdm-loop": "orderlens.policies.remdm:Loop",
         "refine": "orderlens.policies.refine:Refine",
+        "hierarchy-remask": "orderlens.policies.hierarchy_remask:HierarchyRemask",
+        "wino": "orderlens.policies.wino:Wino",
     },
     entry_point_group="orderlens.revisions",
     check=_must_be(Revision),

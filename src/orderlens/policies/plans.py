@@ -26,6 +26,10 @@ from orderlens.policies.protocol import BoolArray, FloatArray, IntArray, Revisio
 from orderlens.stats import PositionStats, comparable
 
 
+def _nobody_asks(_: BoolArray) -> FloatArray:
+    raise UserInputError("a revise rule that calls view.apart must set judges_apart = True")
+
+
 @dataclass(frozen=True, slots=True)
 class BlockView:
     """All positions that the current blocks have to fill, masked or held (arrays are [R] where not said).
@@ -45,6 +49,9 @@ class BlockView:
         filling_C: positions the block has to fill.
         memory: what this rule kept at earlier passes of the same block.
         numbers: gives ``uniforms_R``.
+        apart: takes held rows [R]; returns the log-probability of the token at each of them in a state where
+            it alone is masked, NaN elsewhere. One more state each, counted in ``n_lookahead``; only for a
+            rule with ``judges_apart``.
     """
 
     chain_R: IntArray
@@ -61,6 +68,7 @@ class BlockView:
     filling_C: IntArray
     memory: Memory
     numbers: Callable[[], FloatArray]
+    apart: Callable[[BoolArray], FloatArray] = _nobody_asks
 
     def __len__(self) -> int:
         return len(self.chain_R)
@@ -89,10 +97,15 @@ class BlockView:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What stands after this pass: masked rows that take their proposal, held rows that are masked again."""
+    """What stands after this pass: masked rows that take their proposal, held rows that are masked again.
+
+    ``edit_R``, where given, are held rows that take their proposal; nothing changes where that is the token
+    they hold.
+    """
 
     commit_R: BoolArray
     remask_R: BoolArray
+    edit_R: BoolArray | None = None
 
     @classmethod
     def keeping(cls, view: BlockView, keep_R: BoolArray) -> Plan:
@@ -110,6 +123,8 @@ class Planner(Revision):
     """The order that such a policy is written with; its scores are not asked for."""
     ends_when_full: ClassVar[bool] = True
     """Whether a block is done as soon as nothing is masked, before the last pass."""
+    judges_apart: ClassVar[bool] = False
+    """Whether it asks for ``BlockView.apart``."""
 
     @abstractmethod
     def passes(self, n_positions: int) -> int:

@@ -98,7 +98,9 @@ class Policy:
     @property
     def looks_ahead(self) -> bool:
         """Whether states are evaluated only to be looked at."""
-        return "entropy_after" in self.order.needs
+        return "entropy_after" in self.order.needs or (
+            isinstance(self.revise, Planner) and self.revise.judges_apart
+        )
 
     @property
     def is_static(self) -> bool:

@@ -88,6 +88,8 @@ PRESETS: Registry[Preset] = Registry(
         "rcr": "orderlens.policies.rcr:PRESET",
         "p2": "orderlens.policies.p2:PRESET",
         "mask-predict": "orderlens.policies.mask_predict:PRESET",
+        "hierarchy-remask": "orderlens.policies.hierarchy_remask:PRESET",
+        "wino": "orderlens.policies.wino:PRESET",
     },
     entry_point_group="orderlens.presets",
     check=_no_preset,

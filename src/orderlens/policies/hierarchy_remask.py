@@ -1,0 +1,99 @@
+"""dInfer's hierarchy decoder that also takes back what the model has come to doubt."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from orderlens.orders.arguments import plain
+from orderlens.policies.plans import BlockView, Plan, Planner
+from orderlens.policies.presets import Preset
+from orderlens.policies.protocol import BoolArray, IntArray, real_number, some_values
+from orderlens.stats import comparable
+
+
+class HierarchyRemask(Planner):
+    """Runs of masked and doubted positions give their best if p > LOW; all with p > T; at least D + 1 in all.
+
+    Source: inclusionAI/dInfer ``parallel_strategy.py``, ``get_transfer_index_hierarchy_remask``. A held
+    position is doubted when what this pass would put there has p < REMASK (0.4, the published default); D
+    positions are. They and the masked ones are candidates alike. The best candidate of every run of them is
+    taken if p > LOW, all candidates with p > T are, and where that is fewer than D + 1 the most probable
+    others make up for it. A doubted position that is taken holds the fresh proposal afterwards (an edit where
+    that is another token), one that is not is masked.
+
+    LOW and T have no defaults there; 0.4 and 0.9 are those of the hierarchy decoder. Among equals of a run
+    the leftmost is taken, unlike in ``hierarchy``, and confidences are float32 or better.
+
+    Every pass leaves fewer masks than it found, so a block of n positions takes at most n passes; a full
+    block is not looked at again.
+    """
+
+    id = "hierarchy-remask"
+    summary = (
+        "hierarchy-remask=LOW:T[:REMASK]: hierarchy, and held positions with p < REMASK (0.4) compete anew"
+    )
+    order_id = "max-prob"
+    REMASK = 0.4
+
+    def __init__(self, low: float, threshold: float, remask: float = REMASK) -> None:
+        self.low, self.threshold, self.remask = low, threshold, remask
+
+    @classmethod
+    def parse(cls, values: list[str]) -> HierarchyRemask:
+        """Build from ``LOW``, ``T`` and optionally ``REMASK``."""
+        given = some_values(cls.id, values, 2, 3, f"{cls.id}=0.4:0.9 or {cls.id}=0.4:0.9:0.4")
+        return cls(*(real_number(cls.id, value, 0.0, 1.0) for value in given))
+
+    @property
+    def spec(self) -> str:
+        """``hierarchy-remask=LOW:T``, and ``:REMASK`` where it is not 0.4."""
+        remask = "" if self.remask == self.REMASK else f":{plain(self.remask)}"
+        return f"{self.id}={plain(self.low)}:{plain(self.threshold)}{remask}"
+
+    def passes(self, n_positions: int) -> int:
+        """Return n."""
+        return max(1, n_positions)
+
+    def plan(self, view: BlockView) -> Plan:
+        """Take the runs' best, the sure and what makes up for the doubted; mask the other doubted ones."""
+        p_R = comparable(np.exp(view.proposal_logprob_R))
+        doubted_R = ~view.masked_R & (p_R < comparable(self.remask))
+        open_R = view.masked_R | doubted_R
+        best_R = _best_of_runs(view, open_R) & (p_R > comparable(self.low))
+        taken_R = open_R & (best_R | (p_R > comparable(self.threshold)))
+        counts_C = (
+            np.bincount(view.chain_R[rows], minlength=len(view.filling_C)) for rows in (doubted_R, taken_R)
+        )
+        n_doubted_C, n_taken_C = counts_C
+        rest_R = open_R & ~taken_R
+        missing_C: IntArray = n_doubted_C + 1 - n_taken_C
+        taken_R |= rest_R & (view.ranks(view.proposal_logprob_R, rest_R) < missing_C[view.chain_R])
+        return Plan(taken_R & view.masked_R, doubted_R & ~taken_R, taken_R & doubted_R)
+
+
+def _count(view: BlockView, rows_R: BoolArray) -> IntArray:
+    """Return how many of the rows each chain has."""
+    return np.bincount(view.chain_R[rows_R], minlength=len(view.filling_C)).astype(np.int64)
+
+
+def _best_of_runs(view: BlockView, open_R: BoolArray) -> BoolArray:
+    """Return the most probable row of every run of neighbouring open rows, the leftmost among equals."""
+    best_R = np.zeros(len(view), bool)
+    row_o = np.flatnonzero(open_R)
+    starts_o = np.ones(len(row_o), bool)
+    chain_o, offset_o = view.chain_R[row_o], view.offset_R[row_o]
+    starts_o[1:] = (np.diff(chain_o) != 0) | (np.diff(offset_o) != 1)
+    run_o, p_o = np.cumsum(starts_o) - 1, comparable(view.proposal_logprob_R[row_o])
+    by_o = np.lexsort((offset_o, -p_o, run_o))
+    best_R[row_o[by_o[starts_o]]] = True
+    return best_R
+
+
+PRESET = Preset(
+    "max-prob+hierarchy-remask=0.4:0.9",
+    "dInfer, arXiv 2510.08666; inclusionAI/dInfer decoding/parallel_strategy.py, hierarchy_remask",
+    "The hierarchy decoder over masked positions and held ones whose proposal has p < 0.4; at least one more "
+    "is filled than is doubted, and what is doubted and not filled anew is masked.",
+    "LOW 0.4 and T 0.9 are those of hierarchy (the public function has none); any batch size; only the "
+    "current block; an edit to the token that stands there is no event.",
+)
