@@ -167,3 +167,10 @@ def test_replicate_can_be_called_though_a_package_has_its_name():
 
     with pytest.raises(UnknownNameError, match="unknown preset 'nope'"):
         orderlens.replicate("hmm", preset="nope", out="nowhere")
+
+
+def test_a_misspelt_keyword_is_named():
+    with pytest.raises(TypeError, match=r"score\(\) got an unexpected keyword argument 'devise'"):
+        ol.score("hmm", [], ["forced-ar"], devise="cpu")
+    with pytest.raises(TypeError, match=r"generate\(\) missing a required argument: 'orders'"):
+        ol.generate("hmm", [])

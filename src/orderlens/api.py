@@ -1,42 +1,34 @@
 """The front door: ``score``, ``generate`` and ``evaluate`` (``replicate`` has a package).
 
 Each turns its arguments into a job (``orderlens.work``) and hands it to an engine. Nothing is decided here.
+How and where to compute is asked for alike: ``orderlens.work.options.Keywords`` lists and explains it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from orderlens.datafiles import recorded
 from orderlens.engines.run import run_job
-from orderlens.models.protocol import Anchor
 from orderlens.store.reader import Run
-from orderlens.work.engine import EngineLike, as_engine
 from orderlens.work.inputs import Samples, as_samples, as_temperatures
 from orderlens.work.job import Orders, generate_job, score_job
-from orderlens.work.options import ModelLike, Options, PathLike, ProgressSink
+from orderlens.work.options import Keywords, ModelLike, Options, PathLike, spelled_out
 
 
+@spelled_out
 def score(
     model: ModelLike,
     samples: Samples,
     orders: Orders,
     *,
-    block_size: int | None = None,
-    anchor: Anchor | None = None,
-    batch_size: int | None = None,
     circulation: int = 0,
     couplings: int = 0,
     noise_floor: bool = False,
-    device: str | None = None,
-    dtype: str | None = None,
-    engine: EngineLike = None,
-    workers: int | None = None,
-    out: PathLike | None = None,
     extend: bool = False,
     data_record: Mapping[str, Any] | None = None,
-    progress: ProgressSink | None = None,
+    **computing: Unpack[Keywords],
 ) -> Run:
     """Score fixed targets under several reveal orders.
 
@@ -44,32 +36,19 @@ def score(
         model: a model, a spec such as ``"tiny"`` or ``"hmm"``, or the path of a checkpoint folder.
         samples: ``Sample``s with targets, or dicts with the fields ``id``, ``prompt`` and ``target``.
         orders: order specs, e.g. ``["forced-ar", "random:3"]``.
-        block_size: tokens per block; the model's own by default.
-        anchor: ``"zero"`` or ``"prompt"``: where the block grid starts; the model's own choice by default.
-        batch_size: samples per work unit; chosen for the model by default. As many of them are scored
-            together as fit in memory.
         circulation: adjacent pairs per sample and order whose swap is measured (table ``circulation``).
         couplings: sets committed in one pass, per sample and policy, that are revealed again one by one
             (table ``couplings``).
         noise_floor: score every path again under perturbations that should change nothing (table ``noise``).
-        device: where to put a model given as a spec.
-        dtype: its precision.
-        engine: who computes: ``"local"``, ``"ray"`` or an ``orderlens.Engine``.
-        workers: processes or Ray actors that share the work; one per GPU by default. More than one needs
-            ``out``.
-        out: run folder; without it the run lives in memory.
         extend: add to the complete run in ``out`` the orders and samples that it lacks; all its samples must
             be given again, its orders need not. Nothing that is there is computed again.
         data_record: where the samples came from, for the run's spec; known for what ``load_samples`` gives.
-        progress: is told the number of tokens to score and each advance.
+        **computing: blocks, batches, device, workers, folder: see ``orderlens.work.options.Keywords``.
 
     Returns:
         The run; ``run.reveals()`` and ``run.samples()`` give its tables.
     """
-    options = Options(
-        device, dtype, block_size, anchor, batch_size, out, data_record or recorded(samples), progress,
-        as_engine(engine, workers),
-    )  # fmt: skip
+    options = Options.asked(computing, data_record or recorded(samples))
     given = as_samples(samples)
     job = score_job(
         model, given, orders, options, circulation=circulation, couplings=couplings, noise_floor=noise_floor
@@ -77,6 +56,7 @@ def score(
     return run_job(job, options, extend=extend)
 
 
+@spelled_out
 def generate(
     model: ModelLike,
     prompts: Samples,
@@ -86,19 +66,11 @@ def generate(
     temperature: float | Sequence[float] = 0.0,
     seed: int = 0,
     stop_at_eos: bool = True,
-    block_size: int | None = None,
-    anchor: Anchor | None = None,
-    batch_size: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    engine: EngineLike = None,
-    workers: int | None = None,
-    out: PathLike | None = None,
     extend: bool = False,
     data_record: Mapping[str, Any] | None = None,
-    progress: ProgressSink | None = None,
+    **computing: Unpack[Keywords],
 ) -> Run:
-    """Decode prompts under several reveal orders, one token per step.
+    """Decode prompts under several reveal orders or policies.
 
     Args:
         model: a model, a spec, or the path of a checkpoint folder.
@@ -108,28 +80,14 @@ def generate(
         temperature: 0 is greedy; several temperatures give a sweep in one run.
         seed: seed of the token draws at temperature > 0.
         stop_at_eos: end after the block in which an EOS was committed.
-        block_size: tokens per block; the model's own by default.
-        anchor: where the block grid starts.
-        batch_size: prompts per work unit; chosen for the model by default. As many of them are decoded
-            together as fit in memory.
-        device: where to put a model given as a spec.
-        dtype: its precision.
-        engine: who computes: ``"local"``, ``"ray"`` or an ``orderlens.Engine``.
-        workers: processes or Ray actors that share the work; one per GPU by default. More than one needs
-            ``out``.
-        out: run folder; without it the run lives in memory.
-        extend: add to the complete run in ``out`` the orders and samples that it lacks; all its samples must
-            be given again, its orders need not. Nothing that is there is computed again.
-        data_record: where the prompts came from, for the run's spec.
-        progress: is told the number of tokens to decode and each advance.
+        extend: add to the complete run in ``out`` the orders and samples that it lacks, as ``score`` does.
+        data_record: where the prompts came from, for the run's spec; known for what ``load_samples`` gives.
+        **computing: blocks, batches, device, workers, folder: see ``orderlens.work.options.Keywords``.
 
     Returns:
         The run; ``run.outputs()`` holds the texts.
     """
-    options = Options(
-        device, dtype, block_size, anchor, batch_size, out, data_record or recorded(prompts), progress,
-        as_engine(engine, workers),
-    )  # fmt: skip
+    options = Options.asked(computing, data_record or recorded(prompts))
     job = generate_job(
         model,
         as_samples(prompts, "prompts"),
@@ -143,6 +101,7 @@ def generate(
     return run_job(job, options, extend=extend)
 
 
+@spelled_out
 def evaluate(
     model: ModelLike,
     tasks: str | Sequence[str],
@@ -155,15 +114,7 @@ def evaluate(
     sources: Mapping[str, PathLike] | None = None,
     graders: Mapping[str, str] | None = None,
     chat: bool = True,
-    block_size: int | None = None,
-    anchor: Anchor | None = None,
-    batch_size: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    engine: EngineLike = None,
-    workers: int | None = None,
-    out: PathLike | None = None,
-    progress: ProgressSink | None = None,
+    **computing: Unpack[Keywords],
 ) -> Run:
     """Decode and grade tasks under several reveal orders.
 
@@ -179,16 +130,7 @@ def evaluate(
         sources: local file per task; the hub (or the generator) otherwise.
         graders: rule per task; the task's default otherwise, which for HellaSwag is ``likelihood-token``.
         chat: use the model's chat template where it has one.
-        block_size: tokens per block; the model's own by default.
-        anchor: where the block grid starts.
-        batch_size: prompts per work unit; chosen for the model by default.
-        device: where to put a model given as a spec.
-        dtype: its precision.
-        engine: who computes: ``"local"``, ``"ray"`` or an ``orderlens.Engine``.
-        workers: processes or Ray actors that share the work; one per GPU by default. More than one needs
-            ``out``.
-        out: run folder; without it the run lives in memory.
-        progress: is told the number of tokens to decode and each advance.
+        **computing: blocks, batches, device, workers, folder: see ``orderlens.work.options.Keywords``.
 
     Returns:
         The run; ``run.table("verdicts")`` holds the verdicts, with ``correct`` null for responses whose
@@ -197,9 +139,7 @@ def evaluate(
     """
     from orderlens.evaluation.job import evaluate_job
 
-    options = Options(
-        device, dtype, block_size, anchor, batch_size, out, None, progress, as_engine(engine, workers)
-    )
+    options = Options.asked(computing)
     job = evaluate_job(
         model,
         tasks,

@@ -8,6 +8,7 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_text
+from orderlens.cli.option_groups import Machine
 
 
 def register(app: typer.Typer) -> None:
@@ -25,4 +26,4 @@ def demo(out: opt.FolderOption = Path("demo-out"), json: JsonFlag = False) -> No
     if model != "tiny" and not json:
         print_text(f"the bundled model tiny cannot run here (weights or torch missing); using {model}")
     plan = make_plan("demo", model, "passages", evaluator=choose_evaluator("auto", model))
-    run_plan(plan, out, STAGES, as_json=json)
+    run_plan(plan, out, STAGES, Machine(), as_json=json)

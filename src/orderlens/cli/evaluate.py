@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, progress_bar, stdout
 from orderlens.cli.interrupt import keeping, kept_in
+from orderlens.cli.option_groups import Grid, Machine, computing, spread
 from orderlens.errors import UserInputError
-from orderlens.policies import spec_of
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from orderlens.store.reader import Run
 
 TOO_LONG = "prompt too long"
@@ -23,10 +24,11 @@ _ORDERS = "forced-ar,max-prob,top-margin,random"
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("evaluate")(evaluate)
+    app.command("evaluate")(spread(evaluate))
 
 
 def evaluate(
+    *,
     out: opt.OutOption,
     tasks: Annotated[str, typer.Option("--tasks", help="Comma-separated; see 'orderlens tasks'.")] = "",
     model: opt.ModelOption = "tiny",
@@ -52,29 +54,18 @@ def evaluate(
     regrade: Annotated[
         bool, typer.Option("--regrade", help="Only grade the responses in the run again; needs no model.")
     ] = False,
-    block_size: opt.BlockOption = None,
-    anchor: opt.AnchorOption = None,
-    batch_size: opt.BatchOption = None,
-    device: opt.DeviceOption = None,
-    dtype: opt.DtypeOption = None,
-    engine: opt.EngineOption = "local",
-    workers: opt.WorkersOption = None,
-    address: opt.AddressOption = None,
+    grid: Grid,
+    machine: Machine,
     json: JsonFlag = False,
 ) -> None:
     """Decode and grade benchmarks under several reveal orders; an unfinished run is resumed."""
     graders = _pairs(grader, "--grader", "TASK=RULE")
     if regrade:
-        from orderlens.evaluation import regrade as grade_again
-
-        with keeping(lambda: f"the responses and earlier verdicts in {out} are as they were; run it again"):
-            graded = grade_again(out, graders=graders)
-        _show(graded, out, as_json=json)
+        _show(_graded_again(out, graders), out, as_json=json)
         return
     if not tasks.strip():
         raise UserInputError("--tasks is missing; name tasks separated by commas, see 'orderlens tasks'")
     from orderlens import api
-    from orderlens.cli.inputs import parse_anchor
 
     with (
         keeping(lambda: kept_in(out)),
@@ -91,16 +82,16 @@ def evaluate(
             sources=_pairs(source, "--source", "TASK=FILE"),
             graders=graders,
             chat=chat,
-            block_size=block_size,
-            anchor=parse_anchor(anchor),
-            batch_size=batch_size,
-            device=device,
-            dtype=dtype,
-            engine=opt.engine_of(engine, workers, address),
-            out=out,
-            progress=bar,
+            **computing(out, grid, machine) | {"progress": bar},
         )
     _show(run, out, as_json=json)
+
+
+def _graded_again(out: str, graders: Mapping[str, str]) -> Run:
+    from orderlens.evaluation import regrade
+
+    with keeping(lambda: f"the responses and earlier verdicts in {out} are as they were; run it again"):
+        return regrade(out, graders=graders)
 
 
 def _pairs(values: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
@@ -139,6 +130,10 @@ def _show(run: Run, out: str, *, as_json: bool) -> None:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    from rich.table import Table
+
+    from orderlens.policies import spec_of
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("task", "order", "grader", "n", "accuracy %", "95 % interval", "no answer"):
         table.add_column(

@@ -11,6 +11,7 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar
 from orderlens.cli.interrupt import keeping, kept_in
+from orderlens.cli.option_groups import Machine, spread
 from orderlens.errors import UserInputError
 
 if TYPE_CHECKING:
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
     from orderlens.frontier.plan import Plan
     from orderlens.frontier.results import Results
     from orderlens.frontier.run import Decoded
-    from orderlens.work.options import Options
 
 _POLICIES = "max-prob+threshold=0.9,max-prob+threshold=0.7,forced-ar,forced-ar+top=4,random+top=4"
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("frontier")(frontier)
+    app.command("frontier")(spread(frontier))
 
 
 def frontier(
+    *,
     out: opt.FolderOption,
     model: opt.ModelOption = "tiny",
     policies: Annotated[
@@ -56,12 +57,7 @@ def frontier(
         typer.Option("--parts", help="Out of likelihood, text, tasks, external, results. Default: all."),
     ] = None,
     block_size: opt.BlockOption = None,
-    batch_size: opt.BatchOption = None,
-    device: opt.DeviceOption = None,
-    dtype: opt.DtypeOption = None,
-    engine: opt.EngineOption = "local",
-    workers: opt.WorkersOption = None,
-    address: opt.AddressOption = None,
+    machine: Machine,
     bootstrap: Annotated[int, typer.Option(help="Resamples of prompts behind intervals.")] = 1000,
     json: JsonFlag = False,
 ) -> None:
@@ -70,7 +66,6 @@ def frontier(
     Every forward pass counts. Interrupted or cut into parts, the same command goes on where it stopped.
     """
     from orderlens.frontier.plan import PARTS, Plan, check_parts, with_ladder
-    from orderlens.work.options import Options
 
     wanted = check_parts(PARTS if parts is None else [part.strip() for part in parts.split(",")])
     plan = Plan(
@@ -88,9 +83,7 @@ def frontier(
         seed=seed,
         block_size=block_size or 0,
     )
-    by = opt.engine_of(engine, workers, address)
-    computing = Options(device, dtype, batch_size=batch_size, engine=by)
-    decoded = _decode(plan, out, wanted, computing, quiet=json)
+    decoded = _decode(plan, out, wanted, machine, quiet=json)
     results = None
     if "results" in wanted:
         from orderlens.analysis.estimate import Resampling
@@ -114,12 +107,16 @@ def _rungs(text: str) -> list[int]:
         raise UserInputError(f"--rungs '{text}' must be whole numbers, e.g. 1,2,4,8") from None
 
 
-def _decode(plan: Plan, out: Path, parts: list[str], computing: Options, *, quiet: bool) -> Decoded:
+def _decode(plan: Plan, out: Path, parts: list[str], machine: Machine, *, quiet: bool) -> Decoded:
     from orderlens.frontier.run import decode
+    from orderlens.work.options import Options
 
     def show(label: str) -> AbstractContextManager[Bar | Lines]:
         return progress_bar(f"{label:<30}", None, quiet=quiet, shorter="--limit, --items, --policies")
 
+    computing = Options(
+        machine.device, machine.dtype, batch_size=machine.batch_size, engine=machine.chosen_engine()
+    )
     with keeping(lambda: kept_in(out)):
         return decode(plan, out, parts, computing=computing, show=show)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orderlens.cli.option_groups import Machine, Texts
 from orderlens.datafiles import LoadedData, SplitRule, load_data
 from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
-from orderlens.models.protocol import Anchor, Model
+from orderlens.models.protocol import Model
+from orderlens.rowfiles import check_split
 from orderlens.samples import Sample
-from orderlens.work.options import check_anchor
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,37 +23,26 @@ class Inputs:
 
 
 def load_inputs(
-    model: str,
-    data: str,
-    rule: SplitRule,
-    limit: int | None,
-    device: str | None,
-    dtype: str | None,
-    least_target: int = 1,
+    model: str, texts: Texts, machine: Machine, target_tokens: int = 0, least_target: int = 0
 ) -> Inputs:
     """Load the model and the data; numbers out of range are refused by name."""
     for name, value, least in (
-        ("--prefix-tokens", rule.prefix_tokens, 0),
-        ("--target-tokens", rule.target_tokens, least_target),
-        ("--limit", 1 if limit is None else limit, 1),
+        ("--prefix-tokens", texts.prefix_tokens, 0),
+        ("--target-tokens", target_tokens, least_target),
+        ("--limit", 1 if texts.limit is None else texts.limit, 1),
     ):
         if value < least:
             raise UserInputError(f"{name} {value} must be at least {least}")
-    loaded = load_model(model, device=device, dtype=dtype)
-    return Inputs(loaded, load_data(data, loaded.tokenizer, rule, limit=limit))
+    rule = SplitRule(texts.prefix_tokens, target_tokens, texts.allow_short, check_split(texts.split))
+    loaded = load_model(model, device=machine.device, dtype=machine.dtype)
+    return Inputs(loaded, load_data(texts.data, loaded.tokenizer, rule, limit=texts.limit))
 
 
-def template_inputs(model: str, templates: Sequence[str], device: str | None, dtype: str | None) -> Inputs:
+def template_inputs(model: str, templates: Sequence[str], machine: Machine) -> Inputs:
     """Load the model; the samples are the templates given on the command line."""
     samples = [Sample(str(index), "", template=text) for index, text in enumerate(templates)]
-    return Inputs(
-        load_model(model, device=device, dtype=dtype), LoadedData(samples, "template", len(samples))
-    )
-
-
-def parse_anchor(anchor: str | None) -> Anchor | None:
-    """Return the anchor option, checked."""
-    return None if anchor is None else check_anchor(anchor)
+    loaded = load_model(model, device=machine.device, dtype=machine.dtype)
+    return Inputs(loaded, LoadedData(samples, "template", len(samples)))
 
 
 def parse_temperatures(text: str) -> list[float]:

@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from orderlens.work.engine import Engine
-
 
 def parse_batch_size(value: str | int) -> int | None:
     """Return the number, or None for ``auto``."""
@@ -102,6 +100,7 @@ ShortOption = Annotated[bool, typer.Option("--allow-short", help="Keep texts tha
 SplitOption = Annotated[
     str, typer.Option("--split", help="One text of a .txt file is: none (the file), lines, paragraphs.")
 ]
+LengthOption = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate, at most 16384.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the token draws at temperature > 0.")]
 EngineOption = Annotated[
     str, typer.Option("--engine", help="local (this machine) or ray (actors on a Ray cluster).")
@@ -116,8 +115,3 @@ AddressOption = Annotated[
     str | None,
     typer.Option("--address", help="Ray cluster to join, e.g. auto; without it one is started."),
 ]
-
-
-def engine_of(engine: str, workers: int | None, address: str | None) -> Engine:
-    """Return what the three options ask for."""
-    return Engine(engine, workers, address)

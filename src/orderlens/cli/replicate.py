@@ -12,6 +12,7 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar
 from orderlens.cli.interrupt import keeping, kept_in
+from orderlens.cli.option_groups import Machine, spread
 from orderlens.cli.progress_lines import Lines
 from orderlens.engines.ranks import this_rank
 from orderlens.errors import UserInputError
@@ -19,7 +20,6 @@ from orderlens.errors import UserInputError
 if TYPE_CHECKING:
     from orderlens.replicate.plan import Plan
     from orderlens.replicate.run import Outcome, Traces
-    from orderlens.work.engine import Engine
 
 EvaluatorOption = Annotated[
     str,
@@ -56,10 +56,11 @@ LONG_TABLES = ("theory", "circulation", "agreement")
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("replicate")(replicate)
+    app.command("replicate")(spread(replicate))
 
 
 def replicate(
+    *,
     out: opt.FolderOption,
     model: opt.ModelOption = "tiny",
     data: Annotated[
@@ -74,15 +75,10 @@ def replicate(
     evaluator: EvaluatorOption = "auto",
     split: opt.SplitOption = "none",
     seed: opt.SeedOption = 0,
-    batch_size: opt.BatchOption = None,
     stages: StagesOption = None,
     decode_only: DecodeOnlyFlag = False,
     docs: DocsOption = None,
-    device: opt.DeviceOption = None,
-    dtype: opt.DtypeOption = None,
-    engine: opt.EngineOption = "local",
-    workers: opt.WorkersOption = None,
-    address: opt.AddressOption = None,
+    machine: Machine,
     json: JsonFlag = False,
 ) -> None:
     """Run the paper's C4 experiments; the same command resumes what was interrupted."""
@@ -100,10 +96,9 @@ def replicate(
         evaluator=choose_evaluator(evaluator, model),
         split=split,
         seed=seed,
-        batch_size=batch_size,
+        batch_size=machine.batch_size,
     )
-    by = opt.engine_of(engine, workers, address)
-    run_plan(plan, out, chosen, as_json=json, device=device, dtype=dtype, engine=by, docs=docs)
+    run_plan(plan, out, chosen, machine, as_json=json, docs=docs)
 
 
 def parse_stages(text: str | None, decode_only: bool, docs: Path | None = None) -> list[str]:
@@ -138,11 +133,9 @@ def run_plan(
     plan: Plan,
     out: Path,
     stages: Sequence[str],
+    machine: Machine,
     *,
     as_json: bool,
-    device: str | None = None,
-    dtype: str | None = None,
-    engine: Engine | None = None,
     docs: Path | None = None,
 ) -> None:
     """Run stages of a plan with their progress and print what came out."""
@@ -157,7 +150,13 @@ def run_plan(
     if decoding:
         with keeping(lambda: kept_in(out)):
             traces = decode_all(
-                plan, out, stages=decoding, device=device, dtype=dtype, engine=engine, show=show_stage
+                plan,
+                out,
+                stages=decoding,
+                device=machine.device,
+                dtype=machine.dtype,
+                engine=machine.chosen_engine(),
+                show=show_stage,
             )
     if "results" not in stages:
         assert traces is not None

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, runtime_checkable
 
 from orderlens.decode.live import LiveCanvas
 from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
-from orderlens.work.engine import Engine
+from orderlens.work.engine import Engine, EngineLike, as_engine
 from orderlens.work.inputs import whole_number
 
 PathLike: TypeAlias = str | os.PathLike[str]
 ModelLike: TypeAlias = Model | str | os.PathLike[str]
 """A loaded model, a spec such as ``"tiny"``, or the path of a checkpoint folder."""
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 
 class ProgressSink(Protocol):
@@ -84,6 +88,13 @@ class Options:
         if self.anchor is not None:
             check_anchor(self.anchor)
 
+    @classmethod
+    def asked(cls, keywords: Keywords, data_record: Mapping[str, Any] | None = None) -> Options:
+        """Return what keywords of ``score``, ``generate`` or ``evaluate`` ask for."""
+        given = {name: value for name, value in keywords.items() if name not in ("engine", "workers")}
+        engine = as_engine(keywords.get("engine"), keywords.get("workers"))
+        return cls(**given, data_record=data_record, engine=engine)  # type: ignore[arg-type]
+
     def load(self, model: ModelLike) -> Model:
         """Return the model, loaded if it is a spec or a folder, with the wanted block size."""
         return with_block_size(load_model(model, device=self.device, dtype=self.dtype), self.block_size)
@@ -91,6 +102,53 @@ class Options:
     def anchor_of(self, model: Model) -> Anchor:
         """Return where the grid starts: as asked, or as the model wants it."""
         return self.anchor or check_anchor(model.anchor)
+
+
+class Keywords(TypedDict, total=False):
+    """Keyword arguments that ``score``, ``generate`` and ``evaluate`` share; each may be left out.
+
+    Attributes:
+        block_size: tokens per block; the model's own by default.
+        anchor: ``"zero"`` or ``"prompt"``: where the block grid starts; the model's own choice by default.
+        batch_size: samples per work unit; chosen for the model by default. As many of them are decoded
+            together as fit in memory.
+        device: where to put a model given as a spec.
+        dtype: its precision.
+        engine: who computes: ``"local"``, ``"ray"`` or an ``orderlens.Engine``.
+        workers: processes or Ray actors that share the work; one per GPU by default. More than one needs
+            ``out``.
+        out: run folder; without it the run lives in memory.
+        progress: is told the number of tokens ahead and each advance.
+    """
+
+    block_size: int | None
+    anchor: Anchor | None
+    batch_size: int | None
+    device: str | None
+    dtype: str | None
+    engine: EngineLike
+    workers: int | None
+    out: PathLike | None
+    progress: ProgressSink | None
+
+
+def spelled_out(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+    """Write the shared keywords out in a function's signature, for ``help`` and notebooks; refuse others."""
+    own = [item for item in signature(function).parameters.values() if item.kind is not Parameter.VAR_KEYWORD]
+    hints = {name: getattr(hint, "__forward_arg__", hint) for name, hint in Keywords.__annotations__.items()}
+    shared = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]) for name in hints]
+    whole = Signature([*own, *shared], return_annotation=signature(function).return_annotation)
+
+    @wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+        try:
+            whole.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}() {error}") from None
+        return function(*args, **kwargs)
+
+    call.__signature__ = whole  # type: ignore[attr-defined]
+    return call
 
 
 def with_block_size(model: Model, block_size: int | None) -> Model:
