@@ -18,7 +18,7 @@ import orderlens as ol
 from orderlens.analysis.compare import Paired
 from orderlens.analysis.estimate import Estimate, Resampling
 from orderlens.analysis.order_range import order_range
-from orderlens.analysis.render import render
+from orderlens.analysis.rendering import render
 from orderlens.analysis.table import Column, Table
 
 RESAMPLING = Resampling(reps=2000)

@@ -1,13 +1,22 @@
-"""Tables in, tables out: the paper's tables with intervals and the controls that make them believable."""
+"""Tables in, tables out: the paper's tables with intervals and the controls that make them believable.
 
-from orderlens.analysis.association import controls, order_differences, quadrants, within_cell
-from orderlens.analysis.estimate import Estimate, Resampling
-from orderlens.analysis.null import mean_only_null, simulate_study
-from orderlens.analysis.render import as_json, render
-from orderlens.analysis.selectors import selectors
-from orderlens.analysis.study import Options, Study
-from orderlens.analysis.table import Table, beside_paper
-from orderlens.analysis.tables import TABLES, table, table_names
+Names are imported on first use: who needs one module does not wait for pandas and scipy of the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orderlens.analysis.association import controls, order_differences, quadrants, within_cell
+    from orderlens.analysis.estimate import Estimate, Resampling
+    from orderlens.analysis.null import mean_only_null, simulate_study
+    from orderlens.analysis.rendering import as_json, render
+    from orderlens.analysis.selecting import selectors
+    from orderlens.analysis.study import Options, Study
+    from orderlens.analysis.table import Table, beside_paper
+    from orderlens.analysis.tables import TABLES, table_names
 
 __all__ = [
     "TABLES",
@@ -25,7 +34,27 @@ __all__ = [
     "render",
     "selectors",
     "simulate_study",
-    "table",
     "table_names",
     "within_cell",
 ]
+_HOME = {
+    "association": ("controls", "order_differences", "quadrants", "within_cell"),
+    "estimate": ("Estimate", "Resampling"),
+    "null": ("mean_only_null", "simulate_study"),
+    "rendering": ("as_json", "render"),
+    "selecting": ("selectors",),
+    "study": ("Options", "Study"),
+    "table": ("Table", "beside_paper"),
+    "tables": ("TABLES", "table_names"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'orderlens.analysis' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"orderlens.analysis.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from orderlens.analysis.auroc import delong
 from orderlens.analysis.correlation import mann_whitney_less, partial_spearman
@@ -228,8 +228,8 @@ def normal_scores(values: pd.Series) -> FloatArray:
     In raw units a logistic model that is linear in mean and Var finds an effect of Var whenever the true
     dependence on the mean is bent.
     """
-    ranks = stats.rankdata(values.astype(float))
-    return np.asarray(stats.norm.ppf((ranks - 0.5) / max(len(ranks), 1)), np.float64)
+    ranks = scipy.stats.rankdata(values.astype(float))
+    return np.asarray(scipy.special.ndtri((ranks - 0.5) / max(len(ranks), 1)), np.float64)
 
 
 def _aurocs(rows: pd.DataFrame, names: list[str], yes: BoolArray, resampling: Resampling) -> dict[str, float]:

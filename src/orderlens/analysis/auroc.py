@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from orderlens.analysis.estimate import Estimate
 from orderlens.metrics.segments import FloatArray
@@ -26,7 +26,7 @@ class DeLong:
         variance = float(self.covariance[place, place])
         if math.isnan(variance):
             return Estimate(value, n=n)
-        half = float(stats.norm.ppf((1 + level) / 2)) * math.sqrt(max(variance, 0.0))
+        half = float(scipy.special.ndtri((1 + level) / 2)) * math.sqrt(max(variance, 0.0))
         return Estimate(value, max(0.0, value - half), min(1.0, value + half), n)
 
     def compare(self, first: int, second: int) -> tuple[float, float]:
@@ -36,7 +36,7 @@ class DeLong:
         variance = float(cov[first, first] + cov[second, second] - 2 * cov[first, second])
         if variance <= 1e-15:  # the two scores rank the rows alike
             return difference, math.nan if abs(difference) < 1e-12 else 0.0
-        return difference, float(2 * stats.norm.sf(abs(difference) / math.sqrt(variance)))
+        return difference, float(2 * scipy.special.ndtr(-abs(difference) / math.sqrt(variance)))
 
 
 def delong(scores_KN: ArrayLike, correct_N: ArrayLike) -> DeLong:
@@ -49,9 +49,9 @@ def delong(scores_KN: ArrayLike, correct_N: ArrayLike) -> DeLong:
     n_yes, n_no = int(yes.sum()), int((~yes).sum())
     if not n_yes or not n_no:
         return DeLong(np.full(len(scores), np.nan), np.full((len(scores), len(scores)), np.nan))
-    both = np.stack([stats.rankdata(row) for row in scores])
-    own_yes = np.stack([stats.rankdata(row[yes]) for row in scores])
-    own_no = np.stack([stats.rankdata(row[~yes]) for row in scores])
+    both = np.stack([scipy.stats.rankdata(row) for row in scores])
+    own_yes = np.stack([scipy.stats.rankdata(row[yes]) for row in scores])
+    own_no = np.stack([scipy.stats.rankdata(row[~yes]) for row in scores])
     above_no = (both[:, yes] - own_yes) / n_no
     below_yes = 1 - (both[:, ~yes] - own_no) / n_yes
     covariance = _covariance(above_no) / n_yes + _covariance(below_yes) / n_no

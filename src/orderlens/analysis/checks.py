@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from scipy import stats
+from scipy import special
 
-from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.render import cell_text
+from orderlens.analysis.estimate import Estimate, student_p
+from orderlens.analysis.rendering import cell_text
 
 Word = Literal["supported", "not supported", "left open"]
 SUPPORTED: Word = "supported"
@@ -185,8 +185,8 @@ def _tail(distance: float, half: float, cell: Estimate, level: float) -> float:
     width = half if half > 0 else (cell.high - cell.low) / 2
     if width <= 0:
         return min(1.0, 2.0 ** (1 - cell.n))
-    statistic = distance / width * stats.norm.ppf((1 + level) / 2)
-    return min(1.0, float(2 * stats.t.sf(statistic, max(cell.n - 1, 1))))
+    statistic = distance / width * float(special.ndtri((1 + level) / 2))
+    return min(1.0, student_p(statistic, max(cell.n - 1, 1)))
 
 
 def p_of_sign(cell: Estimate, level: float = 0.95) -> float:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
 
+from orderlens.analysis.estimate import student_p
 from orderlens.metrics.segments import FloatArray
 
 
@@ -29,7 +30,7 @@ def mann_whitney_less(correct: ArrayLike, incorrect: ArrayLike) -> RankTest:
     a, b = np.asarray(correct, np.float64), np.asarray(incorrect, np.float64)
     if not len(a) or not len(b):
         return RankTest(math.nan, math.nan)
-    result = stats.mannwhitneyu(a, b, alternative="less")
+    result = scipy.stats.mannwhitneyu(a, b, alternative="less")
     return RankTest(float(result.statistic), float(result.pvalue))
 
 
@@ -38,7 +39,7 @@ def partial_spearman(x: ArrayLike, y: ArrayLike, covariates: Sequence[ArrayLike]
 
     Constant covariates are ignored. NaN when nothing of x or y is left, or there are too few rows.
     """
-    ranked = [stats.rankdata(np.asarray(column, np.float64)) for column in (x, y, *covariates)]
+    ranked = [scipy.stats.rankdata(np.asarray(column, np.float64)) for column in (x, y, *covariates)]
     n = len(ranked[0])
     basis = orthonormal_basis(ranked[2:], n)
     a, b = (left_over(column, basis) for column in ranked[:2])
@@ -56,7 +57,7 @@ def correlation_p(rho: float, freedom: int) -> float:
     if abs(rho) >= 1:
         return 0.0
     t = rho * math.sqrt(freedom / (1 - rho**2))
-    return float(2 * stats.t.sf(abs(t), freedom))
+    return student_p(t, freedom)
 
 
 def orthonormal_basis(columns: Sequence[FloatArray], n: int) -> FloatArray:
@@ -73,7 +74,7 @@ def bent(values: ArrayLike, knots: int = 5) -> list[FloatArray]:
     Straight beyond the outer knots, which lie at quantiles; nothing is assumed to be monotone.
     """
     column = np.asarray(values, np.float64)
-    x = stats.norm.ppf((stats.rankdata(column) - 0.5) / max(len(column), 1))
+    x = scipy.special.ndtri((scipy.stats.rankdata(column) - 0.5) / max(len(column), 1))
     places = np.unique(np.quantile(x, np.linspace(0.05, 0.95, knots))) if len(x) else x
     if len(places) < 3:
         return [x]

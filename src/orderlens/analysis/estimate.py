@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 from orderlens.errors import UserInputError
 from orderlens.metrics.segments import BoolArray, FloatArray, IntArray, Segments, divide
@@ -201,10 +201,20 @@ def difference_of_means(values_N: FloatArray, first_N: BoolArray, clusters: Clus
         t = divide(draws[:, 0] - value, np.where(draws[:, 1] > 1e-12 * error, draws[:, 1], 0.0))
         left, right = clusters.interval(t)
         smaller = max(int(min(first_N.sum(), (~first_N).sum())), 2)
-        student = stats.t.ppf((1 + clusters.resampling.level) / 2, smaller - 1)
+        student = student_t(clusters.resampling.level, smaller - 1)
         student *= math.sqrt(smaller / (smaller - 1))
         low, high = float(value - max(right, student) * error), float(value - min(left, -student) * error)
     return Estimate(float(value), low, high, len(values_N))
+
+
+def student_t(level: float, freedom: int) -> float:
+    """Return how many standard errors an interval of ``level`` reaches to each side, by Student's t."""
+    return float(special.stdtrit(freedom, (1 + level) / 2))
+
+
+def student_p(t: float, freedom: int) -> float:
+    """Return the two-sided p of ``t`` standard errors, by Student's t."""
+    return float(2 * special.stdtr(freedom, -abs(t)))
 
 
 def means(values_NK: ArrayLike, clusters: Clusters, why: str = "no defined value") -> list[Estimate]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import special, stats
+from scipy import special
 
-from orderlens.analysis.estimate import Clusters, Estimate, Resampling, function_of_sums
+from orderlens.analysis.estimate import Clusters, Estimate, Resampling, function_of_sums, student_t
 from orderlens.metrics.segments import FloatArray, divide
 
 NO_BYTES = "the runs do not hold the scored texts"
@@ -93,7 +93,7 @@ class TextBits:
         value = float(self.bits()[known].sum() / total)
         left_out = np.array([self.bits(without=k)[known].sum() / total for k in range(n)])
         error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
-        half = float(stats.t.ppf((1 + level) / 2, n - 1)) * error
+        half = student_t(level, n - 1) * error
         return Estimate(value, value - half, value + half, int(known.sum()))
 
 

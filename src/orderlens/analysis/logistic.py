@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from orderlens.metrics.segments import FloatArray
 
@@ -72,11 +72,11 @@ def nested_logistic(
     if first is None or second is None:
         return _undefined("the logistic fit did not converge (perfect separation?)")
     coefficient, error = float(second.params[-1]), float(second.bse[-1])
-    half = float(stats.norm.ppf((1 + level) / 2)) * error
+    half = float(special.ndtri((1 + level) / 2)) * error
     ratio = max(0.0, 2 * float(second.llf - first.llf))
     statistic = ratio if clusters is None else (coefficient / error) ** 2
     return Nested(
-        coefficient, coefficient - half, coefficient + half, statistic, float(stats.chi2.sf(statistic, 1))
+        coefficient, coefficient - half, coefficient + half, statistic, float(special.chdtrc(1, statistic))
     )
 
 

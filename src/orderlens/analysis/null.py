@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 from scipy.special import expit
 
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
 from orderlens.analysis.correlation import bent, left_over, orthonormal_basis
 from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind
-from orderlens.analysis.selectors import is_candidate, pick_weights
+from orderlens.analysis.selecting import is_candidate, pick_weights
 from orderlens.errors import UserInputError
 from orderlens.metrics.segments import FloatArray, divide
 from orderlens.rng import keyed_generator
@@ -125,7 +125,7 @@ def probability_given_mean(mean: FloatArray, correct: FloatArray) -> FloatArray:
 
 def _cell_statistics(cell: pd.DataFrame, verdicts_RN: FloatArray) -> dict[str, FloatArray]:
     """Return rho and partial rho of Var for every row of verdicts: ranks of 0/1 are linear in 0/1."""
-    ranks = [stats.rankdata(cell[name].astype(float)) for name in ("var", "mean", "n")]
+    ranks = [scipy.stats.rankdata(cell[name].astype(float)) for name in ("var", "mean", "n")]
     out = {}
     for name, covariates in (("rho", []), ("partial_rho", ranks[1:])):
         basis = orthonormal_basis(covariates, len(cell))

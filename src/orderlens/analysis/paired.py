@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from orderlens.analysis.estimate import Estimate
 from orderlens.metrics.segments import FloatArray
@@ -37,7 +37,7 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
     only_a, only_b = int((a & ~b).sum()), int((~a & b).sum())
     if not len(a):
         return McNemar(0, 0, 0, math.nan)
-    p = 1.0 if only_a + only_b == 0 else float(stats.binomtest(only_a, only_a + only_b).pvalue)
+    p = 1.0 if only_a + only_b == 0 else float(scipy.stats.binomtest(only_a, only_a + only_b).pvalue)
     return McNemar(len(a), only_a, only_b, p)
 
 
@@ -45,7 +45,7 @@ def wilson(n_correct: int, n: int, level: float = 0.95) -> Estimate:
     """Return a proportion with its Wilson interval."""
     if n == 0:
         return Estimate.undefined("no graded item")
-    interval = stats.binomtest(n_correct, n).proportion_ci(level, method="wilson")
+    interval = scipy.stats.binomtest(n_correct, n).proportion_ci(level, method="wilson")
     return Estimate(n_correct / n, float(interval.low), float(interval.high), n)
 
 
@@ -55,7 +55,7 @@ def adjust(p_values: ArrayLike, method: Literal["holm", "bh"]) -> FloatArray:
     out = np.full(p.shape, np.nan)
     known = np.isfinite(p)
     if known.any():
-        out[known] = _holm(p[known]) if method == "holm" else stats.false_discovery_control(p[known])
+        out[known] = _holm(p[known]) if method == "holm" else scipy.stats.false_discovery_control(p[known])
     return out
 
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
-from orderlens.analysis.estimate import Estimate, Resampling
+from orderlens.analysis.estimate import Estimate, Resampling, student_t
 from orderlens.analysis.paired import adjust
 from orderlens.metrics.segments import FloatArray
 from orderlens.rng import keyed_generator
@@ -70,7 +69,7 @@ def _student(values: FloatArray, level: float, missing: int) -> Estimate:
     middle = float(values.mean())
     if n < 2:
         return Estimate(middle, n=n, n_undefined=missing, why="one text: no interval")
-    half = float(stats.t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / math.sqrt(n))
+    half = student_t(level, n - 1) * float(values.std(ddof=1)) / math.sqrt(n)
     return Estimate(middle, middle - half, middle + half, n, missing)
 
 

@@ -77,7 +77,7 @@ def analyze(
     Undefined cells say why they are undefined; intervals come from resampling prompts.
     """
     from orderlens.analysis.estimate import Resampling
-    from orderlens.analysis.render import FORMATS
+    from orderlens.analysis.rendering import FORMATS
     from orderlens.analysis.study import Options
     from orderlens.analysis.tables import table_recipes
     from orderlens.metrics.external import DEFAULT_EVALUATOR
@@ -132,7 +132,7 @@ def _show(
     width: int | None,
     notes: dict[str, str],
 ) -> None:
-    from orderlens.analysis.render import as_json, render
+    from orderlens.analysis.rendering import as_json, render
     from orderlens.analysis.table import beside_paper
 
     ready = [beside_paper(table) for table in tables] if paper else tables

@@ -134,7 +134,7 @@ def _show(out: Path, decoded: Decoded, results: Results | None, *, as_json: bool
         )
         return
     if results is not None:
-        from orderlens.analysis.render import render
+        from orderlens.analysis.rendering import render
         from orderlens.replicate.text import render_text
 
         print_text(render([table for table in results.tables if table.name == "frontier"], "text", 100))
@@ -151,7 +151,7 @@ def _show(out: Path, decoded: Decoded, results: Results | None, *, as_json: bool
 
 
 def _record(results: Results) -> dict[str, object]:
-    from orderlens.analysis.render import as_json
+    from orderlens.analysis.rendering import as_json
 
     figures = [
         {"name": item.name, "files": [str(path) for path in item.paths], "why": item.why}

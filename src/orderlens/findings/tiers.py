@@ -8,17 +8,24 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from orderlens import paper
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
 from orderlens.analysis.correlation import bent, left_over, orthonormal_basis
-from orderlens.analysis.estimate import Clusters, Estimate, Resampling, function_of_sums, mean, means
+from orderlens.analysis.estimate import (
+    Clusters,
+    Estimate,
+    Resampling,
+    function_of_sums,
+    mean,
+    means,
+    student_t,
+)
 from orderlens.analysis.frames import finite_rows, graded_rows
 from orderlens.analysis.judge import Check, Finding
 from orderlens.analysis.orders import is_random, is_structured
 from orderlens.analysis.predictors import pool_seeds
-from orderlens.analysis.selectors import is_candidate, pick_weights
+from orderlens.analysis.selecting import is_candidate, pick_weights
 from orderlens.metrics.segments import FloatArray, divide
 
 MIN_ITEMS = 50
@@ -184,7 +191,7 @@ def _beyond(graded: pd.DataFrame, weight_N: FloatArray, level: float) -> Estimat
     parts = np.bincount(item, weights=weight * left_over(right, basis), minlength=len(items))
     free = max(len(graded) - basis.shape[1], 1)
     error = math.sqrt(float(parts @ parts) * len(items) / max(len(items) - 1, 1) * len(graded) / free)
-    value, half = float(weight @ right), float(stats.t.ppf((1 + level) / 2, max(len(items) - 1, 1))) * error
+    value, half = float(weight @ right), student_t(level, max(len(items) - 1, 1)) * error
     return Estimate(value, value - half, value + half, len(items))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orderlens.analysis import beside_paper, render
-from orderlens.analysis.render import cell_text
+from orderlens.analysis.rendering import cell_text
 from orderlens.analysis.table import Table
 from orderlens.figures.catalogue import Drawn
 from orderlens.report.render import Markdown

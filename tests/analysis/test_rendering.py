@@ -12,7 +12,7 @@ import pytest
 
 from orderlens import paper
 from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.render import FORMATS, as_json, cell_text, number, render
+from orderlens.analysis.rendering import FORMATS, as_json, cell_text, number, render
 from orderlens.analysis.table import Column, Table, beside_paper
 from orderlens.analysis.tables import TABLES
 from orderlens.errors import UnknownNameError
