@@ -24,7 +24,6 @@ from orderlens.analysis.judge import (
     negated,
     p_of_sign,
 )
-from orderlens.replicate.text import render_text
 
 N = 40
 
@@ -120,7 +119,7 @@ def finding(word):
 
 
 def test_all_outcomes_are_printed_alike():
-    texts = [render_text(Reading((finding(word),))).splitlines()[2:] for word in WORDS]
+    texts = [Reading((finding(word),)).text().splitlines()[2:] for word in WORDS]
     shapes = [
         [line.replace(word, "WORD").replace(word.capitalize(), "WORD") for line in text[:7]]
         for text, word in zip(texts, WORDS, strict=True)

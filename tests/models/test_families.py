@@ -14,6 +14,7 @@ from orderlens.models.loading import load_model
 
 
 def folder_with(path: Path, config: Any) -> Path:
+    path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps(config))
     return path
 
@@ -73,3 +74,16 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ModelLoadError, match="cannot be read as JSON"):
         load_model(str(tmp_path))
+
+
+def test_a_name_goes_before_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder_with(tmp_path / "hmm", {})
+    folder_with(tmp_path / "mine", {})
+    assert load_model("hmm").name == "hmm"
+    assert caplog.messages == ["'hmm' is the model of that name; for the folder of that name write ./hmm"]
+    for spec in ("./hmm", "mine"):
+        with pytest.raises(UnknownNameError, match="neither model_type"):
+            load_model(spec)

@@ -241,6 +241,18 @@ class Reading:
             "findings": [item.record() for item in self.findings],
         }
 
+    def text(self) -> str:
+        """Return word, claim, numbers, rule and remarks of every finding; all outcomes look alike."""
+        lines = []
+        for place, item in enumerate(self.findings, 1):
+            lines.append(f"{place}. {item.heading}")
+            lines.append(f"   {item.sentence()}")
+            lines += [f"     {line}" for line in item.lines()]
+            lines.append(f"   rule: {item.rule}")
+            lines += [f"   note: {remark}" for remark in item.remarks]
+            lines.append("")
+        return "\n".join([self.sentence(), "", *lines, *RULES, ""])
+
 
 def combined(words: Iterable[Word]) -> Word:
     """Return the word of a claim that needs all of these."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import shutil
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -95,9 +93,11 @@ def examine(model: str | None = None) -> dict[str, Any]:
 
 
 def _version(name: str) -> str | None:
+    from importlib import metadata  # slow to import, and every verb's --help imports this module
+
     try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
         return None
 
 
@@ -127,10 +127,10 @@ def _expectations(devices: list[dict[str, Any]]) -> list[str]:
 
 def _about(model: str, devices: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     """What to expect of one model on each device, from its configuration alone: as data and as lines."""
-    from orderlens.models.loading import MODELS, require_torch
+    from orderlens.models.loading import MODELS, is_folder, require_torch
 
     small: dict[str, Any] = {"spec": model, "problem": None, "devices": []}
-    if not model.startswith("hf:") and "/" not in model and not Path(model).is_dir():
+    if not model.startswith("hf:") and not is_folder(model):
         MODELS.get(model.partition(":")[0])  # refuses a name that nobody knows
         problem = _missing_base() if model == "smol" else None
         return small | {"problem": problem}, [problem or f"{model} runs here on the CPU"]

@@ -109,16 +109,12 @@ def _rungs(text: str) -> list[int]:
 
 def _decode(plan: Plan, out: Path, parts: list[str], machine: Machine, *, quiet: bool) -> Decoded:
     from orderlens.frontier.run import decode
-    from orderlens.work.options import Options
 
     def show(label: str) -> AbstractContextManager[Bar | Lines]:
         return progress_bar(f"{label:<30}", None, quiet=quiet, shorter="--limit, --items, --policies")
 
-    computing = Options(
-        machine.device, machine.dtype, batch_size=machine.batch_size, engine=machine.chosen_engine()
-    )
     with keeping(lambda: kept_in(out)):
-        return decode(plan, out, parts, computing=computing, show=show)
+        return decode(plan, out, parts, computing=machine.options(), show=show)
 
 
 def _show(out: Path, decoded: Decoded, results: Results | None, *, as_json: bool) -> None:
@@ -135,10 +131,9 @@ def _show(out: Path, decoded: Decoded, results: Results | None, *, as_json: bool
         return
     if results is not None:
         from orderlens.analysis.rendering import render
-        from orderlens.replicate.text import render_text
 
         print_text(render([table for table in results.tables if table.name == "frontier"], "text", 100))
-        print_text(render_text(results.reading))
+        print_text(results.reading.text())
         for item in results.figures:
             print_text(f"figure {item.name}: {item.why or item.paths[0]}")
         print_text(f"tables: {out / 'tables'} ({', '.join(table.name for table in results.tables)})")

@@ -15,7 +15,7 @@ from orderlens.cli import options as opt
 
 if TYPE_CHECKING:
     from orderlens.work.engine import Engine
-    from orderlens.work.options import Keywords
+    from orderlens.work.options import Keywords, Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,12 @@ class Machine:
     engine: opt.EngineOption = "local"
     workers: opt.WorkersOption = None
     address: opt.AddressOption = None
+
+    def options(self) -> Options:
+        """Return the same for those who decide block size and folder themselves."""
+        from orderlens.work.options import Options
+
+        return Options(self.device, self.dtype, batch_size=self.batch_size, engine=self.chosen_engine())
 
     def chosen_engine(self) -> Engine:
         """Return what the last three options ask for."""

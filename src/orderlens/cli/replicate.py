@@ -149,15 +149,7 @@ def run_plan(
     traces = None
     if decoding:
         with keeping(lambda: kept_in(out)):
-            traces = decode_all(
-                plan,
-                out,
-                stages=decoding,
-                device=machine.device,
-                dtype=machine.dtype,
-                engine=machine.chosen_engine(),
-                show=show_stage,
-            )
+            traces = decode_all(plan, out, stages=decoding, computing=machine.options(), show=show_stage)
     if "results" not in stages:
         assert traces is not None
         show_traces(traces, out, as_json=as_json)
@@ -177,6 +169,8 @@ def run_plan(
 
 def show_traces(traces: Traces, out: Path, *, as_json: bool) -> None:
     """Say what was decoded and how to go on."""
+    from orderlens.replicate.run import undone
+
     if as_json:
         notes = list(traces.notes)
         print_json(
@@ -187,6 +181,10 @@ def show_traces(traces: Traces, out: Path, *, as_json: bool) -> None:
         print_text(f"{name}: {seconds:.0f} s")
     for note in traces.notes:
         print_text(f"note: {note}")
+    missing = undone(traces.plan, out)
+    if missing:
+        print_text(f"of the traces in {out / 'runs'}, these stages are still to come: {', '.join(missing)}")
+        return
     print_text(f"traces are in {out / 'runs'}; the results: orderlens replicate --out {out} --stages results")
 
 
@@ -214,14 +212,12 @@ def record(outcome: Outcome, traces: Traces | None = None) -> dict[str, Any]:
 def show(outcome: Outcome) -> None:
     """Print tables, findings and where everything is."""
     from orderlens.analysis import render
-    from orderlens.replicate.pages import plan_facts
-    from orderlens.replicate.text import render_text
 
-    print_text(f"\n{plan_facts(outcome.plan)}\n")
+    print_text(f"\n{outcome.plan.facts()}\n")
     results = outcome.results
     shown = [table for table in results.tables if table.name not in LONG_TABLES]
     print_text(render(shown, "text"))
-    print_text(render_text(results.reading))
+    print_text(results.reading.text())
     for item in results.figures:
         if item.why is not None:
             print_text(f"figure {item.name} was not drawn: {item.why}")

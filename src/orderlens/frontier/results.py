@@ -16,7 +16,6 @@ from orderlens.files import write_text
 from orderlens.findings import read
 from orderlens.frontier.plan import read_plan
 from orderlens.replicate.external import read_scores
-from orderlens.replicate.text import render_text
 
 TABLES = ("frontier", "policies", "couplings")
 FIGURES = ("frontier", "couplings")
@@ -50,7 +49,7 @@ def write_results(
         for table in tables:
             save_table(place / "tables", table)
         save_data(reading.record(), place / "findings.json")
-        write_text(place / "findings.txt", render_text(reading))
+        write_text(place / "findings.txt", reading.text())
     except OSError as error:
         raise StorageError(f"cannot write the results to {place}: {error.strerror or error}") from error
     return Results(place, tables, reading, drawn)

@@ -2,12 +2,13 @@
 
 Specs: ``tiny`` (bundled), ``smol`` (base fetched once), ``hmm[:options]`` (exact control),
 ``hf:ORG/NAME[@REV]``, a local folder in the Hugging Face layout, or a name that a plugin registered under
-the entry-point group ``orderlens.models``.
+the entry-point group ``orderlens.models``. A name goes before a folder of that name, which is ``./NAME``.
 A plugin is a callable ``(argument: str, options: LoadOptions) -> Model``.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import Model
 from orderlens.registry import Registry
 
+_log = logging.getLogger(__name__)
 ModelFactory: TypeAlias = Callable[[str, LoadOptions], Model]
 
 MODELS: Registry[ModelFactory] = Registry(
@@ -47,7 +49,7 @@ def load_model(
         return spec
     if spec.startswith("hf:"):
         return _load_from_hub(spec, options)
-    if _looks_like_path(spec):
+    if is_folder(spec):
         return load_local_folder(Path(spec), spec, options)
     name, _, argument = spec.partition(":")
     if name not in MODELS.names():
@@ -124,5 +126,11 @@ def _load_from_hub(spec: str, options: LoadOptions) -> Model:
     return load_local_folder(resolve_snapshot(spec), spec, options)
 
 
-def _looks_like_path(spec: str) -> bool:
-    return spec.startswith((".", "/", "~")) or "/" in spec or Path(spec).is_dir()
+def is_folder(spec: str) -> bool:
+    """Whether a spec means a folder: it is written like one, or there is one and no model has that name."""
+    if spec.startswith((".", "/", "~")) or "/" in spec:
+        return True
+    there, known = Path(spec).is_dir(), spec.partition(":")[0] in MODELS.names()
+    if there and known:
+        _log.warning("'%s' is the model of that name; for the folder of that name write ./%s", spec, spec)
+    return there and not known

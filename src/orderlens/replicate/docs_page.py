@@ -13,7 +13,6 @@ from pathlib import Path
 
 from orderlens.analysis.judge import NOT_SUPPORTED, OPEN, RULES, SUPPORTED, Word
 from orderlens.errors import RunError, StorageError
-from orderlens.replicate.pages import plan_facts
 from orderlens.replicate.plan import Stored, read_plan
 from orderlens.replicate.results import Results
 from orderlens.report.content import PICTURES, markdown_tables, picture
@@ -82,7 +81,7 @@ def _written_by_hand(page: Path) -> str:
 
 def _facts(folder: Path, stored: Stored, notes: Sequence[str]) -> Iterable[str]:
     data = stored.data
-    yield plan_facts(stored.plan)
+    yield stored.plan.facts()
     yield f"{data['n_samples']} texts; digest of their tokens `{data['digest']}`."
     yield f"Weights: digest `{stored.model['digest']}`. External perplexity: {stored.plan.evaluator}."
     for machine in sorted({_machine(path.parent) for path in (folder / "runs").glob(f"*/{SPEC}")}):

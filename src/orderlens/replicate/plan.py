@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from orderlens import paper
+from orderlens.analysis.replication import PLAN_FILE
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import RunError, StorageError, UnknownNameError, UserInputError
 from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR
 from orderlens.registry import suggest
 from orderlens.rowfiles import TextSplit, check_split
 
-PLAN_FILE = "plan.json"
-"""As in ``analysis.replication``, which a machine that only decodes cannot import."""
 GENERATED = paper.orders("decoding")
 SWEPT = (*GENERATED, "max-prob:select=argmax")
 """At T > 0 max-prob has two readings: compare drawn tokens, or choose the position first and then draw."""
@@ -111,6 +110,18 @@ class Plan:
         warm = len(self.sweep_orders) * len(self.temperatures)
         found = {"score": len(self.score_orders), "generate": len(self.generate_orders), "sweep": warm}
         return found.get(stage, 0)
+
+    def facts(self) -> str:
+        """Return in one sentence what is computed."""
+        warm = "".join(f", {value:g}" for value in self.temperatures)
+        many = f", also with {' and '.join(self.together)}" if self.together else ""
+        asked = f" and {self.questions} questions (T = 0 only{many})" if self.questions else ""
+        return (
+            f"Model {self.model}; data {Path(self.data).name}; preset {self.preset}: up to "
+            f"{self.n_sequences} texts chosen by hash of their id{asked}, {self.prefix_tokens} + "
+            f"{self.target_tokens} tokens, blocks of {self.block_size}, one token per step, no early stop; "
+            f"T = 0{warm}."
+        )
 
     def record(self) -> dict[str, Any]:
         """Return the plan as plain JSON values."""

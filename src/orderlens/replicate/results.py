@@ -1,4 +1,4 @@
-"""Everything that comes from the stored traces: tables, figures, findings, the page. Needs no model."""
+"""Everything that comes from the stored traces: tables, figures, findings, pages. Needs no model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orderlens.analysis import Options, Study, Table
-from orderlens.analysis.judge import Finding, Reading, judge
+from orderlens.analysis.judge import RULES, Finding, Reading, judge
 from orderlens.analysis.replication import RUNS_OF
 from orderlens.errors import StorageError
 from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
@@ -17,9 +17,12 @@ from orderlens.findings.decoding import decoding_findings
 from orderlens.findings.fixed import fixed_findings
 from orderlens.findings.sweep import sweep_findings
 from orderlens.metrics.external import CausalEvaluator
-from orderlens.replicate.pages import write_html, write_markdown
 from orderlens.replicate.plan import Plan
-from orderlens.replicate.text import render_text
+from orderlens.report.build import SAMPLES, first_screen
+from orderlens.report.content import markdown_tables, picture
+from orderlens.report.page import Page, run_details, write_report
+from orderlens.report.render import write_page
+from orderlens.report.samples import pack_samples
 
 TABLES_OF = {
     "score": ("fixed-sequence", "coherence", "theory"),
@@ -31,13 +34,23 @@ TABLES_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What was made of the traces."""
+    """What was made of the traces.
+
+    Attributes:
+        facts: what was computed, and what a reader should know besides; a sentence each.
+    """
 
     folder: Path
+    model: str
+    facts: tuple[str, ...]
     tables: tuple[Table, ...]
     reading: Reading
     figures: tuple[Drawn, ...]
-    page: Path
+
+    @property
+    def page(self) -> Path:
+        """The self-contained HTML page."""
+        return self.folder / "index.html"
 
 
 def views_of(whole: Study) -> dict[str, Study]:
@@ -54,16 +67,46 @@ def write_results(
     tables = tuple(_explained(table, why_none) for table in build(studies))
     reading = judge(find_all(studies, tables))
     drawn = tuple(draw_figures(whole, folder / "figures", figure_names(RUNS_OF)))
+    results = Results(folder, plan.model, (plan.facts(), *notes), tables, reading, drawn)
     try:
         for table in tables:
             save_table(folder / "tables", table)
         save_data(reading.record(), folder / "findings.json")
-        write_text(folder / "findings.txt", render_text(reading))
-        write_markdown(folder / "results.md", plan, tables, reading, drawn, notes)
-        page = write_html(folder / "index.html", plan, whole, tables, reading, drawn, notes)
+        write_text(folder / "findings.txt", reading.text())
+        _write_markdown(results)
+        _write_html(results, whole)
     except OSError as error:
         raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
-    return Results(folder, tables, reading, drawn, page)
+    return results
+
+
+def _write_html(results: Results, study: Study) -> None:
+    page = Page(
+        f"What the reveal order does to {results.model}",
+        results.facts,
+        first_screen(study, results.tables, results.reading),
+        results.reading,
+        RULES,
+        [picture(item) for item in results.figures],
+        results.tables,
+        run_details(study.run),
+        pack_samples(study, SAMPLES),
+        linked=True,
+    )
+    write_report(results.page, page)
+
+
+def _write_markdown(results: Results) -> None:
+    """Write the same for a repository or a wiki; pictures are linked, not embedded."""
+    write_page(
+        results.folder / "results.md",
+        "replication.md.j2",
+        facts=results.facts,
+        reading=results.reading,
+        rules=RULES,
+        pictures=[picture(item) for item in results.figures],
+        tables=markdown_tables(results.tables),
+    )
 
 
 def build(studies: dict[str, Study]) -> list[Table]:

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING
 from orderlens.datafiles import SplitRule, describe, load_data
 from orderlens.errors import RunError, UnknownNameError
 from orderlens.models.abilities import SuggestsBatch, device_type
-from orderlens.models.loading import load_model
 from orderlens.models.protocol import Model
 from orderlens.registry import suggest
 from orderlens.replicate.external import read_scores
 from orderlens.replicate.pace import LEAST, Pace, Show
 from orderlens.replicate.plan import Plan, Stored, device_batch, kept_plan, read_plan, save_plan
 from orderlens.replicate.stages import MODEL_STAGES, Bench, is_done, score_from_outside
-from orderlens.work.engine import Engine
 from orderlens.work.options import Options, with_block_size
 
 if TYPE_CHECKING:
@@ -69,9 +67,7 @@ def run_plan(
     *,
     stages: Iterable[str] = DECODING,
     model: Model | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    engine: Engine | None = None,
+    computing: Options | None = None,
     show: Show | None = None,
 ) -> Outcome:
     """Run every stage that is not committed yet, then make tables, findings, figures and the page.
@@ -81,14 +77,10 @@ def run_plan(
         out: the folder.
         stages: which of ``DECODING`` to run.
         model: a loaded model instead of ``plan.model``.
-        device: where to put the model and the evaluator.
-        dtype: precision of the model's weights.
-        engine: who computes the stages with forward passes of the model.
+        computing: device of model and evaluator, precision, and who computes the forward passes.
         show: opens a progress bar per stage.
     """
-    traces = decode_all(
-        plan, out, stages=stages, model=model, device=device, dtype=dtype, engine=engine, show=show
-    )
+    traces = decode_all(plan, out, stages=stages, model=model, computing=computing, show=show)
     outcome = make_results(out, traces.why_no_scores)
     return replace(outcome, seconds={**traces.seconds, **outcome.seconds})
 
@@ -116,16 +108,14 @@ def decode_all(
     *,
     stages: Iterable[str] = DECODING,
     model: Model | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    engine: Engine | None = None,
+    computing: Options | None = None,
     show: Show | None = None,
 ) -> Traces:
     """Run stages with forward passes; see ``run_plan`` for the arguments.
 
     A stage whose rows are all committed is passed over, and where all are, no model is loaded at all.
     """
-    folder, bars = Path(out), show or _no_bar
+    folder, bars, computing = Path(out), show or _no_bar, computing or Options()
     wanted = check_stages(stages, DECODING)
     stored = kept_plan(folder, plan)
     if stored is not None:
@@ -134,8 +124,7 @@ def decode_all(
     seconds: dict[str, float] = {}
     if any(name in MODEL_STAGES for name in due):
         pace = Pace(plan.budget_s)
-        loaded = load_model(plan.model, device=device, dtype=dtype) if model is None else model
-        computing = Options(device, dtype, engine=engine or Engine())
+        loaded = computing.load(plan.model) if model is None else model
         bench = replace(_open_bench(stored, plan, loaded, folder, bars), computing=computing)
         stored = _settle(folder, stored, bench)
         for name in [name for name in MODEL_STAGES if name in due]:
@@ -147,8 +136,13 @@ def decode_all(
     why = None
     if "external" in due:
         with _timed(seconds, "external"):
-            why = score_from_outside(stored.plan, folder / "runs", device, bars)
+            why = score_from_outside(stored.plan, folder / "runs", computing.device, bars)
     return Traces(stored.plan, tuple(_notes(stored, why)), seconds, why)
+
+
+def undone(plan: Plan, out: str | Path) -> list[str]:
+    """Return the stages with forward passes of the model that are not all committed."""
+    return [name for name in MODEL_STAGES if not is_done(name, plan, Path(out) / "runs")]
 
 
 @contextmanager
