@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 
 import orderlens as ol
-from orderlens.analysis import Options, Resampling, Study
+from orderlens.analysis import Options, Resampling, Study, Table
+from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.frontier import NO_LADDER, OUTSIDE, Measure, ladder_of, on_ladder
 from orderlens.analysis.frontier_measures import BITS, measures
+from orderlens.analysis.tables_frontier import overview
 from orderlens.testing import make_run, make_trace
 
 QUICK = Options(resampling=Resampling(reps=60))
@@ -135,3 +137,34 @@ def test_a_run_of_one_by_one_orders_is_not_offered_a_frontier() -> None:
     study = Study(make_run([make_trace("a", "max-prob", [-1.0, -2.0])]), QUICK)
     assert "frontier" not in study.suited()
     assert study.table("frontier").rows
+
+
+def test_the_overview_has_a_row_per_policy_and_only_what_can_be_better() -> None:
+    def row(measure: str, order: str, value: float, front: str) -> dict[str, object]:
+        known = dict.fromkeys(("tokens_per_pass", "passes", "gain"), Estimate(2.0))
+        return known | {
+            "measure": measure,
+            "order": order,
+            "n": 3,
+            "quality": Estimate(value),
+            "front": front,
+        }
+
+    rows = (
+        row("bits per byte", "max-prob", 1.5, "yes"),
+        row("accuracy, sums", "max-prob", 80.0, "no"),
+        row("accuracy, sums", "max-prob+edit=0.9", 20.0, "no"),
+        row("EOS share, sums", "max-prob", 25.0, ""),
+    )
+    found = overview(Table("frontier", "Quality", ("measure", "order"), (), rows, ("counts.", "more.")))
+    assert [row["order"] for row in found.rows] == ["max-prob", "max-prob+edit=0.9"]
+    assert [column.name for column in found.columns] == [
+        "bits per byte, tokens/pass",
+        "bits per byte",
+        "accuracy, sums, tokens/pass",
+        "accuracy, sums",
+    ]
+    assert found.rows[0]["bits per byte"].value == 1.5
+    assert found.rows[1]["accuracy, sums"].value == 20.0
+    assert found.rows[1]["bits per byte"].why == "not measured under this policy"
+    assert found.notes == ("counts.",)

@@ -18,6 +18,7 @@ _COLUMNS = (
     Column("front", "on the front"),
 )
 NOTHING = "nothing to measure: the runs hold neither scored nor generated texts"
+NOT_HERE = "not measured under this policy"
 
 
 def has_ladder(study: Study) -> bool:
@@ -33,6 +34,25 @@ def frontier(study: Study) -> Table:
     rows = [row for measure in found for row in _rows(study, measure)] or [_nothing()]
     title = "Quality against compute: every policy at its tokens per pass"
     return Table("frontier", title, ("measure", "order"), _COLUMNS, tuple(rows), _notes(found))
+
+
+def overview(long: Table) -> Table:
+    """Turn the frontier into one row per policy: what can be better, beside its tokens per pass."""
+    rows: dict[str, dict[str, Cell]] = {}
+    columns: dict[str, tuple[Column, Column]] = {}
+    for row in long.rows:
+        name, order = str(row["measure"]), str(row["order"])
+        if not row["front"]:
+            continue
+        passes, quality = f"{name}, tokens/pass", name
+        columns[name] = (Column(passes, "tokens/pass", 2), Column(quality, name))
+        rows.setdefault(order, {"order": order}).update(
+            {passes: row["tokens_per_pass"], quality: row["quality"]}
+        )
+    flat = tuple(column for pair in columns.values() for column in pair)
+    missing: dict[str, Cell] = dict.fromkeys((column.name for column in flat), Estimate.undefined(NOT_HERE))
+    filled = tuple(missing | row for row in rows.values())
+    return Table("frontier-overview", long.title, ("order",), flat, filled, long.notes[:1])
 
 
 def _rows(study: Study, measure: Measure) -> list[dict[str, Cell]]:

@@ -131,8 +131,11 @@ def _show(out: Path, decoded: Decoded, results: Results | None, *, as_json: bool
         return
     if results is not None:
         from orderlens.analysis.rendering import render
+        from orderlens.analysis.tables_frontier import overview
 
-        print_text(render([table for table in results.tables if table.name == "frontier"], "text", 100))
+        print_text(
+            render([overview(table) for table in results.tables if table.name == "frontier"], "text", 100)
+        )
         print_text(results.reading.text())
         for item in results.figures:
             print_text(f"figure {item.name}: {item.why or item.paths[0]}")
