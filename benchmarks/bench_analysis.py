@@ -3,8 +3,9 @@
     python benchmarks/bench_analysis.py --rows 20000000
 
 Writes a synthetic run through the real writer (four orders, four tasks, traces of 64 to 576 tokens in blocks
-of 32, EOS tails, verdicts that depend on the mean), then builds the tables in a process of its own, whose
-wall time, CPU time and peak memory are reported. Goal: 20 M rows in under 60 s on 2 cores with under 2 GB.
+of 32, EOS tails, texts, verdicts that depend on the mean), then builds the tables in a process of its own,
+whose wall time, CPU time and peak memory are reported. Goal: 20 M rows in under 60 s on 2 cores with under
+2 GB. ``--compact`` merges the parts first and reports that, too; 150 M rows are the downstream study.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,16 +28,18 @@ from orderlens.rng import keyed_generator
 from orderlens.store.execute import execute
 from orderlens.store.writer import open_writer
 
-BLOCK, VOCABULARY, ITEMS_PER_UNIT, EOS = 32, 157_184, 160, 0
+BLOCK, VOCABULARY, ITEMS_PER_UNIT, EOS, PROMPT = 32, 157_184, 160, 0, 64
 ORDERS = {"forced-ar": 1.0, "max-prob": 0.8, "top-margin": 0.9, "random": 2.5}
 TASKS = ("hellaswag", "cmath", "mmlu-pro", "ifeval")
+PROSE = "".join(keyed_generator(0, "prose").choice(list("etaoin shrdlu cmfwyp vbgkjq xz "), 1 << 20))
 
 
 def unit_tables(unit: int) -> dict[str, pa.Table]:
-    """Return reveals and verdicts of one unit: ITEMS_PER_UNIT items under four orders."""
+    """Return reveals, outputs and verdicts of one unit: ITEMS_PER_UNIT items under four orders."""
     rng = keyed_generator(0, "bench", unit)
     task = TASKS[unit % len(TASKS)]
-    parts, verdicts = [], []
+    parts, outputs, verdicts = [], [], []
+    prompts = rng.integers(0, len(PROSE) - 2_000, ITEMS_PER_UNIT)
     for order, scale in ORDERS.items():
         lengths = BLOCK * rng.integers(2, 19, ITEMS_PER_UNIT)
         reveals, mean = traces(rng, order, scale, lengths)
@@ -51,7 +55,29 @@ def unit_tables(unit: int) -> dict[str, pa.Table]:
         same |= {"seed": pa.repeat(seed, ITEMS_PER_UNIT), "correct": pa.array(correct)}
         grader = pa.repeat(pa.scalar("bench"), ITEMS_PER_UNIT)
         verdicts.append(pa.table({"sample_id": ids, **same, "grader": grader}))
-    return {"reveals": pa.concat_tables(parts), "verdicts": pa.concat_tables(verdicts)}
+        del same["correct"]
+        outputs.append(pa.table({"sample_id": ids, **same, **texts(rng, prompts, lengths, reveals)}))
+    found = {"reveals": parts, "outputs": outputs, "verdicts": verdicts}
+    return {name: pa.concat_tables(tables) for name, tables in found.items()}
+
+
+def texts(
+    rng: np.random.Generator, prompts: np.ndarray, lengths: np.ndarray, reveals: dict[str, Any]
+) -> dict[str, object]:
+    """Return the columns of ``outputs``: tokens in text order and prose of about four bytes per token."""
+    starts = np.append(0, np.cumsum(lengths))
+    tokens = np.empty(starts[-1], np.int32)
+    tokens[np.repeat(starts[:-1], lengths) + reveals["position"] - PROMPT] = reveals["token_id"]
+    given = rng.integers(1, VOCABULARY, (len(lengths), PROMPT)).astype(np.int32)
+    at = rng.integers(0, len(PROSE) - 4 * int(lengths.max()), len(lengths))
+    return {
+        "prompt_ids": pa.ListArray.from_arrays(PROMPT * np.arange(len(lengths) + 1), given.reshape(-1)),
+        "token_ids": pa.ListArray.from_arrays(starts, tokens),
+        "n_requested": lengths.astype(np.int32),
+        "text": [PROSE[a : a + 4 * n] for a, n in zip(at, lengths, strict=True)],
+        "finish_reason": ["length"] * len(lengths),
+        "prompt_text": [PROSE[a : a + 4 * PROMPT] for a in prompts],
+    }
 
 
 def traces(
@@ -71,7 +97,7 @@ def traces(
     columns: dict[str, object] = {
         "block": (step // BLOCK).astype(np.int32),
         "step": step.astype(np.int32),
-        "position": (position + 64).astype(np.int32),
+        "position": (position + PROMPT).astype(np.int32),
         "token_id": token,
         "logq": logq,
         "max_logprob": logq,

@@ -7,26 +7,23 @@
 The first compares the time between the first and the last commit, so that starting Python and loading the
 model, which a real study pays once in hours, do not count; the whole wall time stands beside it. The second
 lets threads claim and commit units of one row as fast as they can: real workers ask once per unit, so units
-per second divided by units per worker and second is the number of workers that the store can serve.
+per second times the seconds that a unit takes is the number of workers that the store can serve. On S3 every
+HTTP request is counted.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
-import shutil
-import socket
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+from places import disk, s3_server
 
 import orderlens as ol
 from orderlens.store.execute import Shift, execute
@@ -74,47 +71,17 @@ def run(out: Path, texts: list[ol.Sample], engine: ol.Engine) -> None:
     ol.score("tiny", texts, ORDERS, batch_size=2, out=out, engine=engine, device="cpu")
 
 
-@contextmanager
-def place(on_s3: bool) -> Iterator[str]:
-    """A new folder, or an address on a local S3 server."""
-    if not on_s3:
-        folder = tempfile.mkdtemp()
-        yield f"{folder}/run"
-        shutil.rmtree(folder)
-        return
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-    server.start()
-    os.environ |= {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "k",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    import s3fs
-
-    s3fs.S3FileSystem().call_s3("create_bucket", Bucket="bench")
-    yield "s3://bench/run"
-    server.stop()
-
-
 class Counting(Shift):
     """Counts who computed what."""
 
     closes = False
 
-    def __init__(self, worker: int, counts: Counter[int]) -> None:
-        self.place, self._worker, self._counts = worker, worker, counts
+    def __init__(self, worker: int, count: int, counts: Counter[int]) -> None:
+        self.place, self.count, self._counts = worker, count, counts
 
     def ends(self, key: str) -> None:
         """Count the unit."""
-        self._counts[self._worker] += 1
+        self._counts[self.place] += 1
 
 
 def tables(unit: int) -> dict[str, pa.Table]:
@@ -123,15 +90,16 @@ def tables(unit: int) -> dict[str, pa.Table]:
 
 
 def claims(workers: int, units: int, on_s3: bool) -> None:
-    """Print how fast simulated workers get through units, and how evenly."""
+    """Print how fast simulated workers get through units, how evenly, and what it costs the store."""
     counts: Counter[int] = Counter()
     keys = {f"unit-{number:06d}": number for number in range(units)}
-    with place(on_s3) as out:
-        open_writer(out, {"kind": "bench", "units": units}).close()
+    spec = {"kind": "bench", "units": units}
+    with s3_server() if on_s3 else disk() as (out, files, requests):
+        open_writer(out, spec, files).close()
 
         def work(number: int) -> None:
-            with open_writer(out, {"kind": "bench", "units": units}) as writer:
-                execute(writer, keys, tables, shift=Counting(number, counts))
+            with open_writer(out, spec, files) as writer:
+                execute(writer, keys, tables, shift=Counting(number, workers, counts))
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
         start, cpu = time.perf_counter(), time.process_time()
@@ -139,16 +107,23 @@ def claims(workers: int, units: int, on_s3: bool) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        seconds, used = time.perf_counter() - start, time.process_time() - cpu
-        with open_writer(out, {"kind": "bench", "units": units}) as writer:
+        seconds, used, working = time.perf_counter() - start, time.process_time() - cpu, Counter(requests)
+        with open_writer(out, spec, files) as writer:
             writer.finish(keys)
-        rows = open_run(out).reveals().to_arrow().num_rows
+        closing = time.perf_counter() - start - seconds
+        total = Counter(requests)
+        ids = open_run(out, files).reveals().to_arrow(["sample_id"])["sample_id"].to_pylist()
+    twice = sum(counts.values()) - units
     print(
-        f"{workers} workers, {units} units on {'S3' if on_s3 else 'a disk'}: {seconds:.1f} s "
-        f"({used:.1f} s of this process's CPU), {units / seconds:.0f} units/s, {rows} rows, "
-        f"{units} expected, {sum(counts.values()) - units} computed twice, "
-        f"{len(counts)} workers had work"
+        f"{workers} workers, {units} units on {'S3' if on_s3 else 'a disk'}: {seconds:.1f} s, "
+        f"{units / seconds:.0f} units/s, {1000 * used / units:.1f} ms of the clients' CPU per unit; "
+        f"{len(ids)} rows, {len(set(ids))} of them different, {twice} units computed twice, "
+        f"{len(counts)} workers had work (most {max(counts.values())}); closing {closing:.1f} s"
     )
+    if on_s3:
+        ours, whole = working.total() / units, total.total() / units
+        print(f"requests per unit: {ours:.2f} of the workers, {whole:.2f} with closing")
+        print(", ".join(f"{name} {count / units:.2f}" for name, count in total.most_common()))
 
 
 if __name__ == "__main__":
@@ -156,10 +131,10 @@ if __name__ == "__main__":
     parser.add_argument("--texts", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--claims", type=int, default=0, help="simulated workers")
-    parser.add_argument("--units", type=int, default=3000)
+    parser.add_argument("--units", type=int, default=0, help="units that they share (ten each)")
     parser.add_argument("--s3", action="store_true")
     given = parser.parse_args()
     if given.claims:
-        claims(given.claims, given.units, given.s3)
+        claims(given.claims, given.units or 10 * given.claims, given.s3)
     else:
         compare(given.texts, given.repeats)

@@ -61,8 +61,9 @@ def test_a_claim_expires_after_a_lease_without_a_beat_on_the_watchers_own_clock(
     clock.now += 2
     claim = book.acquire("u")  # 11 s since first seen; the claim's own lease of 10 s counts
     assert claim
-    assert list(folder.sizes("claims")) == ["claims/u.1.json"]
+    assert folder.names("claims") == ["claims/u.0.json", "claims/u.1.json"]
     book.close()
+    assert folder.names("claims") == []
 
 
 def test_a_beating_claim_never_expires(folder, clock) -> None:
@@ -170,3 +171,43 @@ def test_maintenance_is_for_one_at_a_time(folder) -> None:
         assert live_leases(folder) == []
     with maintenance(folder):
         pass
+
+
+def test_a_unit_is_taken_with_one_request_and_only_where_nobody_had_it(folder, clock, monkeypatch) -> None:
+    book, other = LeaseBook(folder, 10), LeaseBook(folder, 10)
+    with monkeypatch.context() as patched:
+        for name in ("names", "sizes", "read", "exists"):
+            patched.setattr(folder, name, lambda *_: pytest.fail("asked for more than the claim"))
+        assert book.take("u")
+        assert other.take("u") is None
+        book.keep("u")  # committed: the claim stays and says so
+        assert other.take("u") is None
+    foreign_lease(folder, attempt=0)
+    clock.now += 1
+    assert other.acquire("u") is None
+    clock.now += 11
+    assert other.acquire("u")
+    assert book.take("u") is None  # the first attempt's file stays below the second
+    other.close()
+    assert folder.names("claims") == []
+
+
+def test_a_failed_unit_is_left_to_whoever_finds_no_fresh_one(folder) -> None:
+    book, other = LeaseBook(folder, 1000), LeaseBook(folder, 1000)
+    claim = book.take("u")
+    assert claim
+    claim.fail()
+    claim.release()  # says no more
+    assert live_leases(folder) == []
+    assert other.take("u") is None
+    assert other.acquire("u")
+    other.close()
+
+
+def test_claims_on_recorded_units_are_not_alive(folder) -> None:
+    book = LeaseBook(folder, 1000)
+    book.take("u")
+    assert live_leases(folder) == ["claims/u.0.json"]
+    folder.put("units/u.json", b"{}")
+    assert live_leases(folder) == []
+    book.close()

@@ -11,7 +11,7 @@ import pytest
 
 from orderlens.errors import CorruptRunError, RunError
 from orderlens.store.compact import compact_run
-from orderlens.store.execute import execute
+from orderlens.store.execute import Shift, execute
 from orderlens.store.folder import LocalFolder, open_folder
 from orderlens.store.reader import open_run
 from orderlens.store.remote import RemoteFolder
@@ -282,3 +282,48 @@ def test_addresses_and_arrow_file_systems_are_understood(tmp_path, worker) -> No
     compute(worker, "deep/run", inner, 2)
     assert (tmp_path / "deep" / "run" / "complete.json").exists()
     assert len(open_run("deep/run", inner).samples()) == 8
+
+
+def test_names_are_listed_deep_or_not_and_removed_together(place, files, tmp_path) -> None:
+    for folder in (open_folder(place, files), LocalFolder(tmp_path)):
+        assert folder.names() == folder.names("units") == folder.names(deep=False) == []
+        for name in ("spec.json", "units/b.json", "units/a.json", "units-of-others/c.json"):
+            folder.put(name, b"1")
+        assert folder.names(deep=False) == ["spec.json"]
+        assert folder.names("units") == ["units/a.json", "units/b.json"]
+        folder.remove_many(["units/a.json", "units/none.json", "units-of-others/c.json"])
+        assert folder.names() == ["spec.json", "units/b.json"]
+        assert folder.exists("spec.json")
+        assert not folder.exists("units")
+
+
+def test_a_unit_costs_few_requests(s3, worker, monkeypatch) -> None:
+    from aiobotocore.httpsession import AIOHTTPSession
+
+    class Crew(Shift):
+        count, closes = 2, False
+
+    sent: list[str] = []
+    send = AIOHTTPSession.send
+
+    async def counting(self, request):
+        sent.append(f"{request.method} {request.url}")
+        return await send(self, request)
+
+    monkeypatch.setattr(AIOHTTPSession, "send", counting)
+    units, place = worker.keyed_units(8), "s3://bucket/requests"
+    for number in range(2):
+        shift = Crew()
+        shift.place = number
+        with open_writer(place, worker.spec(8), s3) as writer:
+            execute(writer, units, worker.tables, shift=shift)
+    one_each = len(sent)
+    with open_writer(place, worker.spec(8), s3) as writer:
+        writer.finish(units)
+    tables_of_a_unit = 2
+    # A claim, its tables and its record; what a worker asks when it comes and goes does not grow with units.
+    assert one_each <= (2 + tables_of_a_unit) * len(units) + 2 * 12, "\n".join(sent)
+    # Closing reads each record once and removes all claims with one request.
+    assert len(sent) - one_each <= len(units) + 20, "\n".join(sent[one_each:])
+    assert not open_folder(place, s3).names("claims")
+    assert open_run(place, s3).is_complete

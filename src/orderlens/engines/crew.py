@@ -19,7 +19,7 @@ from orderlens.store.execute import finish_or_say
 from orderlens.store.failures import Failures
 from orderlens.store.protocol import Folder
 from orderlens.store.records import stem, unit_file
-from orderlens.store.workers import State, read_states
+from orderlens.store.workers import State, pace, read_states
 from orderlens.store.writer import open_writer
 from orderlens.work.options import ProgressSink, ShowsWorkers
 
@@ -27,7 +27,7 @@ MOST_RESTARTS = 3
 """How often a seat is filled again in a row without a unit committed in between."""
 LOADING_S = 1800.0
 """Seconds that a worker may take to start and load its model, at least."""
-_LOOK_S, _GRACE_S = 0.5, 3.0
+_GRACE_S = 3.0
 
 
 class Crew(Protocol):
@@ -101,7 +101,7 @@ class Supervisor:
             for place, watch in enumerate(self._watches):
                 self._crew.start(place, watch.name)
             while any(watch.open for watch in self._watches) and not self._over():
-                time.sleep(_LOOK_S)
+                time.sleep(pace(self._folder) / 2)
                 self._look()
         finally:
             self._crew.stop()
@@ -111,7 +111,7 @@ class Supervisor:
     def _over(self) -> bool:
         """Whether nothing is left and workers had time to say so; some may never have got a place."""
         aside = self._failures.set_aside()
-        names = self._folder.sizes("units")
+        names = set(self._folder.names("units"))
         if any(unit_file(key) not in names and stem(key) not in aside for key in self._brief.units):
             self._nothing_left = None
             return False

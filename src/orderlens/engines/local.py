@@ -88,7 +88,7 @@ def _shift(folder: Folder, notebook: Notebook, options: Options, rank: Rank | No
     failures = Failures(folder, options.engine.attempts)
     if rank.leads:
         failures.forget()
-    return SharedShift(notebook, failures, rank.index, closes=rank.leads)
+    return SharedShift(notebook, failures, rank.index, rank.count, closes=rank.leads)
 
 
 class _Both:

@@ -42,7 +42,7 @@ class Processes:
     def start(self, place: int, name: str) -> None:
         """Start a worker."""
         ours, theirs = self._context.Pipe(duplex=False)
-        seat = Seat(name, place, self._devices[place])
+        seat = Seat(name, place, len(self._devices), self._devices[place])
         process = self._context.Process(target=_main, args=(self._brief, seat, theirs), name=name)
         with _environment(OMP_NUM_THREADS=str(self._threads), OMP_WAIT_POLICY="PASSIVE"):
             process.start()

@@ -40,7 +40,8 @@ class RayActors:
         maker = self._ray.remote(max_restarts=0, **self._options)(_Actor)
         actor = maker.options(runtime_env={"env_vars": variables}).remote()
         self._actors[place] = actor
-        self._running[place] = actor.run.remote(self._brief, Seat(name, place, self._device))
+        seat = Seat(name, place, self.seats, self._device)
+        self._running[place] = actor.run.remote(self._brief, seat)
 
     def ending(self, place: int) -> Ending | None:
         """Return how the worker ended; None while it lives."""

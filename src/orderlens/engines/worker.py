@@ -59,10 +59,11 @@ class Brief:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What one worker is told besides: its name, its place in the list and its device."""
+    """What one worker is told besides: its name, its place among how many, and its device."""
 
     name: str
     place: int
+    count: int
     device: str | None
 
 
@@ -115,16 +116,18 @@ class NotedShift(Shift):
     def ends(self, key: str) -> None:
         """Count the unit."""
         state = self._notebook.state
-        self._notebook.becomes("working", unit=None, units=state.units + 1)
+        self._notebook.changes(unit=None, units=state.units + 1)
         self._notebook.event("committed", unit=key, tokens=state.tokens)
 
 
 class SharedShift(NotedShift):
     """One of several workers: failures are noted and the next unit is taken up."""
 
-    def __init__(self, notebook: Notebook, failures: Failures, place: int, *, closes: bool) -> None:
+    def __init__(
+        self, notebook: Notebook, failures: Failures, place: int, count: int, *, closes: bool
+    ) -> None:
         super().__init__(notebook)
-        self.place, self.closes, self._failures = place, closes, failures
+        self.place, self.count, self.closes, self._failures = place, count, closes, failures
 
     def fails(self, key: str, payload: Any, error: Exception) -> None:
         """Note the failure and go on."""
@@ -174,7 +177,8 @@ def _work(brief: Brief, seat: Seat, notebook: Notebook) -> None:
 
     with open_writer(brief.out, brief.stated, lease_s=brief.lease_s) as writer:
         failures = Failures(writer.folder, brief.attempts)
-        execute(writer, items, tables, shift=SharedShift(notebook, failures, seat.place, closes=False))
+        shift = SharedShift(notebook, failures, seat.place, seat.count, closes=False)
+        execute(writer, items, tables, shift=shift)
 
 
 def _ending(error: Exception) -> Ending:

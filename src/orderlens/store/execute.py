@@ -7,33 +7,40 @@ it and looks again. The module does not know what a unit computes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from orderlens.errors import StorageError, UnitsFailedError
 from orderlens.store.failures import FAILED, read_failures
+from orderlens.store.leases import Lease
 from orderlens.store.records import stem
 from orderlens.store.writer import RunWriter
 
 Payload = TypeVar("Payload")
 Progress = Callable[[int, int], None]
-_REFRESH_S = 1.0
-"""Seconds of work after which a worker looks at what others committed."""
-_LONGEST_PAUSE_S = 5.0
+_MISSES = 3
+"""Units in a row that others took first, after which a worker looks at what is left."""
+_WATCHED = 8
+"""Claims of others that a waiting worker looks into at a time: a thousand waiting ones may be many."""
+_LOCAL_PAUSE_S, _REMOTE_PAUSE_S = 5.0, 15.0
+"""Longest pause of a waiting worker, on a disk and on an object store."""
 
 
 class Shift:
     """How a worker takes part; this one works alone: it closes the run, and the first failure ends the work.
 
     Attributes:
-        place: where in the list of open units the worker looks first, so that workers which start together do
-            not all ask for the same one.
-        closes: whether it closes the run when all units are committed.
+        place: the worker's number among those that start together.
+        count: how many these are. Units are dealt out like cards, each worker takes its own first and then
+            those of others, so that they seldom ask for the same one.
+        closes: whether it closes the run when all units are committed. One that does not trusts that the
+            records of others are sound.
     """
 
     place: int = 0
+    count: int = 1
     closes: bool = True
 
     def begins(self, key: str) -> None:
@@ -74,19 +81,32 @@ def execute(
         UnitsFailedError: units were set aside; everything else is committed.
     """
     report, mine = on_progress or _silent, shift or Shift()
-    left, pause = _open_units(writer, units, mine), 0.0
+    dealt = _dealt(list(units), mine)
+    left, pause = _open_units(writer, dealt, mine, by_name=not mine.closes), 0.0
     while left:
         report(len(units) - len(left), len(units))
         if _work_for_a_while(writer, left, units, work, report, mine):
             pause = 0.0
         else:
-            pause = min(max(2 * pause, 0.2), _LONGEST_PAUSE_S, writer.lease_s / 8)
+            pause = min(max(2 * pause, 0.2), _longest_pause(writer), writer.lease_s / 4)
             mine.waits()
             time.sleep(pause)
-        left = _open_units(writer, left, mine, by_name=True) or _open_units(writer, left, mine)
+        left = _open_units(writer, left, mine, by_name=True) or (
+            _open_units(writer, left, mine) if mine.closes else []
+        )
     report(len(units), len(units))
     if mine.closes:
         finish_or_say(writer, units)
+
+
+def _dealt(keys: list[str], shift: Shift) -> list[str]:
+    """Return all units, the worker's own share first, then those of the workers after it."""
+    count = max(shift.count, 1)
+    return [key for turn in range(count) for key in keys[(shift.place + turn) % count :: count]]
+
+
+def _longest_pause(writer: RunWriter) -> float:
+    return _LOCAL_PAUSE_S if writer.folder.filesystem() is None else _REMOTE_PAUSE_S
 
 
 def finish_or_say(writer: RunWriter, keys: Iterable[str]) -> None:
@@ -129,49 +149,54 @@ def _work_for_a_while(
     report: Progress,
     shift: Shift,
 ) -> int:
-    """Try units for about a second, so that what others committed is noticed; return how many."""
-    count, start = 0, time.monotonic()
-    for key in _in_turn(writer, left, shift.place):
-        claim = writer.claim(key)
-        if claim is None:
-            continue
-        with claim:
-            if stem(key) in shift.set_aside():  # it failed elsewhere since we looked
-                continue
-            _attempt(writer, key, units[key], work, shift)
-        count += 1
-        report(len(units) - len(left) + count, len(units))
-        if time.monotonic() - start > _REFRESH_S:
+    """Take up free units until others are faster or none is left; return how many were tried."""
+    count = misses = 0
+    for claim in _claims(writer, left, shift):
+        misses = 0 if claim else misses + 1
+        if claim is not None:
+            with claim:
+                _attempt(writer, claim, units[claim.key], work, shift)
+            count += 1
+            report(len(units) - len(left) + count, len(units))
+        if misses >= _MISSES:
             break
     return count
 
 
-def _in_turn(writer: RunWriter, left: list[str], place: int) -> list[str]:
-    """Return the open units that nobody holds, from this worker's place on.
+def _claims(writer: RunWriter, left: list[str], shift: Shift) -> Iterator[Lease | None]:
+    """Yield a claim, or None where another worker has it, for units in turn: free ones as far as we know.
 
-    Where all are held, return them all: a claim may have expired.
+    Where all are held, some claims are looked into: an owner may be dead, or its work may have failed.
     """
     held = writer.held()
     free = [key for key in left if stem(key) not in held]
-    place %= max(len(free), 1)
-    return [*free[place:], *free[:place]] or left
+    yield from (writer.take(key) for key in free)
+    if not free:
+        first = _WATCHED * shift.place % len(left)
+        for key in [*left[first:], *left[:first]][:_WATCHED]:
+            claim = writer.claim(key, held[stem(key)])
+            if claim is not None and stem(key) in shift.set_aside():  # it failed elsewhere since we looked
+                claim.fail()
+                claim = None
+            yield claim
 
 
 def _attempt(
     writer: RunWriter,
-    key: str,
+    claim: Lease,
     payload: Payload,
     work: Callable[[Payload], Mapping[str, pa.Table]],
     shift: Shift,
 ) -> None:
     """Compute and commit one unit. A store that cannot be written to is no failure of the unit."""
-    shift.begins(key)
+    shift.begins(claim.key)
     try:
         tables = work(payload)
-        writer.commit(key, tables)
+        writer.commit(claim.key, tables)
     except StorageError:
         raise
     except Exception as error:  # noqa: BLE001  whatever a plug-in or a model raises is the unit's failure
-        shift.fails(key, payload, error)
+        shift.fails(claim.key, payload, error)
+        claim.fail()
         return
-    shift.ends(key)
+    shift.ends(claim.key)

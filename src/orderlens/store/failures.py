@@ -67,11 +67,10 @@ class Failures:
 
     def forget(self) -> None:
         """Remove all records, so that every unit may be tried again."""
-        for name in self._folder.sizes(FAILED):
-            self._folder.remove(name)
+        self._folder.remove_many(self._folder.names(FAILED))
 
     def _counts(self) -> Counter[str]:
-        names = (failed_stem(name) for name in self._folder.sizes(FAILED))
+        names = (failed_stem(name) for name in self._folder.names(FAILED))
         return Counter(name for name in names if name is not None)
 
 
@@ -89,7 +88,7 @@ def failed_stem(name: str) -> str | None:
 
 def read_failures(folder: Folder) -> list[Failure]:
     """Return all failed attempts, by unit and attempt; records that cannot be read are left out."""
-    found = folder.read_many(sorted(folder.sizes(FAILED)))
+    found = folder.read_many(folder.names(FAILED))
     rows = [row for row in map(_parsed, found.values()) if row is not None]
     return sorted(rows, key=lambda row: (row.key, row.attempt))
 

@@ -92,26 +92,39 @@ class LocalFolder:
         """Return name → bytes of all files under a subfolder."""
         found = {}
         with storage_errors("list files", self.label):
-            for path in self._walk(under):
+            for name in self._walk(under):
                 with suppress(FileNotFoundError):  # removed by another worker since the listing
-                    found[path.relative_to(self.root).as_posix()] = path.stat().st_size
+                    found[name] = (self.root / name).stat().st_size
         return found
 
-    def _walk(self, under: str = "") -> Iterator[Path]:
-        for folder, _, names in os.walk(self.root / under, onerror=_raise_unless_gone):
-            yield from (Path(folder) / name for name in names)
+    def names(self, under: str = "", *, deep: bool = True) -> list[str]:
+        """Return the names of the files under a subfolder, without a look at each."""
+        with storage_errors("list files", self.label):
+            return sorted(self._walk(under, deep=deep))
+
+    def _walk(self, under: str = "", *, deep: bool = True) -> Iterator[str]:
+        start = len(str(self.root)) + 1
+        for folder, inner, names in os.walk(self.root / under, onerror=_raise_unless_gone):
+            home = f"{folder[start:].replace(os.sep, '/')}/" if len(folder) > start else ""
+            yield from (home + name for name in names)
+            if not deep:
+                inner.clear()
 
     def some_file(self) -> str | None:
         """Return the name of the first file that is found and not hidden."""
         with storage_errors("list files", self.label):
-            visible = (path for path in self._walk() if not path.name.startswith("."))
-            found = next(visible, None)
-        return None if found is None else found.relative_to(self.root).as_posix()
+            visible = (name for name in self._walk() if not name.rsplit("/", 1)[-1].startswith("."))
+            return next(visible, None)
 
     def remove(self, name: str) -> None:
         """Delete a file if there is one."""
         with storage_errors(f"remove {name}", self.label):
             (self.root / name).unlink(missing_ok=True)
+
+    def remove_many(self, names: Sequence[str]) -> None:
+        """Delete several files."""
+        for name in names:
+            self.remove(name)
 
     def move(self, source: str, target: str) -> None:
         """Move a file."""

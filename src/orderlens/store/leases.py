@@ -3,8 +3,9 @@
 A lease is a file (in the run's folder ``claims/``) that its owner rewrites with a growing beat. Others watch
 the beat with their own monotonic clock: unchanged for the stated time means dead, whatever the wall clocks
 say. On the same Linux machine a dead process is noticed at once. A takeover creates the next attempt's file,
-so only one of several rivals gets it. Leases only avoid double work; that rows are never doubled is the
-commit's business.
+so only one of several rivals gets it. The file of a committed unit stays until the run is finished: whoever
+creates the first file of a unit knows by that alone that nobody had it, which is one request on an object
+store. Leases only avoid double work; that rows are never doubled is the commit's business.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -31,16 +32,27 @@ _MAINTENANCE = "~maintenance"
 
 
 class Lease:
-    """One leased unit; use as a context manager or call ``release``."""
+    """One leased unit; use as a context manager or call ``release``.
 
-    def __init__(self, book: LeaseBook, key: str, name: str) -> None:
+    Attributes:
+        key: the unit.
+        name: the file.
+        older: files of earlier attempts, which it replaces.
+    """
+
+    def __init__(self, book: LeaseBook, key: str, name: str, older: tuple[str, ...] = ()) -> None:
         self.key = key
         self.name = name
+        self.older = older
         self._book = book
 
     def release(self) -> None:
-        """Give the unit back (after its commit, or when the work failed)."""
+        """Give the unit back; nothing happens once it is committed or failed."""
         self._book.release(self)
+
+    def fail(self) -> None:
+        """Leave the unit to whoever finds no fresh one: the work failed."""
+        self._book.fail(self)
 
     def __enter__(self) -> Lease:
         return self
@@ -73,18 +85,28 @@ class LeaseBook:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def acquire(self, key: str) -> Lease | None:
-        """Lease ``key``, or return None when a live worker has it."""
-        attempts = lease_files(self._folder, key)
-        latest = max(attempts, default=-1)
-        if latest >= 0 and not self._expired(key, attempts[latest]):
+    def take(self, key: str) -> Lease | None:
+        """Lease a unit that nobody had yet, or return None: one request, without a look at what is there."""
+        return self._create(key, {})
+
+    def acquire(self, key: str, names: Iterable[str] | None = None) -> Lease | None:
+        """Lease ``key``, or return None when a live worker has it.
+
+        Args:
+            key: the unit.
+            names: the lease files as listed a moment ago; None lists them.
+        """
+        attempts = _attempts(self._folder.names(_FOLDER) if names is None else names, key)
+        if attempts and not self._expired(key, attempts[max(attempts)]):
             return None
-        name = f"{_FOLDER}/{stem(key)}.{latest + 1}.json"
+        return self._create(key, attempts)
+
+    def _create(self, key: str, attempts: dict[int, str]) -> Lease | None:
+        """Write the next attempt's file. Earlier ones stay: without the first, ``take`` would succeed."""
+        name = f"{_FOLDER}/{stem(key)}.{max(attempts, default=-1) + 1}.json"
         if not self._folder.create(name, self._content(key), durable=False):
             return None
-        for old in attempts.values():
-            self._folder.remove(old)
-        lease = Lease(self, key, name)
+        lease = Lease(self, key, name, tuple(attempts.values()))
         with self._lock:
             self._held[key] = lease
         self._start()
@@ -92,7 +114,7 @@ class LeaseBook:
 
     def _expired(self, key: str, name: str) -> bool:
         content = read_lease(self._folder, name)
-        if content is not None and is_dead(content.get("process")):
+        if content is not None and (is_dead(content.get("process")) or self._is_left(key, content)):
             return True
         beat = None if content is None else (content.get("owner"), content.get("beat"))
         now = time.monotonic()
@@ -102,26 +124,44 @@ class LeaseBook:
             return False
         return now - seen.since > self._lease_of(content)
 
+    def _is_left(self, key: str, content: dict[str, Any]) -> bool:
+        """Whether its owner is done with it: the work failed, or it is our own from before a record broke."""
+        mine = content.get("owner") == self._owner and key not in self._held
+        return mine or content.get("failed") is True
+
     def _lease_of(self, content: dict[str, Any] | None) -> float:
         """Return the seconds that a lease states; our own where its file is damaged."""
         stated = None if content is None else content.get("lease_s")
         return float(stated) if isinstance(stated, int | float) else self._lease
 
-    def _content(self, key: str) -> bytes:
+    def _content(self, key: str, **more: object) -> bytes:
         value = {
             "key": key,
             "owner": self._owner,
             "beat": self._beat,
             "lease_s": self._lease,
             "process": self._process,
+            **more,
         }
         return json.dumps(value).encode()
 
     def release(self, lease: Lease) -> None:
-        """Stop renewing a lease and remove its file."""
-        with self._lock:
-            self._held.pop(lease.key, None)
-            self._folder.remove(lease.name)
+        """Stop renewing a lease and remove its files, its own last: until then nobody else can have it."""
+        if self._let_go(lease.key) is lease:
+            self._folder.remove_many([*lease.older, lease.name])
+
+    def fail(self, lease: Lease) -> None:
+        """Stop renewing a lease; its file says that the unit may be tried again."""
+        if self._let_go(lease.key) is lease:
+            self._folder.put(lease.name, self._content(lease.key, failed=True), durable=False)
+
+    def keep(self, key: str) -> None:
+        """Stop renewing a lease whose unit is committed; its file stays and tells others so."""
+        self._let_go(key)
+
+    def _let_go(self, key: str) -> Lease | None:
+        with self._lock:  # a renewal under way is waited for: it would bring the file back
+            return self._held.pop(key, None)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -172,15 +212,16 @@ def maintenance(folder: Folder, lease_s: float = 60.0) -> Iterator[None]:
 
 
 def live_leases(folder: Folder) -> list[str]:
-    """Return the lease files of workers that are not known to be dead (maintenance not counted)."""
-    own = stem(_MAINTENANCE)
-    names = [name for name in folder.sizes(_FOLDER) if leased_stem(name) not in (None, own)]
-    contents = {name: read_lease(folder, name) for name in names}
-    return [
-        name
-        for name, content in contents.items()
-        if content is not None and not is_dead(content.get("process"))
-    ]
+    """Return the lease files of workers that may be computing (maintenance not counted)."""
+    recorded = {name.removeprefix("units/").removesuffix(".json") for name in folder.names("units")}
+    others = {None, stem(_MAINTENANCE), *recorded}
+    names = [name for name in folder.names(_FOLDER) if leased_stem(name) not in others]
+    contents = {name: _parsed(data) for name, data in folder.read_many(names).items()}
+    return [name for name, content in contents.items() if content is not None and _may_live(content)]
+
+
+def _may_live(content: dict[str, Any]) -> bool:
+    return not is_dead(content.get("process")) and content.get("failed") is not True
 
 
 def leased_stem(name: str) -> str | None:
@@ -190,24 +231,35 @@ def leased_stem(name: str) -> str | None:
     return name[len(_FOLDER) + 1 : -len(".json")].rpartition(".")[0]
 
 
-def leased_stems(folder: Folder) -> set[str]:
-    """Return the units (as file stems) that have a lease, whether its owner lives or not."""
-    found = (leased_stem(name) for name in folder.sizes(_FOLDER))
-    return {name for name in found if name is not None}
+def lease_files(folder: Folder) -> dict[str, list[str]]:
+    """Return unit (as file stem) → its lease files, whether their owners live or not."""
+    found: dict[str, list[str]] = {}
+    for name in folder.names(_FOLDER):
+        unit = leased_stem(name)
+        if unit is not None:
+            found.setdefault(unit, []).append(name)
+    return found
 
 
-def lease_files(folder: Folder, key: str) -> dict[int, str]:
+def _attempts(names: Iterable[str], key: str) -> dict[int, str]:
     """Return attempt → file name of the leases on ``key``."""
     start = f"{_FOLDER}/{stem(key)}."
-    names = [name for name in folder.sizes(_FOLDER) if name.startswith(start) and name.endswith(".json")]
-    numbers = {name: name[len(start) : -len(".json")] for name in names}
+    fitting = [name for name in names if name.startswith(start) and name.endswith(".json")]
+    numbers = {name: name[len(start) : -len(".json")] for name in fitting}
     return {int(number): name for name, number in numbers.items() if number.isdigit()}
 
 
 def read_lease(folder: Folder, name: str) -> dict[str, Any] | None:
     """Return a lease's content; None when it is gone or cannot be read."""
     try:
-        value = json.loads(folder.read(name))
-    except (FileNotFoundError, ValueError, RecursionError):
+        return _parsed(folder.read(name))
+    except FileNotFoundError:
+        return None
+
+
+def _parsed(data: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import cache
 from pathlib import Path
 
 UNKNOWN = "unknown"
@@ -14,7 +15,15 @@ UNKNOWN = "unknown"
 
 def process_tag(pid: int | None = None) -> str:
     """Return ``machine-pid-start``: names one process even after its number was used again."""
-    number = os.getpid() if pid is None else pid
+    return _own_tag(os.getpid()) if pid is None else _tag(pid)
+
+
+@cache
+def _own_tag(number: int) -> str:
+    return _tag(number)
+
+
+def _tag(number: int) -> str:
     try:
         started = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -48,11 +48,17 @@ class Folder(Protocol):
     def sizes(self, under: str = "") -> dict[str, int]:
         """Return name → bytes of all files under a subfolder, at any depth."""
 
+    def names(self, under: str = "", *, deep: bool = True) -> list[str]:
+        """Return the names of the files under a subfolder, sorted; ``deep`` includes those in its folders."""
+
     def some_file(self) -> str | None:
         """Return the name of any file that is not hidden; None when there is none."""
 
     def remove(self, name: str) -> None:
         """Delete a file; nothing happens when there is none."""
+
+    def remove_many(self, names: Sequence[str]) -> None:
+        """Delete several files, those that there are."""
 
     def move(self, source: str, target: str) -> None:
         """Move a file (not atomic everywhere)."""

@@ -74,7 +74,7 @@ def find_runs(place: Place, filesystem: Any = None) -> list[Folder]:
         return [folder]
     if filesystem is None and "://" not in str(place) and not Path(place).is_dir():
         raise RunError(f"no run at {place}: it does not exist")
-    inner = sorted(name.removesuffix(f"/{SPEC}") for name in folder.sizes() if name.endswith(f"/{SPEC}"))
+    inner = sorted(name.removesuffix(f"/{SPEC}") for name in folder.names() if name.endswith(f"/{SPEC}"))
     if not inner:
         raise RunError(f"no run at {folder.label}: there is no {SPEC} in it or below it")
     return [open_folder(f"{str(place).rstrip('/')}/{name}", filesystem) for name in inner]

@@ -229,12 +229,11 @@ def load_snapshot(folder: Folder, known: dict[str, list[Bundle]] | None = None) 
             and a catalog never change once they are sound.
     """
     known = {} if known is None else known
-    names = folder.sizes()
-    generation = next(iter(catalogs(names)), 0)
+    generation = next(iter(catalogs(folder.names(deep=False))), 0)
     _read_bundles(folder, [catalog_file(generation)] if generation else [], known)
     catalog = known.get(catalog_file(generation), [])
     listed = {bundle.record for bundle in catalog}
-    rest = sorted(name for name in names if _is_record(name) and name not in listed)
+    rest = [name for name in folder.names("units") if _is_record(name) and name not in listed]
     _read_bundles(folder, rest, known)
     snapshot = _combine(generation, catalog, {name: known.get(name) for name in rest})
     sound = generation == 0 or catalog_file(generation) in known

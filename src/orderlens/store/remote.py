@@ -40,6 +40,8 @@ class RemoteFolder:
         self.label = str(filesystem.unstrip_protocol(self._root))
         self.exclusive = _has_exclusive_create(filesystem)
         self._conditional = bool(protocols(filesystem) & {"s3", "s3a"})  # one request says all
+        # s3fs asks for the size of an object before it reads it, unless it may not read it in pieces.
+        self._whole = {"max_concurrency": 1} if self._conditional else {}
         # In-memory files are checked and written in two steps, which threads could interleave.
         self._creation: AbstractContextManager[Any] = (
             _MEMORY_LOCK if "memory" in protocols(filesystem) else nullcontext()
@@ -51,14 +53,14 @@ class RemoteFolder:
     def read(self, name: str) -> bytes:
         """Return the object's bytes."""
         with _remote_errors(f"read {name}", self.label):
-            return bytes(self._files.cat_file(self._path(name)))
+            return bytes(self._files.cat_file(self._path(name), **self._whole))
 
     def read_many(self, names: Sequence[str]) -> dict[str, bytes]:
         """Return the bytes of several objects, fetched side by side where the file system can."""
         if not names:
             return {}
         with _remote_errors("read records", self.label):
-            found = self._files.cat([self._path(name) for name in names], on_error="omit")
+            found = self._files.cat([self._path(name) for name in names], on_error="omit", **self._whole)
         return {name: bytes(found[self._path(name)]) for name in names if self._path(name) in found}
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
@@ -77,12 +79,16 @@ class RemoteFolder:
                 self._files.pipe_file(self._path(name), data, mode="create")
             except FileExistsError:
                 return False
-            except OSError:
-                if not self.exists(name):
-                    raise
-                # Another writer was first (S3 answers 412), unless a retry met our own earlier request.
-                return self.read(name) == data
+            except OSError as error:  # S3 answers 412 where another writer was first …
+                return self._is_ours(name, data, error)
             return True
+
+    def _is_ours(self, name: str, data: bytes, error: OSError) -> bool:
+        """… or where a retry met our own earlier request."""
+        try:
+            return self.read(name) == data
+        except FileNotFoundError:
+            raise error from None
 
     def append(self, name: str, data: bytes) -> None:
         """Write the object again with more at its end: object stores cannot append."""
@@ -97,33 +103,69 @@ class RemoteFolder:
     def exists(self, name: str) -> bool:
         """Say whether there is such an object, past any listing cache."""
         with _remote_errors(f"read {name}", self.label):
-            self._files.invalidate_cache()
             try:  # isfile would take a refused request for an absent file
-                return bool(self._files.info(self._path(name))["type"] == "file")
+                return self._asked(name)
             except FileNotFoundError:
                 return False
+
+    def _asked(self, name: str) -> bool:
+        if self._conditional:  # info would go on and look for a folder of that name
+            bucket, key, _ = self._files.split_path(self._path(name))
+            self._files.call_s3("head_object", Bucket=bucket, Key=key)
+            return True
+        self._files.invalidate_cache()
+        return bool(self._files.info(self._path(name))["type"] == "file")
 
     def sizes(self, under: str = "") -> dict[str, int]:
         """Return name → bytes of all objects under a prefix."""
         try:
             with _remote_errors("list files", self.label):
                 self._files.invalidate_cache()
-                found = self._files.find(self._path(under), detail=True)
+                found = self._found(under)
         except FileNotFoundError:
             return {}
         start = len(self._root) + 1
         return {path[start:]: int(entry["size"]) for path, entry in sorted(found.items())}
 
+    def _found(self, under: str) -> dict[str, Any]:
+        if self._conditional and under:  # with a path alone, an empty folder costs two requests more
+            found: dict[str, Any] = self._files.find(self._root, prefix=f"{under}/", detail=True)
+        else:
+            found = self._files.find(self._path(under), detail=True)
+        return found
+
+    def names(self, under: str = "", *, deep: bool = True) -> list[str]:
+        """Return the names of the objects under a prefix."""
+        if deep:
+            return list(self.sizes(under))
+        try:
+            with _remote_errors("list files", self.label):
+                self._files.invalidate_cache()
+                found = self._files.ls(self._path(under), detail=True)
+        except FileNotFoundError:
+            return []
+        start = len(self._root) + 1
+        return sorted(entry["name"][start:] for entry in found if entry["type"] == "file")
+
     def some_file(self) -> str | None:
         """Return the name of the first object that is not hidden."""
         return min(
-            (name for name in self.sizes() if not name.rsplit("/", 1)[-1].startswith(".")), default=None
+            (name for name in self.names() if not name.rsplit("/", 1)[-1].startswith(".")), default=None
         )
 
     def remove(self, name: str) -> None:
         """Delete an object if there is one."""
         with _remote_errors(f"remove {name}", self.label), suppress(FileNotFoundError):
             self._files.rm_file(self._path(name))
+
+    def remove_many(self, names: Sequence[str]) -> None:
+        """Delete objects, a thousand with one request where the service knows that."""
+        if not self._conditional:
+            for name in names:
+                self.remove(name)
+        elif names:
+            with _remote_errors("remove files", self.label):
+                self._files.rm([self._path(name) for name in names])
 
     def move(self, source: str, target: str) -> None:
         """Copy, then delete."""
@@ -136,8 +178,9 @@ class RemoteFolder:
             return pa.PythonFile(self._files.open(self._path(name), "rb"), "r")
 
     def fetch(self, name: str) -> pa.NativeFile:
-        """Copy an object into memory with one request; Arrow owns that memory."""
-        data = self.read(name)
+        """Copy an object into memory, a large one in pieces side by side; Arrow owns that memory."""
+        with _remote_errors(f"read {name}", self.label):
+            data = self._files.cat_file(self._path(name))
         memory = pa.allocate_buffer(len(data))
         np.asarray(memory)[:] = np.frombuffer(data, np.uint8)
         return pa.BufferReader(memory)

@@ -83,7 +83,7 @@ def create_spec(folder: Folder, spec: Mapping[str, Any], provenance: Mapping[str
     }
     if not folder.exists(SPEC):
         _refuse_foreign_folder(folder)
-    folder.create(SPEC, _sealed(body))
+        folder.create(SPEC, _sealed(body))
     found = read_spec(folder)
     if wanted not in [extension.spec for extension in read_extensions(folder)]:
         _check_same(folder, found, wanted)

@@ -57,9 +57,8 @@ def sweep(folder: Folder, *, merged: bool = False) -> list[str]:
         merged: also remove unused files of compactions; only for the one who holds the maintenance claim,
             because the files of a compaction in progress look the same.
     """
-    names = list(folder.sizes())
+    names = folder.names()
     snapshot = load_snapshot(folder)
     gone = [] if snapshot.damaged else leftovers(names, snapshot, merged=merged)
-    for name in gone:
-        folder.remove(name)
+    folder.remove_many(gone)
     return gone

@@ -1,7 +1,8 @@
 """What the workers of a run are doing: one small state file and one log each, inside the run.
 
 ``workers/NAME.json`` is replaced now and then; whoever watches the run reads it, from any machine that sees
-the folder. ``logs/NAME.jsonl`` grows by one line per event. Neither determines any row: both may be deleted.
+the folder. ``logs/NAME.jsonl`` grows by one line per event; an object store, which cannot append, gets the
+lines of half a minute at once. Neither determines any row: both may be deleted.
 """
 
 from __future__ import annotations
@@ -22,8 +23,12 @@ from orderlens.store.records import canonical
 WORKERS, LOGS = "workers", "logs"
 LOCAL_EVERY_S, REMOTE_EVERY_S = 1.0, 5.0
 """Seconds between two states of a working worker, on a disk and on an object store."""
+LOG_EVERY_S = 30.0
+"""Seconds between two additions to a log on an object store."""
 ENDED = ("done", "failed", "stopped")
 """States after which nothing more comes."""
+_FREQUENT = ("started", "loaded", "committed")
+"""Events that may wait for the next addition to a log."""
 Clock: TypeAlias = Callable[[], float]
 
 
@@ -72,21 +77,30 @@ class Notebook:
 
     def __init__(self, folder: Folder, name: str, session: str, device: str, clock: Clock = time.time):
         self._folder, self._clock = folder, clock
-        self._start = self._written = clock()
-        self._every = LOCAL_EVERY_S if folder.filesystem() is None else REMOTE_EVERY_S
+        self._start = self._written = self._logged = clock()
+        self._every, self._log_every = pace(folder), 0.0 if folder.filesystem() is None else LOG_EVERY_S
+        self._lines = b""
         self.state = State(name, session, socket.gethostname(), process_tag(), device)
         self.event("started", pid=os.getpid(), host=self.state.host, device=device)
 
     def advance(self, steps: int = 1) -> None:
         """Count progress, and let others see it now and then."""
-        self.state = replace(self.state, tokens=self.state.tokens + steps)
+        self.changes(tokens=self.state.tokens + steps)
+
+    def changes(self, **changes: Any) -> None:
+        """Change what the state tells, and let others see it now and then."""
+        self.state = replace(self.state, **changes)
         if self._clock() - self._written >= self._every:
             self._write()
 
     def event(self, what: str, *, log: Mapping[str, Any] | None = None, **facts: Any) -> None:
         """Write a line to the log."""
-        line = {"time": round(self._clock(), 3), "event": what, **facts, **(log or {})}
-        self._quietly(self._folder.append, f"{LOGS}/{self.state.name}.jsonl", canonical(line) + b"\n")
+        now = self._clock()
+        line = {"time": round(now, 3), "event": what, **facts, **(log or {})}
+        self._lines += canonical(line) + b"\n"
+        if now - self._logged >= self._log_every or what not in _FREQUENT:
+            self._quietly(self._folder.append, f"{LOGS}/{self.state.name}.jsonl", self._lines)
+            self._lines, self._logged = b"", now
 
     def becomes(self, state: str, **changes: Any) -> None:
         """Change the state and show it at once."""
@@ -109,9 +123,14 @@ class Notebook:
             return
 
 
+def pace(folder: Folder) -> float:
+    """Return the seconds between two looks at, or states of, workers of a run."""
+    return LOCAL_EVERY_S if folder.filesystem() is None else REMOTE_EVERY_S
+
+
 def read_states(folder: Folder, session: str | None = None) -> list[State]:
     """Return the workers' states by name; only those of one session where it is given."""
-    found = folder.read_many(sorted(folder.sizes(WORKERS)))
+    found = folder.read_many(folder.names(WORKERS))
     states = [state for state in map(_parsed, found.values()) if state is not None]
     return [state for state in states if session in (None, state.session)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
@@ -20,7 +21,7 @@ from orderlens.store.bundles import describe, make_part
 from orderlens.store.checks import check_table
 from orderlens.store.codec import sort_rows
 from orderlens.store.folder import open_folder
-from orderlens.store.leases import Lease, LeaseBook, leased_stems
+from orderlens.store.leases import Lease, LeaseBook, lease_files
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,
@@ -90,6 +91,7 @@ class RunWriter:
         self._claims = LeaseBook(folder, lease_s)
         self._known: dict[str, list[Bundle]] = {}
         self._done: set[str] = set()
+        self._looked = -float("inf")
         self._environment = self._note_environment()
 
     def _note_environment(self) -> str:
@@ -117,7 +119,7 @@ class RunWriter:
 
         A record that was damaged on the way counts here; ``pending`` reads them all.
         """
-        names = self.folder.sizes("units")
+        names = set(self.folder.names("units"))
         return [key for key in keys if unit_file(key) not in names]
 
     def committed(self, key: str) -> bool:
@@ -127,18 +129,35 @@ class RunWriter:
         # A complete run may have been compacted since; then the unit's own record is gone.
         return self.folder.exists(COMPLETE) and not self.pending([key])
 
-    def held(self) -> set[str]:
-        """Return the units (as file stems) that somebody has claimed, dead or alive."""
-        return leased_stems(self.folder)
+    def held(self) -> dict[str, list[str]]:
+        """Return the units (as file stems) that somebody has claimed, dead or alive, with their claims."""
+        return lease_files(self.folder)
 
-    def claim(self, key: str) -> Lease | None:
-        """Lease a unit for this worker; None when it is committed or a live worker has it."""
-        if self.committed(key):
-            return None
-        claim = self._claims.acquire(key)
-        if claim is not None and self.committed(key):  # committed between the two looks
+    def claim(self, key: str, names: Iterable[str] | None = None) -> Lease | None:
+        """Lease a unit for this worker; None when it is committed or a live worker has it.
+
+        Args:
+            key: the unit.
+            names: its claims as ``held`` gave them a moment ago; None asks for them.
+        """
+        claim = self._claims.acquire(key, names)
+        if claim is not None and self.committed(key):
             claim.release()
             return None
+        return claim
+
+    def take(self, key: str) -> Lease | None:
+        """Lease a unit that was free at the last look; None when another worker was faster.
+
+        As a rule that is one request: claims stay until the run is finished. So that a worker which slept
+        through that does not begin again, it looks for the end of the run now and then.
+        """
+        claim = self._claims.take(key)
+        if claim is not None and time.monotonic() - self._looked > self.lease_s / 2:
+            if key in set(read_completion(self.folder) or ()) and self.committed(key):
+                claim.release()
+                return None
+            self._looked = time.monotonic()
         return claim
 
     def commit(self, key: str, tables: Mapping[str, pa.Table]) -> bool:
@@ -146,10 +165,11 @@ class RunWriter:
         parts, bundle = self._encode(key, tables)
         for part, data in parts:
             self.folder.put(part.path, data)
-        if self._record(bundle):
-            return True
-        self._drop(bundle)
-        return False
+        first = self._record(bundle)
+        self._claims.keep(key)
+        if not first:
+            self._drop(bundle)
+        return first
 
     def _encode(self, key: str, tables: Mapping[str, pa.Table]) -> tuple[list[tuple[Part, bytes]], Bundle]:
         ready = {name: sort_rows(conform(name, table), name) for name, table in sorted(tables.items())}
