@@ -98,12 +98,14 @@ def test_wrong_answers_by_task():
     judged = [
         finding("lower-when-correct", SUPPORTED, "cmath"),
         finding("lower-when-correct", OPEN, "ifeval"),
+        finding("lower-when-correct", OPEN, "gsm8k"),
     ]
     row = {"task": "cmath", "order": "max-prob", "var_correct": Estimate(0.5), "var_incorrect": Estimate(0.8)}
     within = Table("within-cell", "", ("task", "order"), (Column("var_correct", ""),), (row,))
     found = questions({"within-cell": within}, judged)[2]
     assert found.word == OPEN
-    assert "cmath: that correct answers have the lower Var is supported" in found.answer
+    told = "That correct answers have the lower Var is supported for cmath; left open for ifeval, gsm8k."
+    assert found.answer == told
     assert [dot.hollow for dot in found.chart.lines[0].dots] == [False, True]
 
 

@@ -176,7 +176,11 @@ def _lorenz_note(data: Mapping[str, Any] | None) -> str:
 def _correctness(tables: Mapping[str, Table], findings: Sequence[Finding]) -> Question:
     title = "Does it predict wrong answers?"
     words = {item.task: item.word for item in findings}
-    parts = [f"{task}: that correct answers have the lower Var is {word}" for task, word in words.items()]
+    parts = [
+        f"{word} for {', '.join(task for task, found in words.items() if found == word)}"
+        for word in (SUPPORTED, NOT_SUPPORTED, OPEN)
+        if word in words.values()
+    ]
     word = (
         SUPPORTED if set(words.values()) == {SUPPORTED} else OPEN if OPEN in words.values() else NOT_SUPPORTED
     )
@@ -191,7 +195,8 @@ def _correctness(tables: Mapping[str, Table], findings: Sequence[Finding]) -> Qu
     )
     more = f" The first 12 of {len(rows)} cells." if len(rows) > 12 else ""
     note = f"Filled: correct answers; hollow: wrong ones.{more} Association is not causation."
-    return Question("answers", title, "; ".join(parts) + ".", _YES[word], word, chart, note)
+    answer = f"That correct answers have the lower Var is {'; '.join(parts)}."
+    return Question("answers", title, answer, _YES[word], word, chart, note)
 
 
 def _together(policies: Sequence[Mapping[str, Any]]) -> Question:
