@@ -32,7 +32,7 @@ SETS = [
         "max-prob+hierarchy=0.3:0.6",
     ),
     *("max-prob+hierarchy=0.3:0.6", "max-prob+factor=1.5", "entropy+bound=0.9", "max-prob+klass=0.4:0.5:1"),
-    "max-prob+near=0.6:0.1",
+    *("max-prob+near=0.6:0.1", "max-prob+credit=0.6:2:0.5:0.9"),
     *("max-prob+threshold=0.4+spaced=1", "ahead-gain:n=2:temp=0", "ahead-rest:temp=0+unanimous=0.5"),
 ]
 

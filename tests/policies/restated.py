@@ -70,6 +70,25 @@ def dinfer(tau, delta=1e-5):
     return rule
 
 
+def credit(tau, alpha=0.7, gamma=0.2, beta=0.8):
+    """dInfer's credit: a matrix per block, decayed, raised at the best guesses, added to the logits."""
+
+    def rule(p, masked, block):
+        for i in masked:
+            mat = block.credit.setdefault(i, [0.0] * len(p[i]))
+            best = p[i].index(top(p, i))
+            mat[:] = [beta * c for c in mat]
+            mat[best] += top(p, i) ** gamma
+        fused = {
+            i: [x * (1 + c) ** alpha for x, c in zip(p[i], block.credit[i], strict=True)] for i in masked
+        }
+        fused = {i: [x / sum(row) for x in row] for i, row in fused.items()}
+        block.tokens = {i: row.index(max(row)) for i, row in fused.items()}
+        return dinfer(tau)(fused, masked, block)
+
+    return rule
+
+
 def factor(f):
     """Rank r is accepted when c ≥ 1 − f/(r+1), rank 1 always; the first refusal ends it."""
 
@@ -272,4 +291,6 @@ def eos_damped(gamma, eos):
 
 def new_block(n, **more):
     """Return what a rule may keep while a block lasts."""
-    return SimpleNamespace(n=n, t=0, i=0, before={}, kls={}, numbers=None, look=None, **more)
+    return SimpleNamespace(
+        n=n, t=0, i=0, before={}, kls={}, credit={}, tokens={}, numbers=None, look=None, **more
+    )

@@ -75,7 +75,7 @@ def plain_events(model, policy, rule, sample_id="s"):
             places = rule(p, masked, block)
             block.t += 1
             for i in places:
-                window[start + i] = p[i].index(max(p[i]))
+                window[start + i] = block.tokens.get(i, p[i].index(max(p[i])))
             events.append(sorted(start + i for i in places))
     return events, window
 
@@ -100,6 +100,7 @@ PUBLISHED = {
     "llada2.0": restated.threshold_with_floor(0.95, BLOCK),
     "sdar": restated.threshold_with_floor(0.85, BLOCK),
     "dinfer": restated.dinfer(0.9),
+    "credit": restated.credit(0.9),
     "hierarchy": restated.hierarchy(0.4, 0.9),
     "dream": restated.dream(),
     "maskgit": restated.maskgit(12),
@@ -118,6 +119,8 @@ OTHERS = {
     "max-prob+above=1": restated.fast_dllm(1.1),
     "max-prob+above=0.6:3": restated.threshold_with_floor(0.6, 3),
     "max-prob+near=0.6:0.2": restated.dinfer(0.6, 0.2),
+    "max-prob+credit=0.7:3:0.5:0.9": restated.credit(0.7, 3, 0.5, 0.9),
+    "max-prob+credit=0.6:0:0:0": restated.dinfer(0.6),
     "max-prob+factor=2.5": restated.factor(2.5),
     "entropy+bound=1": restated.entropy_bounded(1.0),
     "max-prob+klass=0.5:0.3:1": restated.klass(0.5, 0.3, 1),
@@ -211,6 +214,25 @@ def test_near_takes_all_that_tie_with_the_best_however_high_the_threshold():
     assert one_block(p, "max-prob+near=1") == [[0, 1, 2], [3]]
     assert one_block(p, "max-prob+threshold=1") == [[0], [1], [2], [3]]
     assert one_block(p, "max-prob+near=1:0") == [[0], [1, 2], [3]]
+
+
+def test_credit_commits_what_was_the_best_guess_for_long():
+    """Place 2 prefers token 0 until everything else is there, then token 1 by a little."""
+
+    def logits(visible, position):
+        others = [token for token in visible if token < 4]
+        last = [0.45, 0.5, 0.03, 0.02] if len(others) == 2 else [0.6, 0.3, 0.05, 0.05]
+        return np.log([[0.9, 0.04, 0.03, 0.03], [0.8, 0.1, 0.05, 0.05], last][position])
+
+    model = StubModel(logits, vocab_size=5, block_size=3)
+    blank, settings = EncodedSample("s", np.zeros(0, np.int64)), GenerationSettings(3)
+    specs = ["max-prob+credit=1", "max-prob", "max-prob+credit=1:0:0.2:0.8"]
+    made = generate_batch(model, [blank], [parse_policy(spec) for spec in specs], settings)
+    assert [chain.tokens.tolist() for chain in made.chains] == [[0, 0, 0], [0, 0, 1], [0, 0, 1]]
+    alone = generate_batch(model, [blank], [parse_policy(specs[0])], settings).columns
+    assert np.exp(alone["logq"]) == pytest.approx([0.9, 0.8, 0.45]), "log q is the model's own"
+    assert alone["token_id"].tolist() == [0, 0, 0]
+    assert "tempered_logq" not in alone
 
 
 def test_factor_takes_no_extra_position_when_the_last_rank_fails():

@@ -7,6 +7,7 @@ Each answer is one number per masked position:
 ``entropy_after``: mean entropy of what is still masked once the position holds its best token, one more state
     each. Only a look-ahead order may ask for it; it names the positions to try, and those of all chains are
     evaluated together.
+``token_logprobs``: no number but a function, ``view.logprob_of``: the log-probability of any token anywhere.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from orderlens.decode.head import take_rows, target_stats
 from orderlens.decode.history import RowHistory
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import FloatArray, IntArray, Rows
@@ -25,7 +27,7 @@ from orderlens.orders.view import StepView
 from orderlens.policies.policy import Policy
 from orderlens.stats import positions_of
 
-KNOWN = ("entropy_after", "kl_previous", "planned_passes")
+KNOWN = ("entropy_after", "kl_previous", "planned_passes", "token_logprobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,10 @@ class Source:
 
     rows: Callable[[], Rows]
     look: Callable[[IntArray], FloatArray]
+
+    def logprob_of(self, row_K: IntArray, token_K: IntArray) -> FloatArray:
+        """Return the log-probability of a token at each of the given rows of the view."""
+        return target_stats(take_rows(self.rows(), row_K), (), token_K).target_logprob
 
 
 class Kept(Protocol):
@@ -72,7 +78,8 @@ def answered(
     if "entropy_after" in policy.needs:
         assert source is not None
         answers["entropy_after"] = _after(policy, view.asking(answers), source)
-    return view.asking(answers), kept
+    logprob_of = source.logprob_of if source and "token_logprobs" in policy.needs else None
+    return view.asking(answers, logprob_of), kept
 
 
 def _after(policy: Policy, view: StepView[Any], source: Source) -> FloatArray:

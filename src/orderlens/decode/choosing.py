@@ -11,7 +11,7 @@ import numpy as np
 
 from orderlens.decode.asked import Source
 from orderlens.decode.chains import Chains
-from orderlens.decode.head import draw_stats, take_rows
+from orderlens.decode.head import draw_stats, take_rows, target_stats
 from orderlens.decode.passes import Pass, regroup
 from orderlens.decode.planning import Planned, plan_rows
 from orderlens.decode.select import Choice, choose
@@ -29,7 +29,7 @@ class Chosen:
 
     Attributes:
         choice: over all rows.
-        draws: of the committed rows, at T > 0.
+        draws: of the committed rows, at T > 0; at T = 0 where a rule names other tokens than the best.
         plans: what planners take back as well.
     """
 
@@ -42,8 +42,9 @@ def choose_rows(chains: Chains, now: Pass, temperature: float) -> Chosen:
     """Let every policy choose among its rows."""
     policy, count = chains.policies[0], len(now.chain_R)
     if len(chains.policies) == 1 and not (temperature or policy.revise is not None or policy.is_static):
-        return Chosen(_ask(chains, policy, now, np.arange(count), now.stats))  # nothing to merge
-    merged = Choice(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), [])
+        alone = _ask(chains, policy, now, np.arange(count), now.stats)  # nothing to merge
+        return Chosen(alone, _named(now, alone))
+    merged = Choice(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), [], np.full(count, -1))
     chosen = Chosen(merged, None, [])
     policy_C = chains.policy_N[now.index_C]
     policy_R = policy_C[now.chain_R]
@@ -63,7 +64,7 @@ def choose_rows(chains: Chains, now: Pass, temperature: float) -> Chosen:
         elif len(mine):
             _enter(chains, now, p, mine, now.stats.take(mine), chosen)
     if temperature == 0:
-        return chosen
+        return Chosen(merged, _named(now, merged), chosen.plans)
     drawn = np.flatnonzero(drawing | merged.chosen_R)
     draws = draw_stats(
         take_rows(now.rows, drawn), now.stats.take(drawn), temperature, _uniforms(chains, now, drawn)
@@ -73,6 +74,19 @@ def choose_rows(chains: Chains, now: Pass, temperature: float) -> Chosen:
             _enter(chains, now, p, mine, draws.take(np.searchsorted(drawn, mine)), chosen)
     committed = np.flatnonzero(merged.chosen_R)
     return Chosen(merged, draws.take(np.searchsorted(drawn, committed)), chosen.plans)
+
+
+def _named(now: Pass, choice: Choice) -> DrawStats | None:
+    """Return the committed tokens where a rule names some that are not the most probable ones."""
+    if choice.token_R is None:
+        return None
+    committed = np.flatnonzero(choice.chosen_R)
+    stats, named_r = now.stats.take(committed), choice.token_R[committed]
+    if (named_r < 0).all():
+        return None
+    token_r = np.where(named_r < 0, stats.top_token, named_r)
+    logprob_r = target_stats(take_rows(now.rows, committed), (), token_r).target_logprob
+    return DrawStats(stats, token_r, logprob_r, np.zeros(len(committed)))
 
 
 def _enter(
@@ -91,6 +105,8 @@ def _enter(
     choice.chosen_R[mine] = found.chosen_R
     choice.score_R[mine] = found.score_R
     choice.tied_R[mine] = found.tied_R
+    if found.token_R is not None and choice.token_R is not None:
+        choice.token_R[mine] = found.token_R
     choice.kept.extend(found.kept)
 
 

@@ -141,6 +141,7 @@ class _Walk:
         self.model, self.sample, self.policy, self.canvas = model, sample, policy, canvas
         self.reveals: list[PlainEvent] = []
         self.forwards = self.tries = 0
+        self.named: dict[int, int] = {}
 
     def enter(self, block: int, start: int, masked: list[int]) -> None:
         self.block, self.start, self.filling, self.passes = block, start, len(masked), 0
@@ -186,6 +187,7 @@ class _Walk:
         )
         choice = choose(self.policy, view, self.memory, one, place, source)
         choice.commit()
+        self.named = {} if choice.token_R is None else dict(zip(masked, choice.token_R.tolist(), strict=True))
         chosen = np.flatnonzero(choice.chosen_R).tolist()
         return sorted(chosen, key=lambda place: (-choice.score_R[place], place))
 
@@ -235,7 +237,8 @@ class _Walk:
             chosen = masked[places].tolist()
             self.amend(window, [filling[i] for i in held], log_p, stats.take(held))
         for place in chosen:
-            token = int(stats.top_token[place] if draws is None else draws.token[place])
+            best = self.named.get(filling[place], stats.top_token[place])
+            token = int(best if draws is None else draws.token[place])
             self.reveal(filling[place], token, log_p)
         self.changed = len(self.reveals) > before
 

@@ -184,7 +184,7 @@ class Rounds:
             "n_tied": choice.tied_R[committed],
             "n_committed": count_C[chain_r],
         }
-        if draws is not None:
+        if draws is not None and self.temperature:
             columns["tempered_logq"] = np.minimum(draws.tempered_logprob, 0.0)
         if self.looks:  # told once per pass, by the first token of its set
             columns["n_lookahead"] = np.where(place_r == 0, self.tries_C[chain_r], 0)

@@ -56,12 +56,15 @@ class Choice:
         score_R: the order's scores.
         tied_R: how many of the chain's rows have the row's score, itself included; only for chosen rows.
         kept: what the rules and the decoder remember of this pass, to be committed with it.
+        token_R: what each row takes at temperature 0 where the rule says so; −1, or None for all of them, is
+            the most probable token.
     """
 
     chosen_R: BoolArray
     score_R: FloatArray
     tied_R: IntArray
     kept: list[Kept]
+    token_R: IntArray | None = None
 
     def commit(self) -> None:
         """Let the rules remember what they kept in this pass."""
@@ -102,9 +105,11 @@ def choose(
     score_R = comparable(score_R)
     taken = memory.commit.at(chain_C, view.chain_R, view.offset_R)
     with naming(f"commit rule '{policy.commit.spec}'", policy.commit):
-        chosen_R = np.asarray(policy.commit.select(view.seeing(public, taken), score_R))
+        pick = policy.commit.pick(view.seeing(public, taken), score_R)
+        chosen_R = np.asarray(pick.chosen_R)
     n_C = _chosen_per_chain(policy, view, chosen_R)
-    return Choice(chosen_R, score_R, _ties(view, score_R, chosen_R, n_C), [view.memory, taken, *kept])
+    tied_R = _ties(view, score_R, chosen_R, n_C)
+    return Choice(chosen_R, score_R, tied_R, [view.memory, taken, *kept], pick.token_R)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.errors import UserInputError
 from orderlens.orders.memory import Memory, nothing_kept
 from orderlens.stats import DrawStats, PositionStats, TargetStats, comparable
 
@@ -29,6 +30,10 @@ BoolArray = NDArray[np.bool_]
 S_co = TypeVar("S_co", bound=PositionStats | TargetStats | DrawStats, covariant=True)
 T = TypeVar("T", bound=PositionStats | TargetStats | DrawStats)
 _NOTHING: Mapping[str, FloatArray] = MappingProxyType({})
+
+
+def _not_asked(_: IntArray, __: IntArray) -> FloatArray:
+    raise UserInputError("a rule that calls view.logprob_of must name 'token_logprobs' in its needs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class StepView(Generic[S_co]):
         memory: what this rule kept at earlier passes of the same block.
         numbers: gives ``uniforms_R``; made only when somebody asks.
         asked: what the policy's rules ask for by name (``needs``), one number per row each.
+        logprob_of: for rules that need ``token_logprobs``: takes rows and a token for each (a row may come
+            several times); returns the log-probabilities of those tokens there.
     """
 
     chain_R: IntArray
@@ -61,6 +68,7 @@ class StepView(Generic[S_co]):
     memory: Memory
     numbers: Callable[[], FloatArray]
     asked: Mapping[str, FloatArray] = field(default_factory=lambda: _NOTHING)
+    logprob_of: Callable[[IntArray, IntArray], FloatArray] = _not_asked
 
     @classmethod
     def of(cls, stats: T, offsets: IntArray | None = None) -> StepView[T]:
@@ -121,14 +129,18 @@ class StepView(Generic[S_co]):
         """
         return StepView(
             self.chain_R, self.position_R, self.offset_R, self.block_C, self.step_C, self.forward_C,
-            self.filling_C, stats, memory or self.memory, self.numbers, self.asked,
+            self.filling_C, stats, memory or self.memory, self.numbers, self.asked, self.logprob_of,
         )  # fmt: skip
 
-    def asking(self, answers: Mapping[str, FloatArray]) -> StepView[S_co]:
+    def asking(
+        self,
+        answers: Mapping[str, FloatArray],
+        logprob_of: Callable[[IntArray, IntArray], FloatArray] | None = None,
+    ) -> StepView[S_co]:
         """Return the same view with answers to what the rules ask for."""
         return StepView(
             self.chain_R, self.position_R, self.offset_R, self.block_C, self.step_C, self.forward_C,
-            self.filling_C, self.stats, self.memory, self.numbers, answers,
+            self.filling_C, self.stats, self.memory, self.numbers, answers, logprob_of or self.logprob_of,
         )  # fmt: skip
 
     def ranks(self, scores_R: FloatArray) -> IntArray:

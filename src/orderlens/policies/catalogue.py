@@ -40,6 +40,7 @@ COMMITS: Registry[type[Commit]] = Registry(
         "threshold": "orderlens.policies.thresholds:Threshold",
         "above": "orderlens.policies.thresholds:Above",
         "near": "orderlens.policies.thresholds:Near",
+        "credit": "orderlens.policies.credit:Credit",
         "unanimous": "orderlens.policies.thresholds:Unanimous",
         "factor": "orderlens.policies.prefixes:Factor",
         "bound": "orderlens.policies.prefixes:Bound",

@@ -66,6 +66,7 @@ PRESETS: Registry[Preset] = Registry(
         "llada2.0": "orderlens.policies.published:LLADA2_0",
         "sdar": "orderlens.policies.published:SDAR",
         "dinfer": "orderlens.policies.published:DINFER",
+        "credit": "orderlens.policies.credit:PRESET",
         "hierarchy": "orderlens.policies.published:HIERARCHY",
         "dream": "orderlens.policies.published:DREAM",
         "maskgit": "orderlens.policies.published:MASKGIT",

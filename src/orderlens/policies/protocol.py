@@ -45,6 +45,19 @@ class Rule(ABC):
         """The canonical text, e.g. ``threshold=0.9``; it parses to this rule again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What a commit rule takes.
+
+    Attributes:
+        chosen_R: rows that are committed now, at least one in every chain.
+        token_R: the token of each row at temperature 0; None where that is the most probable one.
+    """
+
+    chosen_R: BoolArray
+    token_R: IntArray | None = None
+
+
 class Commit(Rule):
     """How many positions one forward pass reveals."""
 
@@ -60,6 +73,10 @@ class Commit(Rule):
     @abstractmethod
     def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
         """Return which rows are committed now [R]: at least one in every chain."""
+
+    def pick(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> Pick:
+        """Return the same with the tokens; only for a rule that may not take the most probable one."""
+        return Pick(self.select(view, scores_R))
 
 
 class Schedule(Commit):

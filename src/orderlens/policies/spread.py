@@ -13,6 +13,7 @@ from orderlens.policies.protocol import (
     Commit,
     FloatArray,
     IntArray,
+    Pick,
     Schedule,
     one_value,
     real_number,
@@ -131,8 +132,17 @@ class Spaced(Commit):
         return Spaced(self.g, inner)
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
+        """Return what is far enough apart."""
+        return self.pick(view, scores_R).chosen_R
+
+    def pick(self, view: View, scores_R: FloatArray) -> Pick:
+        """Narrow what the rule before takes; the tokens are its business."""
+        every = Pick(np.ones(len(view), bool))
+        wanted = every if self.inner is None else self.inner.pick(view, scores_R)
+        return Pick(self._apart(view, scores_R, wanted.chosen_R), wanted.token_R)
+
+    def _apart(self, view: View, scores_R: FloatArray, wanted_R: BoolArray) -> BoolArray:
         """Walk each chain's candidates from the best on and take those far enough from what was taken."""
-        wanted_R = np.ones(len(view), bool) if self.inner is None else self.inner.select(view, scores_R)
         gap_C = np.maximum(2, view.left_C * self.g // view.filling_C)
         rank_R = view.ranks(np.where(wanted_R, scores_R, -np.inf))
         n_C = np.bincount(view.chain_R[wanted_R], minlength=len(gap_C))

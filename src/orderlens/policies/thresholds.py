@@ -135,12 +135,16 @@ class Near(Commit):
         return f"near={plain(self.threshold)}{delta}"
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
-        """Return the positions that reach the lower of the two bounds, and each chain's first."""
-        p_R = view.proposal_prob_R
-        best_C = np.maximum.reduceat(p_R, view.starts_C)
-        bound_C = comparable(np.minimum(self.threshold, best_C - self.delta))
-        near: BoolArray = p_R >= bound_C[view.chain_R]
-        return near | view.best(scores_R)
+        """Return the positions that reach the lower of the two bounds, whatever the order says."""
+        return near(view, view.proposal_prob_R, self.threshold, self.delta)
+
+
+def near(view: View, p_R: FloatArray, threshold: float, delta: float) -> BoolArray:
+    """Return the rows with p ≥ min(threshold, the chain's largest p − delta); p is ``comparable``."""
+    best_C = np.maximum.reduceat(p_R, view.starts_C)
+    bound_C = comparable(np.minimum(threshold, best_C - delta))
+    reached: BoolArray = p_R >= bound_C[view.chain_R]
+    return reached
 
 
 class Unanimous(Commit):
