@@ -158,6 +158,14 @@ def test_bad_settings_are_named(field, value, message):
         GenerationSettings(**{field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_new_tokens", 1), ("max_new_tokens", 16384), ("temperature", 0.0), ("temperature", 1e-4)],
+)
+def test_the_ends_of_what_is_allowed_are_allowed(field, value):
+    assert getattr(GenerationSettings(**{field: value}), field) == value
+
+
 @pytest.mark.parametrize("kind", ["hmm", "block-causal"])
 def test_the_smallest_temperature_draws_the_likeliest_token(hmm, make_transformer, mixed_samples, kind):
     model = hmm if kind == "hmm" else make_transformer(kind)
