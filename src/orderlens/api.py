@@ -14,7 +14,7 @@ from orderlens.engines.run import run_job
 from orderlens.store.reader import Run
 from orderlens.work.inputs import Samples, as_samples, as_temperatures
 from orderlens.work.job import Orders, generate_job, score_job
-from orderlens.work.options import Keywords, ModelLike, Options, PathLike, spelled_out
+from orderlens.work.options import Computing, Keywords, ModelLike, PathLike, spelled_out
 
 
 @spelled_out
@@ -48,7 +48,7 @@ def score(
     Returns:
         The run; ``run.reveals()`` and ``run.samples()`` give its tables.
     """
-    options = Options.asked(computing, data_record or recorded(samples))
+    options = Computing.asked(computing, data_record or recorded(samples))
     given = as_samples(samples)
     job = score_job(
         model, given, orders, options, circulation=circulation, couplings=couplings, noise_floor=noise_floor
@@ -87,7 +87,7 @@ def generate(
     Returns:
         The run; ``run.outputs()`` holds the texts.
     """
-    options = Options.asked(computing, data_record or recorded(prompts))
+    options = Computing.asked(computing, data_record or recorded(prompts))
     job = generate_job(
         model,
         as_samples(prompts, "prompts"),
@@ -139,7 +139,7 @@ def evaluate(
     """
     from orderlens.evaluation.job import evaluate_job
 
-    options = Options.asked(computing)
+    options = Computing.asked(computing)
     job = evaluate_job(
         model,
         tasks,

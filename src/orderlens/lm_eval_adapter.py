@@ -23,7 +23,7 @@ from orderlens.policies import parse_policies
 from orderlens.samples import Sample
 from orderlens.store.reader import Run
 from orderlens.tasks.protocol import cut_at_stop
-from orderlens.work.options import Options, check_anchor
+from orderlens.work.options import Computing, check_anchor
 from orderlens.work.units import DEFAULT_BATCH
 
 try:
@@ -73,7 +73,7 @@ class OrderLensLM(LM):  # type: ignore[misc]
         self.order = parse_policies(order)
         if len(self.order) != 1 or self.order[0].needs_target:
             raise UserInputError(f"order '{order}' must be one order that needs no target")
-        options = Options(device, dtype, block_size, None if anchor is None else check_anchor(anchor))
+        options = Computing(device, dtype, block_size, None if anchor is None else check_anchor(anchor))
         self.model = options.load(pretrained or model)
         self.anchor = options.anchor_of(self.model)
         self.seed = int(seed)

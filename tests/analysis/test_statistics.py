@@ -18,7 +18,7 @@ from orderlens.analysis.auroc import delong
 from orderlens.analysis.correlation import mann_whitney_less, partial_spearman
 from orderlens.analysis.estimate import BinaryRanks, Clusters, Resampling
 from orderlens.analysis.logistic import nested_logistic
-from orderlens.analysis.paired import adjust, mcnemar, wilson
+from orderlens.analysis.significance import adjust, mcnemar, wilson
 from orderlens.paper import printed
 
 

@@ -16,7 +16,7 @@ from orderlens.evaluation.job import evaluate_job
 from orderlens.orders import StaticOrder
 from orderlens.work.execute import Local, compute, open_model, reveals_ahead
 from orderlens.work.job import Job, generate_job, score_job
-from orderlens.work.options import Options
+from orderlens.work.options import Computing
 from orderlens.work.spec import RunSpec
 from orderlens.work.units import Unit
 
@@ -26,7 +26,7 @@ MODEL = "hmm:seed=3,states=6"
 
 
 def scoring() -> Job:
-    options = Options(block_size=8, anchor="prompt")
+    options = Computing(block_size=8, anchor="prompt")
     return score_job(
         MODEL, SAMPLES, "forced-ar,max-prob,oracle-min-q", options, circulation=2, noise_floor=True
     )
@@ -37,7 +37,7 @@ def generating() -> Job:
         MODEL,
         SAMPLES,
         "max-prob,random:2",
-        Options(block_size=8),
+        Computing(block_size=8),
         max_new_tokens=12,
         temperatures=[0.7],
         seed=5,
@@ -53,7 +53,7 @@ def evaluating(tmp_path: Path) -> Job:
         MODEL,
         "hellaswag,arith",
         "forced-ar",
-        Options(block_size=8),
+        Computing(block_size=8),
         limit=1,
         max_new_tokens=8,
         temperature=0.0,

@@ -27,7 +27,7 @@ from orderlens.analysis.estimate import (
 )
 from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind
 from orderlens.analysis.logistic import nested_logistic
-from orderlens.analysis.paired import adjust, mcnemar
+from orderlens.analysis.significance import adjust, mcnemar
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
 

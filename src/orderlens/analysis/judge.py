@@ -37,7 +37,7 @@ from orderlens.analysis.checks import (
     negated,
     p_of_sign,
 )
-from orderlens.analysis.paired import adjust
+from orderlens.analysis.significance import adjust
 from orderlens.errors import counted
 
 __all__ = [

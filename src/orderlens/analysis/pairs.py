@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderlens.analysis.estimate import Estimate, Resampling, student_t
-from orderlens.analysis.paired import adjust
+from orderlens.analysis.significance import adjust
 from orderlens.metrics.segments import FloatArray
 from orderlens.rng import keyed_generator
 

@@ -21,7 +21,7 @@ from orderlens.analysis.frames import cells as groups
 from orderlens.analysis.frames import finite_rows, graded_rows
 from orderlens.analysis.logistic import nested_logistic
 from orderlens.analysis.orders import in_paper_order
-from orderlens.analysis.paired import wilson
+from orderlens.analysis.significance import wilson
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
 
 PREDICTORS = ("var", "mean", "n")

@@ -16,8 +16,8 @@ from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.frames import cells as cells_by
 from orderlens.analysis.frames import graded_rows
 from orderlens.analysis.orders import is_random, is_structured
-from orderlens.analysis.paired import wilson
 from orderlens.analysis.selecting import SELECTORS, compare_selectors
+from orderlens.analysis.significance import wilson
 from orderlens.analysis.study import NOT_GRADED, Study
 from orderlens.analysis.table import Cell, Column, Table, rows_of
 from orderlens.analysis.tables import has_generated, has_verdicts, never, table

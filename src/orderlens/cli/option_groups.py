@@ -1,4 +1,4 @@
-"""Options that several verbs take together, as one typed parameter of each.
+"""Computing that several verbs take together, as one typed parameter of each.
 
 A verb declares ``texts: Texts`` and is registered through ``spread``; typer and ``--help`` see the single
 options. Option groups hold what was asked for and do not look at it.
@@ -15,7 +15,7 @@ from orderlens.cli import options as opt
 
 if TYPE_CHECKING:
     from orderlens.work.engine import Engine
-    from orderlens.work.options import Keywords, Options
+    from orderlens.work.options import Computing, Keywords
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Machine:
     workers: opt.WorkersOption = None
     address: opt.AddressOption = None
 
-    def options(self) -> Options:
+    def options(self) -> Computing:
         """Return the same for those who decide block size and folder themselves."""
-        from orderlens.work.options import Options
+        from orderlens.work.options import Computing
 
-        return Options(self.device, self.dtype, batch_size=self.batch_size, engine=self.chosen_engine())
+        return Computing(self.device, self.dtype, batch_size=self.batch_size, engine=self.chosen_engine())
 
     def chosen_engine(self) -> Engine:
         """Return what the last three options ask for."""

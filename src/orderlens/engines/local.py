@@ -28,7 +28,7 @@ from orderlens.store.workers import Notebook, forget_workers
 from orderlens.store.writer import RunWriter, open_writer
 from orderlens.work.execute import Local, Tables, compute, reveals_ahead
 from orderlens.work.job import Job
-from orderlens.work.options import Options, ProgressSink, ShowsCanvas
+from orderlens.work.options import Computing, ProgressSink, ShowsCanvas
 from orderlens.work.spec import RunSpec
 from orderlens.work.units import Unit
 
@@ -36,7 +36,7 @@ _CLOSING_S = 30.0
 """Seconds that ranks wait for the leading one to close a run."""
 
 
-def run_here(job: Job, options: Options, rank: Rank | None = None, *, extend: bool = False) -> Run:
+def run_here(job: Job, options: Computing, rank: Rank | None = None, *, extend: bool = False) -> Run:
     """Compute all units into the folder ``options.out`` (resuming what is there), or in memory.
 
     A rank computes its share and returns when the run is complete.
@@ -82,7 +82,7 @@ def _notebook(folder: Folder, job: Job, rank: Rank | None) -> Iterator[Notebook]
     notebook.becomes("done", unit=None)
 
 
-def _shift(folder: Folder, notebook: Notebook, options: Options, rank: Rank | None) -> Shift:
+def _shift(folder: Folder, notebook: Notebook, options: Computing, rank: Rank | None) -> Shift:
     if rank is None:
         return NotedShift(notebook)
     failures = Failures(folder, options.engine.attempts)

@@ -24,10 +24,10 @@ from orderlens.store.reader import Run, open_run
 from orderlens.store.workers import forget_workers
 from orderlens.store.writer import DEFAULT_LEASE_S, open_writer
 from orderlens.work.job import Job
-from orderlens.work.options import Options
+from orderlens.work.options import Computing
 
 
-def run_job(job: Job, options: Options, *, extend: bool = False) -> Run:
+def run_job(job: Job, options: Computing, *, extend: bool = False) -> Run:
     """Compute all units into the folder ``options.out`` (resuming what is there), or in memory.
 
     Args:
@@ -45,7 +45,7 @@ def run_job(job: Job, options: Options, *, extend: bool = False) -> Run:
     return _run_crew(job, options, seats, on_gpu=on_gpu, extend=extend)
 
 
-def _run_crew(job: Job, options: Options, seats: int, *, on_gpu: bool, extend: bool) -> Run:
+def _run_crew(job: Job, options: Computing, seats: int, *, on_gpu: bool, extend: bool) -> Run:
     out = options.out
     if out is None:
         raise UserInputError("several workers share a run through its folder: give out")
@@ -70,7 +70,7 @@ def _run_crew(job: Job, options: Options, seats: int, *, on_gpu: bool, extend: b
     return open_run(out)
 
 
-def _brief(job: Job, items: Items, left: list[str], options: Options, out: str) -> Brief:
+def _brief(job: Job, items: Items, left: list[str], options: Computing, out: str) -> Brief:
     specs, units = brief_items({key: items[key] for key in left})
     return Brief(
         out.rstrip("/"),
@@ -109,7 +109,7 @@ def _release(job: Job) -> None:
     gc.collect()
 
 
-def _crew(brief: Brief, options: Options, seats: int, on_gpu: bool) -> tuple[Crew, int]:
+def _crew(brief: Brief, options: Computing, seats: int, on_gpu: bool) -> tuple[Crew, int]:
     engine = options.engine
     if engine.kind == "ray":
         from orderlens.engines.ray_actors import RayActors

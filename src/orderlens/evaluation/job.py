@@ -10,7 +10,7 @@ from orderlens.decode.generate import GenerationSettings
 from orderlens.evaluation.prompts import choose_tasks, response_length, write_prompts
 from orderlens.work.inputs import whole_number
 from orderlens.work.job import Job, Orders, base_spec, check_generation, deployable
-from orderlens.work.options import ModelLike, Options, PathLike
+from orderlens.work.options import Computing, ModelLike, PathLike
 from orderlens.work.units import cut_units
 
 
@@ -18,7 +18,7 @@ def evaluate_job(
     model: ModelLike,
     tasks: str | Sequence[str],
     orders: Orders,
-    options: Options,
+    options: Computing,
     *,
     limit: int | None,
     max_new_tokens: int | None,

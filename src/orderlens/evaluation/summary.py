@@ -33,7 +33,7 @@ def accuracies(run: Run) -> list[dict[str, Any]]:
 
 
 def _accuracy(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
-    from orderlens.analysis.paired import wilson  # scipy, which decoding does not need
+    from orderlens.analysis.significance import wilson  # scipy, which decoding does not need
 
     graded = [row for row in rows if row["correct"] is not None]
     n_correct = sum(row["correct"] for row in graded)

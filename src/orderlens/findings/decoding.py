@@ -9,7 +9,7 @@ from orderlens import paper
 from orderlens.analysis.compare import Paired, stack, wide_of
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.judge import Check, Finding, Number
-from orderlens.analysis.paired import wilson
+from orderlens.analysis.significance import wilson
 from orderlens.analysis.study import Study
 from orderlens.metrics.segments import FloatArray
 

@@ -13,7 +13,7 @@ from orderlens import paper
 from orderlens.analysis.compare import Paired, rank_rows, stack, wide_of
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.judge import Check, Finding, Number, negated, p_of_sign
-from orderlens.analysis.paired import adjust
+from orderlens.analysis.significance import adjust
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Table
 from orderlens.metrics.segments import divide

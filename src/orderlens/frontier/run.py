@@ -23,7 +23,7 @@ from orderlens.replicate.pace import Show
 from orderlens.replicate.plan import device_batch
 from orderlens.store.reader import open_run
 from orderlens.work.job import generate_job, score_job
-from orderlens.work.options import Options, ProgressSink
+from orderlens.work.options import Computing, ProgressSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def decode(
     parts: Iterable[str] = DECODING,
     *,
     model: Model | None = None,
-    computing: Options | None = None,
+    computing: Computing | None = None,
     show: Show | None = None,
 ) -> Decoded:
     """Compute what the folder does not hold yet of the given parts.
@@ -55,7 +55,7 @@ def decode(
     """
     wanted, folder = [name for name in check_parts(parts) if name in DECODING], Path(out)
     keep_plan(folder, plan)
-    bench = _Bench(plan, folder, computing or Options(), show or (lambda _: nullcontext()), model)
+    bench = _Bench(plan, folder, computing or Computing(), show or (lambda _: nullcontext()), model)
     seconds: dict[str, float] = {}
     notes = plan.notes()
     for name in wanted:
@@ -68,7 +68,9 @@ def decode(
 class _Bench:
     """What the parts share: the model and the texts, loaded when the first part needs them."""
 
-    def __init__(self, plan: Plan, folder: Path, computing: Options, show: Show, model: Model | None) -> None:
+    def __init__(
+        self, plan: Plan, folder: Path, computing: Computing, show: Show, model: Model | None
+    ) -> None:
         self.plan, self.folder, self.computing, self.show = plan, folder, computing, show
         self._model = model
         self._data: LoadedData | None = None
@@ -95,7 +97,7 @@ class _Bench:
             )
         return self._data
 
-    def options(self, part: str, progress: ProgressSink | None) -> Options:
+    def options(self, part: str, progress: ProgressSink | None) -> Computing:
         """How a part lays out and cuts its work: a GPU is filled, a processor interrupted cheaply."""
         size = self.computing.batch_size
         if size is None and device_type(self.model) == "cuda" and not isinstance(self.model, SuggestsBatch):

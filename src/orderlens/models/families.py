@@ -50,7 +50,7 @@ BUILTIN: dict[str, Family] = {
     "llada2_moe": Family(
         "orderlens.models.llada2.model:load_folder",
         "LLaDA-2.0 and 2.1, mini and flash: block-causal, blocks of 32",
-        look="orderlens.models.llada2.outlook:LOOK",
+        look="orderlens.models.llada2.model:LOOK",
     ),
     "mdlm": Family(
         "orderlens.models.dit.model:load_mdlm",

@@ -9,7 +9,7 @@ from orderlens.replicate.pace import Show
 from orderlens.replicate.plan import choose_evaluator, make_plan
 from orderlens.replicate.run import Outcome, run_plan
 from orderlens.work.engine import EngineLike, as_engine
-from orderlens.work.options import ModelLike, Options, PathLike
+from orderlens.work.options import Computing, ModelLike, PathLike
 
 
 def replicate(
@@ -70,5 +70,5 @@ def replicate(
         block_size=block_size,
         batch_size=batch_size,
     )
-    computing = Options(device, dtype, engine=as_engine(engine, workers))
+    computing = Computing(device, dtype, engine=as_engine(engine, workers))
     return run_plan(plan, os.fspath(out), model=loaded, computing=computing, show=show)

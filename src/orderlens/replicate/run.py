@@ -22,7 +22,7 @@ from orderlens.replicate.external import read_scores
 from orderlens.replicate.pace import LEAST, Pace, Show
 from orderlens.replicate.plan import Plan, Stored, device_batch, kept_plan, read_plan, save_plan
 from orderlens.replicate.stages import MODEL_STAGES, Bench, is_done, score_from_outside
-from orderlens.work.options import Options, with_block_size
+from orderlens.work.options import Computing, with_block_size
 
 if TYPE_CHECKING:
     from orderlens.replicate.results import Results
@@ -67,7 +67,7 @@ def run_plan(
     *,
     stages: Iterable[str] = DECODING,
     model: Model | None = None,
-    computing: Options | None = None,
+    computing: Computing | None = None,
     show: Show | None = None,
 ) -> Outcome:
     """Run every stage that is not committed yet, then make tables, findings, figures and the page.
@@ -108,14 +108,14 @@ def decode_all(
     *,
     stages: Iterable[str] = DECODING,
     model: Model | None = None,
-    computing: Options | None = None,
+    computing: Computing | None = None,
     show: Show | None = None,
 ) -> Traces:
     """Run stages with forward passes; see ``run_plan`` for the arguments.
 
     A stage whose rows are all committed is passed over, and where all are, no model is loaded at all.
     """
-    folder, bars, computing = Path(out), show or _no_bar, computing or Options()
+    folder, bars, computing = Path(out), show or _no_bar, computing or Computing()
     wanted = check_stages(stages, DECODING)
     stored = kept_plan(folder, plan)
     if stored is not None:

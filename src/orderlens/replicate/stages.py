@@ -23,7 +23,7 @@ from orderlens.store.reader import open_run
 from orderlens.store.records import SPEC
 from orderlens.tasks.bundled import items
 from orderlens.work.job import Job, generate_job, score_job
-from orderlens.work.options import Options, ProgressSink
+from orderlens.work.options import Computing, ProgressSink
 from orderlens.work.spec import RunSpec, describe_data, describe_model, samples_digest
 from orderlens.work.units import cut_units
 
@@ -37,7 +37,7 @@ class Bench:
     data: LoadedData
     runs: Path
     show: Show
-    computing: Options = field(default_factory=Options)
+    computing: Computing = field(default_factory=Computing)
 
     @property
     def samples(self) -> list[Sample]:
@@ -64,7 +64,7 @@ class Bench:
         encoded = encode_samples(self.model, self.samples, need_target=True)
         return samples_digest(encoded)
 
-    def options(self, stage: str, progress: ProgressSink | None) -> Options:
+    def options(self, stage: str, progress: ProgressSink | None) -> Computing:
         """How every stage lays out and cuts its work, and where it keeps it."""
         return replace(
             self.computing,

@@ -15,7 +15,7 @@ from orderlens.policies.catalogue import PolicyLike
 from orderlens.samples import EncodedSample, Sample, encode_samples
 from orderlens.work.execute import canvases, longest_canvas
 from orderlens.work.inputs import whole_number
-from orderlens.work.options import ModelLike, Options
+from orderlens.work.options import Computing, ModelLike
 from orderlens.work.spec import RunSpec, describe_data, describe_model
 from orderlens.work.units import Unit, cut_units, unit_samples
 
@@ -60,7 +60,7 @@ def score_job(
     model: ModelLike,
     samples: Iterable[Sample],
     orders: Orders,
-    options: Options,
+    options: Computing,
     *,
     circulation: int = 0,
     couplings: int = 0,
@@ -91,7 +91,7 @@ def generate_job(
     model: ModelLike,
     prompts: Iterable[Sample],
     orders: Orders,
-    options: Options,
+    options: Computing,
     *,
     max_new_tokens: int,
     temperatures: Sequence[float],
@@ -124,7 +124,7 @@ def base_spec(
     model: Model,
     orders: Sequence[Policy],
     samples: Sequence[EncodedSample],
-    options: Options,
+    options: Computing,
     **more: Any,
 ) -> RunSpec:
     """Return a spec with what every decoding run states, plus ``more`` of its fields."""

@@ -54,7 +54,7 @@ class ShowsCanvas(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Computing:
     """How to load the model, lay out and cut the work, and where to keep it.
 
     Attributes:
@@ -89,7 +89,7 @@ class Options:
             check_anchor(self.anchor)
 
     @classmethod
-    def asked(cls, keywords: Keywords, data_record: Mapping[str, Any] | None = None) -> Options:
+    def asked(cls, keywords: Keywords, data_record: Mapping[str, Any] | None = None) -> Computing:
         """Return what keywords of ``score``, ``generate`` or ``evaluate`` ask for."""
         given = {name: value for name, value in keywords.items() if name not in ("engine", "workers")}
         engine = as_engine(keywords.get("engine"), keywords.get("workers"))

@@ -25,6 +25,8 @@ from orderlens.models.llada2.checkpoint import (
     not_enough_memory,
 )
 from orderlens.models.llada2.config import (
+    FLASH,
+    MINI,
     PUBLISHED_BLOCK_SIZE,
     LLaDA2Config,
     parse_config,
@@ -39,6 +41,10 @@ from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
 from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.model import Facts, Loaded, NetworkModel, Plain
+from orderlens.models.torch.outlook import Look
+
+LOOK = Look(parse_config, check_tensors, {r"llada2.*mini": MINI, r"llada2.*flash": FLASH}, mapped=True)
+"""How ``doctor`` describes a checkpoint that is not loaded."""
 
 
 class LLaDA2Model(NetworkModel):
