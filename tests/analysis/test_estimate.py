@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orderlens.analysis.estimate import BinaryRanks, Clusters, Resampling, mean, means, median
+from orderlens.analysis.estimate import (
+    MOST_REPS,
+    BinaryRanks,
+    Clusters,
+    Resampling,
+    difference_of_means,
+    mean,
+    means,
+    median,
+    student_p,
+    student_t,
+)
 from orderlens.errors import UserInputError
 
 FEW = Resampling(reps=40, seed=3)
@@ -19,7 +30,7 @@ def resampled_rows(clusters):
     for counts in clusters.resamples():
         for row in counts:
             yield np.concatenate(
-                [np.repeat(np.flatnonzero(clusters.codes == c), int(k)) for c, k in enumerate(row)]
+                [np.tile(np.flatnonzero(clusters.codes == c), int(k)) for c, k in enumerate(row)]
             )
 
 
@@ -97,8 +108,76 @@ def test_one_prompt_or_no_resamples_leave_the_interval_open():
         assert math.isnan(cell.low)
 
 
-def test_bad_settings_are_refused():
-    with pytest.raises(UserInputError, match="got -1"):
-        Resampling(reps=-1)
-    with pytest.raises(UserInputError, match="level"):
-        Resampling(level=1.0)
+def difference(values, first, prompts):
+    """Mean of the first minus mean of the others, and its error: each prompt moves both means."""
+    one, two = values[first].mean(), values[~first].mean()
+    pull = np.where(first, (values - one) / first.sum(), -(values - two) / (~first).sum())
+    return one - two, math.sqrt(sum(pull[prompts == name].sum() ** 2 for name in np.unique(prompts)))
+
+
+@pytest.mark.parametrize("skew", [0.0, 2.0])
+def test_a_difference_of_means_equals_the_loop_over_resamples(rows, skew):
+    prompts, values, first = rows
+    values = np.exp(skew * values) if skew else values
+    clusters = Clusters(prompts, FEW)
+    value, error = difference(values, first, prompts)
+    t = []
+    for sample in resampled_rows(clusters):
+        names = np.repeat(np.arange(len(sample) // 3), 3)  # a prompt that is drawn twice counts as two
+        again, spread = difference(values[sample], first[sample], names)
+        t.append((again - value) / spread)
+    smaller = min(first.sum(), (~first).sum())
+    student = stats.t.ppf(0.975, smaller - 1) * math.sqrt(smaller / (smaller - 1))
+    left, right = percentile(t)
+    found = difference_of_means(values, first, clusters)
+    assert (found.value, found.n) == (pytest.approx(value), 45)
+    assert found.low == pytest.approx(value - max(right, student) * error)
+    assert found.high == pytest.approx(value - min(left, -student) * error)
+
+
+@pytest.mark.parametrize(
+    ("values", "first"), [([1.0, 1.0, 2.0, 2.0], [1, 1, 0, 0]), ([1.0, 2.0, 3.0, 4.0], [1, 1, 1, 1])]
+)
+def test_a_difference_without_spread_or_without_a_group_has_no_interval(values, first):
+    found = difference_of_means(np.array(values), np.array(first, bool), Clusters("abcd", FEW))
+    assert found.value == pytest.approx(-1.0) if 0 in first else math.isnan(found.value)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+
+
+def test_one_value_in_a_group_still_counts_as_two_for_students_t(rows):
+    """With one degree of freedom Student's t is Cauchy's: 12.7 errors to each side, times √2."""
+    _, values, _ = rows
+    first = np.arange(45) == 7
+    found = difference_of_means(values, first, Clusters(np.arange(45), FEW))
+    _, error = difference(values, first, np.arange(45))
+    assert found.value - found.low >= math.tan(0.475 * math.pi) * math.sqrt(2) * error * (1 - 1e-9)
+
+
+def test_students_t_with_one_and_two_degrees_has_closed_forms():
+    assert student_t(0.95, 1) == pytest.approx(math.tan(0.475 * math.pi))
+    assert student_t(0.9, 2) == pytest.approx(0.9 * math.sqrt(2 / (1 - 0.81)))
+    for t in (3.0, -3.0):
+        assert student_p(t, 1) == pytest.approx(1 - 2 * math.atan(3) / math.pi)
+        assert student_p(t, 2) == pytest.approx(1 - 3 / math.sqrt(11))
+
+
+@pytest.mark.parametrize(
+    ("draws", "expected"),
+    [
+        ([0.0, 10.0], (0.25, 9.75)),
+        ([0.0, 10.0, math.nan, math.inf], (0.25, 9.75)),
+        ([5.0, math.nan, math.nan], (math.nan, math.nan)),
+        ([], (math.nan, math.nan)),
+    ],
+)
+def test_an_interval_needs_half_of_its_draws(draws, expected):
+    found = Clusters("ab", Resampling(level=0.95)).interval(np.array(draws))
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("wrong", [{"reps": -1}, {"reps": MOST_REPS + 1}, {"level": 0.0}, {"level": 1.0}])
+def test_bad_settings_are_refused_and_the_ends_are_not(wrong):
+    with pytest.raises(UserInputError, match=f"got {next(iter(wrong.values()))}"):
+        Resampling(**wrong)
+    assert (Resampling(reps=0).reps, Resampling(reps=MOST_REPS).reps) == (0, MOST_REPS)

@@ -17,6 +17,14 @@ from orderlens.samples import EncodedSample
 DEPLOYABLE = parse_policies("forced-ar,reverse-ar,random,max-prob,max-prob:argmax,top-margin,entropy")
 
 
+def pairs(samples, one_of):
+    """Yield one of so many pairs (all are in the batch), each sample and each order among them."""
+    for s, sample in enumerate(samples):
+        for o, order in enumerate(DEPLOYABLE):
+            if (s + o) % one_of == 0:
+                yield s, sample, o, order
+
+
 def trace(columns, sample, order):
     mine = (columns["sample"] == sample) & (columns["order"] == order)
     return {name: values[mine] for name, values in columns.items()}
@@ -28,23 +36,13 @@ def trace(columns, sample, order):
 def test_fast_equals_slow_on_hmm(hmm, mixed_samples, temperature, anchor, stop):
     settings = GenerationSettings(20, temperature, 5, stop, anchor)
     columns = generate_batch(hmm, mixed_samples, DEPLOYABLE, settings).columns
-    for s, sample in enumerate(mixed_samples):
-        for o, order in enumerate(DEPLOYABLE):
-            fast = trace(columns, s, o)
-            slow = generate_plainly(
-                hmm,
-                sample,
-                order,
-                20,
-                temperature=temperature,
-                sample_seed=5,
-                stop_at_eos=stop,
-                anchor=anchor,
-            )
-            assert list(zip(fast["position"], fast["token_id"], strict=True)) == [
-                (item.position, item.token) for item in slow
-            ]
-            assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 1e-9
+    given = {"temperature": temperature, "sample_seed": 5, "stop_at_eos": stop, "anchor": anchor}
+    for s, sample, o, order in pairs(mixed_samples, 2):
+        fast, slow = trace(columns, s, o), generate_plainly(hmm, sample, order, 20, **given)
+        assert list(zip(fast["position"], fast["token_id"], strict=True)) == [
+            (item.position, item.token) for item in slow
+        ]
+        assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 1e-9
 
 
 @pytest.mark.needs_torch
@@ -55,13 +53,12 @@ def test_fast_equals_slow_on_a_transformer(make_transformer, mixed_samples, atte
     samples = [EncodedSample(x.id, np.append(x.prompt % 48 + 2, 5)) for x in mixed_samples]
     settings = GenerationSettings(20, temperature, stop_at_eos=False)
     columns = generate_batch(model, samples, DEPLOYABLE, settings).columns
-    for s, sample in enumerate(samples):
-        for o, order in enumerate(DEPLOYABLE):
-            fast = trace(columns, s, o)
-            slow = generate_plainly(model, sample, order, 20, temperature=temperature, stop_at_eos=False)
-            assert fast["position"].tolist() == [item.position for item in slow]
-            assert fast["token_id"].tolist() == [item.token for item in slow]
-            assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 5e-5
+    for s, sample, o, order in pairs(samples, 3):
+        fast = trace(columns, s, o)
+        slow = generate_plainly(model, sample, order, 20, temperature=temperature, stop_at_eos=False)
+        assert fast["position"].tolist() == [item.position for item in slow]
+        assert fast["token_id"].tolist() == [item.token for item in slow]
+        assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 5e-5
 
 
 def test_canvas_is_completed_and_overflow_is_flagged(hmm):
@@ -94,13 +91,12 @@ def test_decoding_ends_after_the_block_with_an_eos():
 def test_results_do_not_depend_on_the_batch(hmm, mixed_samples, temperature):
     settings = GenerationSettings(24, temperature, 3, stop_at_eos=True)
     together = generate_batch(hmm, mixed_samples, DEPLOYABLE, settings).columns
-    for s, sample in enumerate(mixed_samples):
-        for o, order in enumerate(DEPLOYABLE):
-            alone = generate_batch(hmm, [sample], [order], settings).columns
-            here = trace(together, s, o)
-            assert here["position"].tolist() == alone["position"].tolist()
-            assert here["token_id"].tolist() == alone["token_id"].tolist()
-            assert np.abs(here["logq"] - alone["logq"]).max() < 1e-12
+    for s, sample, o, order in pairs(mixed_samples, 2):
+        alone = generate_batch(hmm, [sample], [order], settings).columns
+        here = trace(together, s, o)
+        assert here["position"].tolist() == alone["position"].tolist()
+        assert here["token_id"].tolist() == alone["token_id"].tolist()
+        assert np.abs(here["logq"] - alone["logq"]).max() < 1e-12
 
 
 @pytest.mark.parametrize("spec", ["forced-ar", "max-prob:argmax", "random"])
