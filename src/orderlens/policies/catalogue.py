@@ -86,7 +86,8 @@ def parse_policy(spec: PolicyLike) -> Policy:
     revisions = [rule for rule in parsed if isinstance(rule, Revision)]
     if len(commits) > 1 or len(revisions) > 1:
         raise UserInputError(
-            f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule"
+            f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule "
+            "(and 'spaced' may stand behind the commit rule that it narrows)"
         )
     return Policy(parse_order(order), commits[0] if commits else Top(), revisions[0] if revisions else None)
 
@@ -106,6 +107,7 @@ def _written_out(spec: str) -> str:
     if name in orders:
         return spec
     if name not in presets:
+        _refuse_misplaced(spec, head.strip(), presets)
         raise UnknownNameError(
             f"unknown order '{name}'{suggest(name, [*orders, *presets])} "
             f"(orders: {', '.join(orders)}; presets: {', '.join(presets)})"
@@ -115,11 +117,20 @@ def _written_out(spec: str) -> str:
         raise UserInputError(
             f"policy '{spec}': preset '{name}' is a whole policy; write '{preset.spec}' out to change a part"
         )
-    if argument.isdigit() and parse_policy(preset.spec).seed is None:
+    return preset.seeded(name, argument, parse_policy(preset.spec).seed is not None)
+
+
+def _refuse_misplaced(spec: str, head: str, presets: list[str]) -> None:
+    """Raise where what stands in the order's place is nothing, a rule, or a preset with values."""
+    name = head.partition("=")[0].partition(":")[0]
+    if not name:
+        raise UserInputError(f"policy '{spec}' names no order; write one first, e.g. max-prob+top=4")
+    if name in presets:
         raise UserInputError(
-            f"preset '{name}:{argument}': '{name}' draws nothing and takes no seed; write '{name}'"
+            f"preset '{name}' takes no values; write '{PRESETS.get(name).spec}' with others, not '{head}'"
         )
-    return preset.seeded(name, argument)
+    if name in COMMITS.names() or name in REVISIONS.names():
+        raise UserInputError(f"'{name}' is a rule, no order; write an order before it, e.g. max-prob+{head}")
 
 
 def _parse_rule(spec: str, text: str) -> Commit | Revision:
@@ -130,6 +141,10 @@ def _parse_rule(spec: str, text: str) -> Commit | Revision:
         kind = REVISIONS.get(name)
     else:
         known = [*COMMITS.names(), *REVISIONS.names()]
+        if name in ORDERS.names():
+            raise UserInputError(f"policy '{spec}' names a second order, '{name}'; a policy has one")
+        if (first := text.partition(":"))[0] in known:
+            raise UserInputError(f"policy '{spec}': write '{first[0]}={first[2]}' instead of '{text}'")
         raise UnknownNameError(
             f"policy '{spec}': unknown rule '{name}'{suggest(name, known)} "
             f"(commit: {', '.join(COMMITS.names())}; revise: {', '.join(REVISIONS.names())})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from orderlens.errors import UserInputError
 from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
 from orderlens.policies.presets import Preset
@@ -14,7 +15,6 @@ from orderlens.policies.protocol import (
     IntArray,
     Pick,
     real_number,
-    some_values,
 )
 from orderlens.policies.thresholds import Near, near
 from orderlens.stats import DrawStats, PositionStats, comparable, positions_of
@@ -51,13 +51,15 @@ class Credit(Commit):
     @classmethod
     def parse(cls, values: list[str]) -> Credit:
         """Build from ``T``, or ``T`` and the three numbers of the credit."""
-        threshold, *rest = some_values("credit", values, 1, 4, "credit=0.9 or credit=0.9:0.7:0.2:0.8")
-        some_values("credit", values, 4 if rest else 1, 4, "credit=0.9:0.7:0.2:0.8")
-        low = real_number("credit", threshold, 0.0, 1.0)
+        if len(values) not in (1, 4) or not all(values):
+            raise UserInputError("'credit' takes 1 value or 4, e.g. credit=0.9 or credit=0.9:0.7:0.2:0.8")
+        threshold, *rest = values
+        low = real_number("credit", threshold, 0.0, 1.0, "T")
         if not rest:
             return cls(low)
-        alpha, gamma = (real_number("credit", value, 0.0) for value in rest[:2])
-        return cls(low, alpha, gamma, real_number("credit", rest[2], 0.0, 1.0))
+        alpha = real_number("credit", rest[0], 0.0, name="ALPHA")
+        gamma = real_number("credit", rest[1], 0.0, name="GAMMA")
+        return cls(low, alpha, gamma, real_number("credit", rest[2], 0.0, 1.0, "BETA"))
 
     @property
     def spec(self) -> str:

@@ -47,8 +47,8 @@ class Edit(Revise):
         """Build from ``TAU`` and optionally ``POST``."""
         if len(values) not in (1, 2) or not values[0]:
             raise UserInputError("'edit' takes one or two values, e.g. edit=0.9 or edit=0.9:16")
-        tau = real_number("edit", values[0], 0.0, 1.0)
-        return cls(tau, whole_number("edit", values[1], 0) if len(values) == 2 else POST_PASSES)
+        tau = real_number("edit", values[0], 0.0, 1.0, "TAU")
+        return cls(tau, whole_number("edit", values[1], 0, "POST") if len(values) == 2 else POST_PASSES)
 
     @property
     def spec(self) -> str:

@@ -42,7 +42,10 @@ class HierarchyRemask(Planner):
     def parse(cls, values: list[str]) -> HierarchyRemask:
         """Build from ``LOW``, ``T`` and optionally ``REMASK``."""
         given = some_values(cls.id, values, 2, 3, f"{cls.id}=0.4:0.9 or {cls.id}=0.4:0.9:0.4")
-        return cls(*(real_number(cls.id, value, 0.0, 1.0) for value in given))
+        names = ("LOW", "T", "REMASK")[: len(given)]
+        return cls(
+            *(real_number(cls.id, text, 0.0, 1.0, name) for name, text in zip(names, given, strict=True))
+        )
 
     @property
     def spec(self) -> str:

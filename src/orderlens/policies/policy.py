@@ -45,6 +45,11 @@ class Policy:
     revise: Revision | None = None
 
     def __post_init__(self) -> None:
+        if self.needs_target and self.revise is not None:
+            raise UserInputError(
+                f"policy '{self.spec}': order '{self.order.spec}' sees the target and can only score, "
+                f"'{self.revise.id}' can only generate; leave one of them out"
+            )
         if isinstance(self.revise, Planner):
             self._check_planner(self.revise)
 

@@ -37,14 +37,24 @@ class Preset:
         """The line of the catalogue."""
         return f"{self.spec} ({self.source.partition(';')[0]})"
 
-    def seeded(self, name: str, argument: str) -> str:
-        """Return the spec with the seed that stood behind the preset's name, if any."""
+    def seeded(self, name: str, argument: str, draws: bool) -> str:
+        """Return the spec with the seed that stood behind the preset's name, if any.
+
+        Args:
+            name: of the preset.
+            argument: what stood behind it.
+            draws: whether its order takes a seed.
+        """
         if not argument:
             return self.spec
-        if not argument.isascii() or not argument.isdigit():
+        if not draws or not argument.isascii() or not argument.isdigit():
+            what = (
+                f"only a seed may follow, e.g. {name}:3"
+                if draws
+                else f"'{name}' draws nothing and takes no seed"
+            )
             raise UserInputError(
-                f"preset '{name}:{argument}': only a seed may follow, e.g. {name}:3; "
-                f"to change anything else write '{self.spec}' with other values"
+                f"preset '{name}:{argument}': {what}; write '{name}', or '{self.spec}' with other values"
             )
         order, plus, rules = self.spec.partition("+")
         return f"{order}:{argument}{plus}{rules}"

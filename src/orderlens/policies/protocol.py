@@ -184,23 +184,33 @@ def one_value(rule: str, values: list[str], example: str) -> str:
     return values[0]
 
 
-def whole_number(rule: str, text: str, least: int) -> int:
-    """Return a whole number of at least ``least``."""
+def whole_number(rule: str, text: str, least: int, name: str = "") -> int:
+    """Return a whole number of at least ``least``; ``name`` tells the value apart where there are several."""
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
-        raise UserInputError(f"'{rule}={text}': the value must be a whole number of at least {least}")
+        raise _refusal(rule, text, name, f"a whole number of at least {least}")
     return int(text)
 
 
-def real_number(rule: str, text: str, low: float, high: float = np.inf) -> float:
+def real_number(rule: str, text: str, low: float, high: float = np.inf, name: str = "") -> float:
     """Return a finite number between ``low`` and ``high``, both allowed."""
     try:
         value = float(text)
     except ValueError:
         value = np.nan
     if not low <= value <= high or np.isinf(value):
-        wanted = f"of at least {low:g}" if np.isinf(high) else f"between {low:g} and {high:g}"
-        raise UserInputError(f"'{rule}={text}': the value must be a number {wanted}")
+        wanted = (
+            f"a finite number of at least {low:g}"
+            if np.isinf(high)
+            else f"a number between {low:g} and {high:g}"
+        )
+        raise _refusal(rule, text, name, wanted)
     return value
+
+
+def _refusal(rule: str, text: str, name: str, wanted: str) -> UserInputError:
+    if not name:
+        return UserInputError(f"'{rule}={text}': the value must be {wanted}")
+    return UserInputError(f"'{rule}': {name} is '{text}' and must be {wanted}")
 
 
 def some_values(rule: str, values: list[str], least: int, most: int, example: str) -> list[str]:

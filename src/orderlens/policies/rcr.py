@@ -45,7 +45,7 @@ class RunningConfidence(KeepBest):
             return cls(super().parse(values).steps)
         if len(values) > 2 or values[1] not in ("linear", "cosine"):
             raise UserInputError("'rcr' takes T and a schedule, linear or cosine, e.g. rcr=16:cosine")
-        return cls(whole_number("rcr", values[0], 1), "cosine" if values[1] == "cosine" else "linear")
+        return cls(whole_number("rcr", values[0], 1, "T"), "cosine" if values[1] == "cosine" else "linear")
 
     @property
     def spec(self) -> str:

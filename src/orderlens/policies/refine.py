@@ -42,7 +42,8 @@ class Refine(Planner):
         """Build from ``LOOPS`` and optionally ``K``."""
         if len(values) > 2 or "" in values:
             raise UserInputError("'refine' takes up to two values, e.g. refine=32 or refine=32:1")
-        return cls(*(whole_number("refine", value, 1) for value in values))
+        names = ("LOOPS", "K")[: len(values)]
+        return cls(*(whole_number("refine", text, 1, name) for name, text in zip(names, values, strict=True)))
 
     @property
     def spec(self) -> str:

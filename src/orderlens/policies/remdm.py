@@ -74,8 +74,8 @@ class _WithEta(Remasking):
                 f"'{cls.id}' takes up to two values, e.g. {cls.id}=32 or {cls.id}=32:{cls.default_eta:g} "
                 "(0 passes: one per position)"
             )
-        steps = whole_number(cls.id, values[0], 0) if values else 0
-        return cls(steps, real_number(cls.id, values[1], 0.0, 1.0) if len(values) == 2 else None)
+        steps = whole_number(cls.id, values[0], 0, "STEPS") if values else 0
+        return cls(steps, real_number(cls.id, values[1], 0.0, 1.0, "ETA") if len(values) == 2 else None)
 
     @property
     def spec(self) -> str:

@@ -145,10 +145,10 @@ class Timesteps(Schedule):
         if not values:
             return cls()
         n, *rest = some_values("dream", values, 1, 2, "dream=32 or dream=32:0.001")
-        eps = real_number("dream", rest[0], 0.0, 1.0) if rest else cls.EPS
+        eps = real_number("dream", rest[0], 0.0, 1.0, "EPS") if rest else cls.EPS
         if eps == 1:
             raise UserInputError("'dream=N:1': time must fall, so EPS must be below 1")
-        return cls(whole_number("dream", n, 1), eps)
+        return cls(whole_number("dream", n, 1, "N"), eps)
 
     @property
     def spec(self) -> str:

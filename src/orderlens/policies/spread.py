@@ -180,7 +180,9 @@ class Hierarchy(Commit):
     def parse(cls, values: list[str]) -> Hierarchy:
         """Build from ``LOW`` and ``T``."""
         low, threshold = some_values("hierarchy", values, 2, 2, "hierarchy=0.4:0.9")
-        return cls(real_number("hierarchy", low, 0.0, 1.0), real_number("hierarchy", threshold, 0.0, 1.0))
+        return cls(
+            real_number("hierarchy", low, 0.0, 1.0, "LOW"), real_number("hierarchy", threshold, 0.0, 1.0, "T")
+        )
 
     @property
     def spec(self) -> str:

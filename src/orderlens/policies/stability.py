@@ -35,9 +35,9 @@ class Klass(Commit):
         """Build from ``T``, ``EPS`` and optionally ``H``."""
         threshold, eps, *passes = some_values("klass", values, 2, 3, "klass=0.9:0.01 or klass=0.9:0.01:2")
         return cls(
-            real_number("klass", threshold, 0.0, 1.0),
-            real_number("klass", eps, 0.0),
-            whole_number("klass", passes[0], 1) if passes else cls.H,
+            real_number("klass", threshold, 0.0, 1.0, name="T"),
+            real_number("klass", eps, 0.0, name="EPS"),
+            whole_number("klass", passes[0], 1, "H") if passes else cls.H,
         )
 
     @property

@@ -74,7 +74,8 @@ class Above(Commit):
         """Build from ``T`` and optionally ``N``."""
         threshold, *steps = some_values("above", values, 1, 2, "above=0.95 or above=0.95:8")
         return cls(
-            real_number("above", threshold, 0.0, 1.0), whole_number("above", steps[0], 1) if steps else None
+            real_number("above", threshold, 0.0, 1.0, "T"),
+            whole_number("above", steps[0], 1, "N") if steps else None,
         )
 
     @property
@@ -124,8 +125,8 @@ class Near(Commit):
         """Build from ``T`` and optionally ``DELTA``."""
         threshold, *delta = some_values("near", values, 1, 2, "near=0.9 or near=0.9:0.00001")
         return cls(
-            real_number("near", threshold, 0.0, 1.0),
-            real_number("near", delta[0], 0.0, 1.0) if delta else cls.DELTA,
+            real_number("near", threshold, 0.0, 1.0, "T"),
+            real_number("near", delta[0], 0.0, 1.0, "DELTA") if delta else cls.DELTA,
         )
 
     @property

@@ -43,8 +43,12 @@ class Wino(Planner):
     @classmethod
     def parse(cls, values: list[str]) -> Wino:
         """Build from nothing, or ``DRAFT`` and ``VERIFY``."""
-        given = some_values("wino", values, 2, 2, "wino=0.6:0.9") if values else []
-        return cls(*(real_number("wino", value, 0.0, 1.0) for value in given))
+        if not values:
+            return cls()
+        draft, verify = some_values("wino", values, 2, 2, "wino=0.6:0.9")
+        return cls(
+            real_number("wino", draft, 0.0, 1.0, "DRAFT"), real_number("wino", verify, 0.0, 1.0, "VERIFY")
+        )
 
     @property
     def spec(self) -> str:
