@@ -23,6 +23,7 @@ from orderlens.models.protocol import FloatArray, Head, HiddenRows, IntArray
 from orderlens.stats import DrawStats, PositionStats, TargetStats, require_finite_rows
 
 CHUNK_BYTES = 64 * 2**20
+CPU_CHUNK_BYTES, CPU_CHUNK_ROWS = 4 * 2**20, 64
 DRAW_GROUP = 512
 """Vocabulary entries per group when a draw is located: groups first, then inside one group."""
 EXCLUDED_LOGIT = -1e30
@@ -140,24 +141,28 @@ def _reduce(logits_RV: Tensor, eos: Tensor, targets_R: Tensor | None) -> tuple[T
     """Return top token [R] and columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6].
 
     Everything is measured from the largest logit, so that log-probabilities near 0 keep their digits and one
-    exponential per entry serves the normaliser and the entropy.
+    exponential per entry serves the normaliser and the entropy. The logits are used up.
     """
     top_R, token_R = _first_maximum(logits_RV)
-    below_RV = logits_RV - top_R[:, None]
+    below_RV = logits_RV.sub_(top_R[:, None])
+    second_R = below_RV.scatter_(1, token_R[:, None], EXCLUDED_LOGIT).amax(dim=1)
+    below_RV.scatter_(1, token_R[:, None], 0.0)
     weight_RV = torch.exp(below_RV)
     mass_R = weight_RV.sum(dim=1)
     log_mass_R = mass_R.log()
-    entropy_R = log_mass_R - (weight_RV * below_RV).sum(dim=1) / mass_R
+    entropy_R = log_mass_R - weight_RV.mul_(below_RV).sum(dim=1) / mass_R
     none_R = torch.full_like(top_R, -torch.inf)
     eos_R = torch.logsumexp(below_RV[:, eos], dim=1) if len(eos) else none_R
     target = [] if targets_R is None else [below_RV.gather(1, targets_R[:, None])[:, 0] - log_mass_R]
-    second_R = below_RV.scatter(1, token_R[:, None], EXCLUDED_LOGIT).amax(dim=1)
     columns = [top_R + log_mass_R, -log_mass_R, second_R - log_mass_R, entropy_R.clamp_min(0)]
     return token_R, torch.stack([*columns, eos_R - log_mass_R, *target], dim=1)
 
 
 def _first_maximum(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the maximum and its lowest index (torch leaves the index of equal maxima open)."""
+    """Return the maximum and its lowest index (numpy promises it, torch leaves it open among equals)."""
+    if logits_RV.device.type == "cpu":
+        token_R = torch.from_numpy(logits_RV.numpy().argmax(axis=1))
+        return logits_RV.gather(1, token_R[:, None])[:, 0], token_R
     top_R = logits_RV.amax(dim=1)
     index_V = torch.arange(logits_RV.shape[1], device=logits_RV.device)
     token_R = torch.where(logits_RV >= top_R[:, None], index_V, logits_RV.shape[1]).amin(dim=1)
@@ -188,11 +193,17 @@ def _logit_chunks(rows: HiddenRows) -> Iterator[tuple[int, Tensor]]:
     unembed_VD = rows.unembed_VD[: rows.valid_vocab]
     project = _projection(rows.hidden_RD, unembed_VD)
     excluded = [token for token in rows.excluded if token < rows.valid_vocab]
-    step = max(1, CHUNK_BYTES // (4 * len(unembed_VD)))
+    step = _rows_at_once(4 * len(unembed_VD), rows.hidden_RD.device)
     for low in range(0, len(rows.hidden_RD), step):
         logits_RV = project(rows.hidden_RD[low : low + step])
         logits_RV[:, excluded] = EXCLUDED_LOGIT
         yield low, logits_RV
+
+
+def _rows_at_once(row_bytes: int, device: torch.device) -> int:
+    """Return how many rows a chunk has: on the CPU what stays in its cache, but enough for a good product."""
+    most = max(1, CHUNK_BYTES // row_bytes)
+    return min(most, max(CPU_CHUNK_ROWS, CPU_CHUNK_BYTES // row_bytes)) if device.type == "cpu" else most
 
 
 def _projection(hidden_RD: Tensor, unembed_VD: Tensor) -> Callable[[Tensor], Tensor]:

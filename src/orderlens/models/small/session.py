@@ -1,0 +1,128 @@
+"""The Session protocol of the bundled transformer: a key cache, and forwards in batches of a fitting size.
+
+Which forward runs depends on the device: ``lean`` on the CPU in float32, ``passes`` elsewhere.
+
+Shape letters: S slots, N states, W window, L prefix, R rows, C width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
+from orderlens.models.small.cache import KeyCache
+from orderlens.models.small.lean import LeanPasses
+from orderlens.models.small.network import attention, block_causal_mask
+from orderlens.models.small.passes import ModulePasses
+from orderlens.models.small.windows import CachedWindows, WantedRows
+
+if TYPE_CHECKING:
+    from orderlens.models.small.model import TransformerModel
+
+STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
+"""Windows of 32 tokens per forward: they fill the device and stay in its cache (CPU) or memory (GPU)."""
+
+
+class Passes(Protocol):
+    """The two forwards of a session."""
+
+    def batches(self, slots_N: IntArray, starts_N: IntArray, at_once: int) -> Iterator[IntArray]:
+        """Yield the windows' indices in batches of at most ``at_once`` that run well together."""
+        ...
+
+    def rows(self, windows: CachedWindows, wanted: WantedRows) -> Tensor:
+        """Return hidden states [R, C] of the wanted rows, normalised for the output matrix."""
+        ...
+
+    def keys(self, windows: CachedWindows) -> list[tuple[Tensor, Tensor]]:
+        """Return each layer's keys and values [N, K, W, D] of the windows."""
+        ...
+
+
+class TransformerSession:
+    """The Session protocol over a key/value cache."""
+
+    def __init__(self, model: TransformerModel) -> None:
+        self._model, self._network = model, model.network
+        self._cache = self._empty(np.zeros(0, np.int64))
+        lean = model.device.type == "cpu" and self._weight.dtype == torch.float32 and not model.permuted
+        self._passes: Passes = LeanPasses(model.network) if lean else ModulePasses(model)
+
+    @torch.inference_mode()
+    def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
+        """Cache the keys and values of every prefix, short ones padded on the right."""
+        if self._model.attention == "full":
+            return
+        lengths_S = np.array([len(prefix) for prefix in prefixes], np.int64)
+        self._cache = self._empty(lengths_S)
+        by_length, size = np.argsort(-lengths_S, kind="stable"), self._at_once(int(lengths_S.max(initial=1)))
+        for low in range(0, len(by_length), size):
+            members = by_length[low : low + size]
+            self._prefill_some([prefixes[i] for i in members], [grid_offsets[i] for i in members], members)
+
+    def _prefill_some(self, prefixes: Sequence[IntArray], offsets: Sequence[int], slots: IntArray) -> None:
+        width = max(len(prefix) for prefix in prefixes)
+        if not width:
+            return
+        tokens_SL = np.zeros((len(prefixes), width), np.int64)
+        for row, prefix in zip(tokens_SL, prefixes, strict=True):
+            row[: len(prefix)] = prefix
+        device = self._model.device
+        mask_SLL = torch.stack([block_causal_mask(width, self._model.block_size, o, device) for o in offsets])
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self._cache.keys[layer][slots, :, :width] = k
+            self._cache.values[layer][slots, :, :width] = v
+            return attention(q, k, v, mask_SLL[:, None])
+
+        positions_SL = torch.arange(width, device=device).expand(len(prefixes), width)
+        self._network(torch.as_tensor(tokens_SL, device=device), positions_SL, attend)
+
+    @torch.inference_mode()
+    def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
+        """Append one finished block to each slot; its keys come from a forward of the final tokens."""
+        width, starts_N = tokens_NW.shape[1], self._cache.lengths_S[slots]
+        for members in self._passes.batches(slots, starts_N, self._at_once(width)):
+            windows = CachedWindows(self._cache, slots[members], starts_N[members], tokens_NW[members])
+            self._cache.append(slots[members], self._passes.keys(windows), self._model.max_positions)
+        self._cache.lengthen(slots, width)
+
+    def keep(self, slots: IntArray) -> None:
+        """Keep (or repeat) the given slots, renumbered in this order."""
+        if self._model.attention != "full":
+            self._cache.keep(slots)
+
+    @torch.inference_mode()
+    def evaluate(self, states: StateBatch) -> HiddenRows:
+        """Return hidden states of the wanted rows; states that run well together are evaluated together."""
+        config = self._network.config
+        hidden_RC = self._weight.new_empty((len(states.row_state_R), config.width))
+        by_state_R = np.argsort(states.row_state_R, kind="stable")
+        first_row_N = np.searchsorted(states.row_state_R[by_state_R], np.arange(len(states.slots_N) + 1))
+        at_once = self._at_once(states.tokens_NW.shape[1])
+        for members in self._passes.batches(states.slots_N, states.starts_N, at_once):
+            rows = np.concatenate([by_state_R[first_row_N[n] : first_row_N[n + 1]] for n in members])
+            if len(rows):
+                counts = first_row_N[members + 1] - first_row_N[members]
+                windows = CachedWindows(
+                    self._cache, states.slots_N[members], states.starts_N[members], states.tokens_NW[members]
+                )
+                wanted = WantedRows(np.repeat(np.arange(len(members)), counts), states.row_offset_R[rows])
+                hidden_RC[torch.as_tensor(rows, device=hidden_RC.device)] = self._passes.rows(windows, wanted)
+        return HiddenRows(hidden_RC, self._weight, (config.mask_id,), config.vocab_size)
+
+    @property
+    def _weight(self) -> Tensor:
+        return self._network.embedding.weight
+
+    def _empty(self, lengths_S: IntArray) -> KeyCache:
+        config = self._network.config
+        return KeyCache(lengths_S, config.n_layers, config.kv_heads, config.head_width, self._weight)
+
+    def _at_once(self, width: int) -> int:
+        return max(1, STATES_AT_ONCE.get(self._model.device.type, 32) * 32 // max(width, 1))
