@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.estimate import Estimate
+from orderlens.analysis.noise_fit import fit_hits, read_hits
 from orderlens.analysis.orders import kind_of
-from orderlens.analysis.picked import pick, picked_traces
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import SIGMAS
-from orderlens.metrics.segments import BoolArray, FloatArray
+from orderlens.metrics.segments import FloatArray
 
 _COLUMNS = (
     Column("jensen", "Jensen loss"),
@@ -54,8 +54,6 @@ _FIT = (
     Column("n", "reveals"),
     Column("sequences", "sequences"),
 )
-MAX_SEQUENCES = 200
-"""Sequences per fit: the likelihood needs every reveal, so their number is bounded."""
 
 
 def _fit_table(study: Study) -> Table:
@@ -72,15 +70,15 @@ def _fit_table(study: Study) -> Table:
 
 
 def _fit(study: Study, part: pd.DataFrame) -> tuple[dict[str, Cell], list[str]]:
-    from orderlens.theory import TheoryError, fit_noise
+    from orderlens.theory import TheoryError
 
-    kept = pick(part["prompt"].tolist(), MAX_SEQUENCES, study.options.resampling.seed, "noise fit")
-    logq, hit = _hits(study, part.index[part["prompt"].isin(kept)])
-    head: dict[str, Cell] = {"n": len(logq), "sequences": len(kept)}
+    traces, n_sequences = read_hits(study, part)
+    n = sum(len(item.logq) for item in traces)
+    head: dict[str, Cell] = {"n": n, "sequences": n_sequences}
     why = NO_TARGET if not len(study.scored) else "no such order was scored"
-    if len(logq):
+    if n:
         try:
-            found = fit_noise(logq, hit)
+            found = fit_hits(traces)
         except TheoryError as error:
             why = str(error)
         else:
@@ -89,17 +87,6 @@ def _fit(study: Study, part: pd.DataFrame) -> tuple[dict[str, Cell], list[str]]:
             one, p = Estimate(found.sigma_one, n=found.n), Estimate(found.p_value, n=found.n)
             return {"sigma": sigma, "k": k, "sigma_one": one, "p_misfit": p, **head}, found.remarks
     return {name: Estimate.undefined(why) for name in ("sigma", "k", "sigma_one", "p_misfit")} | head, []
-
-
-def _hits(study: Study, rows: pd.Index) -> tuple[FloatArray, BoolArray]:
-    """Return log q and whether the target was the argmax, for every usable reveal of the picked traces."""
-    logq, hit = [np.zeros(0)], [np.zeros(0, np.bool_)]
-    for _, traces, at in picked_traces(study.run, study.every, rows, ["logq", "is_argmax"]):
-        y, won = (traces.columns[name][at].astype(np.float64) for name in ("logq", "is_argmax"))
-        known = np.isfinite(y) & np.isfinite(won)
-        logq.append(np.minimum(y[known], 0.0))
-        hit.append(won[known] > 0)
-    return np.concatenate(logq), np.concatenate(hit)
 
 
 def _row(study: Study, part: pd.DataFrame, order: str, sigma: float) -> dict[str, Cell]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from orderlens.analysis.noise_fit import TraceHits, fit_hits, read_hits
 from orderlens.analysis.orders import display_name, in_paper_order, is_deployable
-from orderlens.analysis.picked import pick, picked_traces
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.marks import footnote
@@ -18,7 +18,7 @@ from orderlens.figures.numbers import real, short
 from orderlens.figures.style import look, new_figure, order_style, panel_letters
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import SIGMAS, segment_jensen_loss
-from orderlens.metrics.segments import BoolArray, FloatArray, Segments
+from orderlens.metrics.segments import FloatArray, Segments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from orderlens.analysis.study import Study
     from orderlens.theory import NoiseFit
 
-MAX_SEQUENCES = 200
-"""Sequences whose every reveal is read, for the fit and for the losses at the fitted noise."""
 CURVE_POINTS = 61
 
 
@@ -40,24 +38,26 @@ def data(study: Study) -> dict[str, Any]:
     frame = study.scored
     if not len(frame):
         raise UndefinedFigureError("nothing was scored: the run holds no fixed targets")
-    kept = pick(frame["prompt"].tolist(), MAX_SEQUENCES, study.options.resampling.seed, "noise fit")
-    traces = _read(study, frame[frame["prompt"].isin(kept)])
-    fit = _fit([item for item in traces if is_deployable(item["order"])])
-    losses = _losses(traces, fit.sigma_one)
+    traces, n_sequences = read_hits(study, frame)
+    whole = [item for item in traces if item.is_whole]
+    if not whole:
+        raise UndefinedFigureError("no trace has a finite log q and is_argmax at every reveal")
+    fit = _fit([item for item in traces if is_deployable(item.order)])
+    losses = _losses(whole, fit.sigma_one)
     return {
         **_fit_record(fit),
         "curves": _curves(fit.sigma, fit.k, fit.sigma_one, min(item.q_low for item in fit.bins)),
         "traces": losses,
         "correlations": _correlations(study.scored, losses, fit.sigma_one),
-        "n_sequences": len(kept),
+        "n_sequences": n_sequences,
     }
 
 
-def _fit(traces: list[dict[str, Any]]) -> NoiseFit:
-    from orderlens.theory import TheoryError, fit_noise
+def _fit(traces: Sequence[TraceHits]) -> NoiseFit:
+    from orderlens.theory import TheoryError
 
     try:
-        return fit_noise(_joined(traces, "logq"), _joined(traces, "hit").astype(bool))
+        return fit_hits(traces)
     except TheoryError as error:
         raise UndefinedFigureError(f"no noise can be fitted: {error}") from error
 
@@ -82,34 +82,17 @@ def _fit_record(fit: NoiseFit) -> dict[str, Any]:
     }
 
 
-def _read(study: Study, chosen: pd.DataFrame) -> list[dict[str, Any]]:
-    orders = dict(zip(chosen.index, chosen["order"].astype(str), strict=True))
-    out = []
-    for row, traces, rows in picked_traces(study.run, study.every, chosen.index, ["logq", "is_argmax"]):
-        logq = np.minimum(traces.columns["logq"][rows].astype(np.float64), 0.0)
-        hit = traces.columns["is_argmax"][rows].astype(np.float64)
-        known = np.isfinite(logq) & np.isfinite(hit)
-        if known.all() and len(logq):
-            out.append({"order": orders[row], "logq": logq, "hit": hit > 0})
-    if not out:
-        raise UndefinedFigureError("no trace has a finite log q and is_argmax at every reveal")
-    return out
-
-
-def _joined(traces: list[dict[str, Any]], name: str) -> FloatArray | BoolArray:
-    return np.concatenate([item[name] for item in traces]) if traces else np.zeros(0)
-
-
-def _losses(traces: list[dict[str, Any]], sigma: float) -> list[dict[str, Any]]:
-    """Return order, Var, min, bottleneck rate and Jensen loss per token of every trace read."""
-    segments = Segments.of_lengths([len(item["logq"]) for item in traces])
-    loss = segment_jensen_loss(_joined(traces, "logq"), segments, sigma) / segments.lengths
+def _losses(traces: Sequence[TraceHits], sigma: float) -> list[dict[str, Any]]:
+    """Return order, Var, min, bottleneck rate and Jensen loss per token of every whole trace."""
+    segments = Segments.of_lengths([len(item.logq) for item in traces])
+    logq = np.concatenate([item.logq for item in traces])
+    loss = segment_jensen_loss(logq, segments, sigma) / segments.lengths
     return [
         {
-            "order": item["order"],
-            "var": float(np.var(item["logq"])),
-            "min": float(item["logq"].min()),
-            "bottleneck_rate": float(np.mean(item["logq"] < math.log(0.5))),
+            "order": item.order,
+            "var": float(np.var(item.logq)),
+            "min": float(item.logq.min()),
+            "bottleneck_rate": float(np.mean(item.logq < math.log(0.5))),
             "loss": float(value),
         }
         for item, value in zip(traces, loss, strict=True)

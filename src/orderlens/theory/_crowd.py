@@ -66,7 +66,7 @@ def equal_crowd(u: Array, k: float, *, bends: bool = True) -> Competition:
 
 def _equal_piece(u: Array, k: float, bends: bool) -> Competition:
     with np.errstate(all="ignore"):
-        win = _lead_integral(u, k, 0.0)
+        win = _lead_integral(u, k, 0.0, moments=bends)
         log_win = np.minimum(win.log_value, 0.0)
         log_lose = np.log1p(-np.exp(log_win))
         log_slope, bend = np.log(win.mean), (1.0 - win.variance) / win.mean
@@ -81,7 +81,7 @@ def _equal_piece(u: Array, k: float, bends: bool) -> Competition:
     return Competition(log_win, log_lose, log_slope, bend)
 
 
-def _lead_integral(u: Array, power: float, bell: float) -> Integral:
+def _lead_integral(u: Array, power: float, bell: float, moments: bool = True) -> Integral:
     """Integrate φ(t) Φ(u + t)^power e^{−bell (u + t)²/2}; bell is 0 or 1."""
 
     def value(t: Array) -> Array:
@@ -96,7 +96,7 @@ def _lead_integral(u: Array, power: float, bell: float) -> Integral:
         w = u + t
         return 1.0 + bell + power * inverse_mills_kernel(w) * mills_excess_kernel(w)
 
-    return around_peak(value, slope, climb(slope, steepness, -0.5 * bell * u), 1.0 + bell)
+    return around_peak(value, slope, climb(slope, steepness, -0.5 * bell * u), 1.0 + bell, moments)
 
 
 def _losing_integral(u: Array, k: float) -> Integral:
@@ -111,7 +111,7 @@ def _losing_integral(u: Array, k: float) -> Integral:
         return np.where(w > _FAR_RIGHT, -inverse_mills_kernel(-w), near) - t
 
     peak = bisect_peak(slope, -(np.maximum(u, 0.0) + 7.0), np.zeros_like(u))
-    return around_peak(value, slope, peak, 1.0)
+    return around_peak(value, slope, peak, 1.0, moments=False)
 
 
 def _beside(u: Array, t: Array) -> Array:

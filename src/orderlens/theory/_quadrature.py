@@ -78,16 +78,23 @@ def bisect_peak(slope: Curve, low: Array, high: Array) -> Array:
     return np.asarray(0.5 * (low + high))
 
 
-def around_peak(value: Curve, slope: Curve, peak: Array, least_curvature: float) -> Integral:
-    """Integrate e^{value} over the reals, given its peaks [N] and a lower bound on −value''."""
+def around_peak(
+    value: Curve, slope: Curve, peak: Array, least_curvature: float, moments: bool = True
+) -> Integral:
+    """Integrate e^{value} over the reals, given its peaks [N] and a lower bound on −value''.
+
+    Without ``moments`` mean and variance are not valid.
+    """
     top = value(peak)
     reaches = [_reach(value, slope, peak, top, side, least_curvature) for side in (-1.0, 1.0)]
     offset = np.concatenate([-reaches[0][:, None] * _NODES, reaches[1][:, None] * _NODES], axis=1)
     weight = np.concatenate([reach[:, None] * _WEIGHTS for reach in reaches], axis=1)
     mass = weight * np.exp(value(peak[:, None] + offset) - top[:, None])
     total = mass.sum(axis=1)
-    shift = (mass * offset).sum(axis=1) / total
-    variance = (mass * (offset - shift[:, None]) ** 2).sum(axis=1) / total
+    shift = variance = np.zeros_like(peak)
+    if moments:
+        shift = (mass * offset).sum(axis=1) / total
+        variance = (mass * (offset - shift[:, None]) ** 2).sum(axis=1) / total
     exact = Integral(top + np.log(total) - LOG_ROOT_2PI, peak + shift, variance)
     if np.any(np.abs(peak) > _ROUNDING):
         rough = np.abs(peak) > _ROUNDING
@@ -100,8 +107,11 @@ def _reach(value: Curve, slope: Curve, peak: Array, top: Array, side: float, lea
     distance = np.full_like(peak, np.sqrt(2.0 * DROP / least_curvature))
     for _ in range(12):
         place = peak + side * distance
-        # Concave: from outside, Newton's method on value − top + DROP stays outside.
-        distance = distance - (value(place) - top + DROP) / (side * slope(place))
+        # Concave: from outside, Newton's method on value − top + DROP stays outside, so it may end anywhere.
+        step = (value(place) - top + DROP) / (side * slope(place))
+        distance = distance - step
+        if np.all(np.abs(step) <= 1e-3 * distance):
+            break
     return distance
 
 

@@ -1,0 +1,32 @@
+"""One fit of the noise for the table and the figure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from orderlens.analysis import Study, noise_fit
+from orderlens.figures import jensen
+
+
+def test_table_and_figure_show_one_fit_which_is_made_once(builders, monkeypatch):
+    import orderlens.theory
+
+    calls, fit_noise = [], orderlens.theory.fit_noise
+    monkeypatch.setattr(orderlens.theory, "fit_noise", lambda *given: calls.append(1) or fit_noise(*given))
+    noise_fit._fitted.cache_clear()
+    rng = np.random.default_rng(1)
+    traces = [builders.trace(f"s{i}", "forced-ar", -rng.gamma(0.7, 2.0, 64)) for i in range(4)]
+    traces = [with_hits(trace, rng, gap=0) for trace in traces[:3]] + [with_hits(traces[3], rng, gap=5)]
+    study = Study(builders.make_run(traces), builders.QUICK)
+    (fit,) = [table for table in study.tables(["theory"]) if table.name == "theory-fit"]
+    drawn = jensen.data(study)
+    assert drawn["sigma"] == fit.cell("sigma", orders="deployable").value
+    assert fit.cell("n", orders="deployable") == 4 * 64 - 5  # what is not known is left out
+    assert len(drawn["traces"]) == 3  # the loss of a trace needs all of it
+    assert len(calls) == 1
+
+
+def with_hits(trace, rng, gap):
+    hits = [None] * gap + [bool(value) for value in rng.random(len(trace) - gap) < 0.4]
+    return trace.set_column(trace.column_names.index("is_argmax"), "is_argmax", pa.array(hits, pa.bool_()))
