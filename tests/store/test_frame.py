@@ -7,6 +7,7 @@ import pyarrow as pa
 import orderlens as ol
 from orderlens.store.display import WIDTH
 from orderlens.store.frame import Frame
+from orderlens.testing import make_run, make_trace
 
 
 def frame() -> Frame:
@@ -61,3 +62,17 @@ def test_frames_of_a_run(tmp_path) -> None:
     assert repr(run.reveals()).startswith(f"{n_rows} rows × ")
     assert run.reveals().head(3).to_arrow().equals(run.reveals().to_arrow().slice(0, 3))
     assert repr(run.samples()).startswith("2 rows")
+
+
+def test_a_run_shows_what_it_is_and_its_first_traces() -> None:
+    hostile = "<img src=x>\x1b[31m"
+    run = make_run(
+        [make_trace(hostile, "max-prob", [-0.5, -1.5]), make_trace(hostile, "random", [-1.0], seed=3)]
+    )
+    page = run._repr_html_()
+    assert page.startswith("<div><b>memory</b>: run, 3 reveals, complete")
+    assert page.count("<tr>") == 3
+    assert "<th>mean</th>" in page
+    assert "<th>temperature</th>" not in page, "empty columns say nothing"
+    assert "<img" not in page
+    assert "\x1b" not in page

@@ -110,6 +110,35 @@ def test_the_verb_draws_samples(run, tmp_path, capsys) -> None:
         (["--sample", "zz"], "there is no sample 'zz'"),
         (["--sample", "a", "--order", "mine"], "no trace of order 'mine'"),
         (["--order", "max-prob"], "--order goes with --sample"),
+        (["--film", "x.svg"], "--film goes with --sample"),
     ):
         assert main(["runs", "show", place, *wrong]) == 2
         assert words in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def changed():
+    """A sample whose second token was replaced in pass 3, its third taken back before; EOS last."""
+    key = {"sample_id": "a", "order": "max-prob+edit=0.9"}
+    rows = [
+        {"event": "reveal", "forward": 0, "position": 2, "old_token": None, "new_token": 8, "logq": -0.5},
+        {"event": "remask", "forward": 1, "position": 2, "old_token": 8, "new_token": None, "logq": None},
+        {"event": "edit", "forward": 3, "position": 1, "old_token": 6, "new_token": 9, "logq": -0.1},
+    ]
+    trace = make_trace("a", "max-prob+edit=0.9", LOGQ[:4], tokens=[5, 6, 7, 0])
+    tokens = [{"token_id": n, "piece": f" t{n}"} for n in (5, 6, 7, 8, 9)]
+    revisions = [key | {"old_logq": None} | row for row in rows]
+    return make_run([trace], revisions=revisions, tokens=tokens).sample("a")
+
+
+def test_what_was_changed_and_what_ends_the_text_is_marked(changed) -> None:
+    text = repr(changed.show())
+    grid = text.split("\n\n")[1].splitlines()
+    assert grid[0].split() == ["·t5", "·t9", "·t7", "‹EOS›"]
+    assert grid[1].split()[1:] == ["1", "2*", "3*", "4"]
+    assert "2 changes at 2 positions (*)" in text
+    assert "  pass 2: ·t8 taken back at position 2\n  pass 4: ·t6 became ·t9 at position 1" in text
+    page = changed._repr_html_()
+    assert page.count("*</sub>") == 2
+    assert "changed 1 times" in page
+    assert "‹EOS›" in page

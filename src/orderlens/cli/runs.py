@@ -92,16 +92,20 @@ def show(
     order: Annotated[
         list[str] | None, typer.Option("--order", help="With --sample: only this order; repeat to compare.")
     ] = None,
+    film: Annotated[
+        Path | None,
+        typer.Option("--film", help="With --sample: write an animated SVG of the decoding instead."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Show what a run is (state, tables, spec, provenance), or draw one of its samples."""
     from orderlens.store.overview import details
 
     if sample is not None:
-        show_sample(run, sample, order or [], as_json=json)
+        show_sample(run, sample, order or [], film=film, as_json=json)
         return
-    if order:
-        raise UserInputError("--order goes with --sample ID")
+    if order or film:
+        raise UserInputError(f"{'--order' if order else '--film'} goes with --sample ID")
     facts = details(_run_folder(run))
     if json:
         print_json(facts)

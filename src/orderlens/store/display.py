@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -12,6 +12,21 @@ from orderlens.errors import counted
 WIDTH = 100
 """Characters of a line of text; columns that do not fit are named below."""
 _CELL = 24
+_FIRST = 5
+_SHOWN = (
+    "run",
+    "sample_id",
+    "order",
+    "seed",
+    "temperature",
+    "n",
+    "n_forwards",
+    "mean",
+    "var",
+    "log_prob",
+    "likelihood",
+)
+"""Rows and columns of a run's traces that a notebook shows unasked."""
 
 
 def as_text(table: pa.Table, n_rows: int) -> str:
@@ -39,6 +54,16 @@ def as_html(table: pa.Table, n_rows: int) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0]) if rows else ""
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows[1:])
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{_size(table, n_rows)}</p>"
+
+
+def run_html(facts: Mapping[str, str], first: pa.Table) -> str:
+    """Return what runs are, line by line, over a few of their traces (``first``) as an HTML table."""
+    lines = [f"<b>{html.escape(_safe(name))}</b>: {html.escape(_safe(told))}" for name, told in facts.items()]
+    rows = first.slice(0, _FIRST).select([name for name in _SHOWN if name in first.column_names])
+    columns = [name for name in rows.column_names if rows[name].null_count < len(rows)]
+    body = as_html(rows.select(columns), len(rows)).partition("<p>")[0] if len(rows) else ""
+    told = "<p>The first traces. All: <code>run.samples()</code>; one text: <code>run.sample(id)</code></p>"
+    return f"<div>{'<br>'.join(lines)}{body}{told if body else ''}</div>"
 
 
 def _size(table: pa.Table, n_rows: int) -> str:

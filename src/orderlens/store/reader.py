@@ -20,6 +20,7 @@ from orderlens.errors import RunError, UnknownNameError, UserInputError
 from orderlens.registry import suggest
 from orderlens.store.codec import sort_rows, trace_starts
 from orderlens.store.describe import described, facts, first_samples, order_labels
+from orderlens.store.display import run_html
 from orderlens.store.folder import open_folder
 from orderlens.store.frame import Frame, chosen_columns, fitted
 from orderlens.store.pieces import Pieces, add_text, with_text
@@ -101,6 +102,10 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({'; '.join(map(described, self._sources.values()))})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what each run is, and its first traces."""
+        return run_html(self.facts(), self.first_samples())
 
     def only(self, names: Sequence[str]) -> Run:
         """Return some of the runs, by name."""

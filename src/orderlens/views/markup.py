@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 
 from orderlens.plaintext import printable
-from orderlens.views.sketch import Drawable, summary, visible
+from orderlens.views.replay import Cell, canvas
+from orderlens.views.sketch import CHANGED, Drawable, speller, summary
 from orderlens.views.trace import TraceView
 
 _HEIGHT, _BAR, _DEEPEST = 60, 6, 6.0
@@ -29,9 +30,10 @@ def _safe(text: str) -> str:
 
 
 def _pane(sample: Drawable, trace: TraceView) -> str:
-    shown = trace.reveals
-    rows = sorted(range(len(shown)), key=lambda row: int(shown.position[row]))
-    tokens = "".join(_token(sample, trace, row) for row in rows)
+    spelled = speller(sample, trace)
+    tokens = "".join(
+        _token(trace, cell, html.escape(spelled(cell.token_id))) for cell in canvas(trace, trace.n_forwards)
+    )
     worst = "".join(
         f"<li>reveal {item.step + 1}, position {item.position}: q = {math.exp(item.logq):.3g}</li>"
         for item in trace.bottlenecks(5)
@@ -39,14 +41,16 @@ def _pane(sample: Drawable, trace: TraceView) -> str:
     return f"<div>{html.escape(summary(trace))}</div><div>{tokens}</div>{_plot(trace)}<ol>{worst}</ol>"
 
 
-def _token(sample: Drawable, trace: TraceView, row: int) -> str:
+def _token(trace: TraceView, cell: Cell, text: str) -> str:
     """Return one token; the darker its ground, the less probable it was, and its title says it in numbers."""
     shown = trace.reveals
+    row = int((shown.position == cell.position).nonzero()[0][0])
     logq = float(shown.logq[row])
-    text = html.escape(visible(sample.piece(trace, int(shown.token_id[row]))))
-    told = f"position {int(shown.position[row])}, pass {int(shown.forward[row]) + 1}, log q {logq:.3f}"
+    changes = sum(item.position == cell.position and item.old_token is not None for item in trace.revisions)
+    told = f"position {cell.position}, pass {int(shown.forward[row]) + 1}, log q {logq:.3f}"
+    told += f", changed {changes} times" if changes else ""
     ground = f"rgba(31,119,180,{0.6 * (1 - math.exp(min(logq, 0.0))):.2f})" if logq == logq else "none"
-    number = f"<sub>{int(shown.step[row]) + 1}</sub>"
+    number = f"<sub>{int(shown.step[row]) + 1}{CHANGED if changes else ''}</sub>"
     return f"<span title='{told}' style='{_BOX};background:{ground}'>{text}{number}</span>"
 
 

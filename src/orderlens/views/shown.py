@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orderlens.views.film import film
 from orderlens.views.markup import markup
 from orderlens.views.sketch import WIDTH, Drawable, sketch
 from orderlens.views.trace import TraceView
@@ -25,6 +26,10 @@ class Shown:
     def text(self, width: int = WIDTH) -> str:
         """Return the drawing in lines of ``width`` characters."""
         return sketch(self.sample, self.traces, width)
+
+    def film(self) -> str:
+        """Return an animated SVG in which the tokens appear in the order of their reveal."""
+        return film(self.sample, self.traces)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""

@@ -6,7 +6,7 @@ Made of plain characters, so that it reads without colour; unsafe ones are shown
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,11 +14,14 @@ import numpy as np
 from orderlens.errors import counted
 from orderlens.plaintext import printable
 from orderlens.views.compare import first_divergence
-from orderlens.views.trace import TraceView
+from orderlens.views.replay import canvas
+from orderlens.views.trace import Revision, TraceView
 
 LEVELS = "▁▂▃▄▅▆▇█"
 WIDTH = 100
 """Characters of a line where nobody says otherwise."""
+EOS, MASK, CHANGED = "‹EOS›", "░", "*"
+"""A token that ends the text, a place that holds none, and the mark of one that was changed."""
 _LONGEST = 24
 _WORST = 5
 _BLANKS = str.maketrans({" ": "·", "\n": "↵", "\t": "→"})
@@ -43,6 +46,18 @@ def visible(piece: str) -> str:
     """Return a token with its blanks visible and everything unsafe as an escape, cut where it is long."""
     text = printable(piece).translate(_BLANKS) or "∅"
     return text if cell_len(text) <= _LONGEST else f"{set_cell_size(text, _LONGEST - 1)}…"
+
+
+def speller(sample: Drawable, trace: TraceView) -> Callable[[int | None], str]:
+    """Return what writes the tokens of a trace: EOS marked as such, None as a mask."""
+    ends = set(trace.reveals.token_id[trace.reveals.is_eos].tolist())
+
+    def spelled(token_id: int | None) -> str:
+        if token_id is None:
+            return MASK
+        return EOS if token_id in ends else visible(sample.piece(trace, token_id))
+
+    return spelled
 
 
 def level(logq: float) -> str:
@@ -88,7 +103,7 @@ def sketch(sample: Drawable, traces: Sequence[TraceView], width: int = WIDTH) ->
     lines += ["", *_grid(sample, traces, width)]
     for trace in traces:
         lines += ["", summary(trace), f"q by step   {sparkline(trace, max(width - 12, 8))}"]
-        lines += list(_worst(sample, trace))
+        lines += [*_worst(sample, trace), *_changes(sample, trace)]
     if len(traces) == 2:
         lines += ["", _difference(*traces)]
     return "\n".join(lines)
@@ -120,15 +135,15 @@ def _rows(sample: Drawable, traces: Sequence[TraceView]) -> Iterator[tuple[str, 
     """Yield named rows; a trace whose tokens are those of the one before does not repeat them."""
     before: Row = {}
     for trace in traces:
-        shown = trace.reveals
-        tokens = {
-            int(place): visible(sample.piece(trace, int(token)))
-            for place, token in zip(shown.position, shown.token_id, strict=True)
-        }
+        shown, spelled = trace.reveals, speller(sample, trace)
+        finished = {cell.position: cell for cell in canvas(trace, trace.n_forwards)}
+        tokens = {place: spelled(cell.token_id) for place, cell in finished.items()}
         if tokens != before:
             yield "", tokens
         before = tokens
-        numbers = {int(place): str(step + 1) for place, step in zip(shown.position, shown.step, strict=True)}
+        changed = {item.position for item in trace.revisions if item.old_token is not None}
+        steps = zip(shown.position.tolist(), shown.step.tolist(), strict=True)
+        numbers = {place: f"{step + 1}{CHANGED if place in changed else ''}" for place, step in steps}
         yield printable(trace.label), numbers
         yield "", {int(place): level(logq) for place, logq in zip(shown.position, shown.logq, strict=True)}
 
@@ -157,11 +172,31 @@ def _worst(sample: Drawable, trace: TraceView) -> Iterator[str]:
         yield "no step with q < 1/2"
         return
     tokens = dict(zip(trace.reveals.step.tolist(), trace.reveals.token_id.tolist(), strict=True))
+    spelled = speller(sample, trace)
     for item in found:
-        token = visible(sample.piece(trace, tokens[item.step]))
+        token = spelled(tokens[item.step])
         share = "" if math.isnan(item.share) else f", {item.share:.0%} of −Σ log q"
         q = math.exp(item.logq)
         yield f"  reveal {item.step + 1}: {token} at position {item.position}, q = {q:.3g}{share}"
+
+
+def _changes(sample: Drawable, trace: TraceView) -> Iterator[str]:
+    """Yield what was replaced or taken back, the first few of it."""
+    found = [item for item in trace.revisions if item.old_token is not None]
+    if not found:
+        return
+    spelled, places = speller(sample, trace), {item.position for item in found}
+    yield f"{counted(len(found), 'change')} at {counted(len(places), 'position')} ({CHANGED})"
+    for item in found[:_WORST]:
+        yield f"  pass {item.forward + 1}: {_change(item, spelled)} at position {item.position}"
+    if len(found) > _WORST:
+        yield f"  and {len(found) - _WORST} more"
+
+
+def _change(item: Revision, spelled: Callable[[int | None], str]) -> str:
+    if item.new_token is None:
+        return f"{spelled(item.old_token)} taken back"
+    return f"{spelled(item.old_token)} became {spelled(item.new_token)}"
 
 
 def _difference(a: TraceView, b: TraceView) -> str:
