@@ -60,7 +60,7 @@ def windows_of(model: TransformerModel, which: str) -> CachedWindows:
 @pytest.mark.parametrize("which", SLOTS_AND_STARTS)
 def test_rows_and_keys_are_those_of_the_modules(model: TransformerModel, which: str) -> None:
     windows = windows_of(model, which)
-    lean, modules = LeanPasses(model.network), ModulePasses(model)
+    lean, modules = LeanPasses(model.network), ModulePasses(model.network)
     n = len(windows.slots_N)
     all_rows = WantedRows(np.repeat(np.arange(n), 8), np.tile(np.arange(8), n))
     some = np.flatnonzero(np.random.default_rng(2).random(8 * n) < 0.4)

@@ -110,4 +110,4 @@ class TransformerModel:
 
     def open_session(self) -> TransformerSession:
         """Return a session without slots."""
-        return TransformerSession(self)
+        return TransformerSession(self.network, self.block_size)

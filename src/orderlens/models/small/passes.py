@@ -7,7 +7,7 @@ heads, D head width, C width.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ from orderlens.models.small.network import Layer, Transformer, attention, reveal
 from orderlens.models.small.windows import CachedWindows, WantedRows
 from orderlens.models.torch.rotary import rotary_at, rotate
 
-if TYPE_CHECKING:
-    from orderlens.models.small.model import TransformerModel
-
 RARE_STARTS = {"cpu": 8, "cuda": 512}
 """Fewer windows than this with one prefix length are batched with others, under a mask: on a GPU one large
 masked forward is faster than many small ones."""
@@ -29,15 +26,15 @@ masked forward is faster than many small ones."""
 class ModulePasses:
     """The forwards of a session in plain torch."""
 
-    def __init__(self, model: TransformerModel) -> None:
-        self._model, self._network = model, model.network
+    def __init__(self, network: Transformer) -> None:
+        self._network, self._device = network, network.embedding.weight.device
 
     def batches(self, slots_N: IntArray, starts_N: IntArray, at_once: int) -> Iterator[IntArray]:
         """Batch windows of one prefix length together, so that they need no mask; mix only the rare ones."""
         del slots_N
         order = np.argsort(starts_N, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(starts_N[order])) + 1)
-        few = RARE_STARTS.get(self._model.device.type, 8)
+        few = RARE_STARTS.get(self._device.type, 8)
         rare = [group for group in groups if len(group) < few]
         mixed = [np.concatenate(rare)] if rare else []
         for group in (*(group for group in groups if len(group) >= few), *mixed):
@@ -46,7 +43,7 @@ class ModulePasses:
 
     def keys(self, windows: CachedWindows) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's keys and values [N, K, W, D] of the windows."""
-        prefix = _Prefix(self._model, windows)
+        prefix = _Prefix(windows, self._device)
         new: list[tuple[Tensor, Tensor]] = []
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -58,11 +55,11 @@ class ModulePasses:
 
     def rows(self, windows: CachedWindows, wanted: WantedRows) -> Tensor:
         """Return hidden states [R, C] of the wanted rows; the last layer is computed for those alone."""
-        prefix = _Prefix(self._model, windows)
+        prefix = _Prefix(windows, self._device)
         network, config = self._network, self._network.config
         rotary = rotary_at(prefix.positions_NW, config.head_width, config.rope_theta)
         tokens = self._tensor(windows.tokens_NW)
-        if self._model.permuted:
+        if config.attention == "permutation":
             prefix.mask = revealed_mask(tokens == config.mask_id)
         x_NWC = network.embedding(tokens)
         for layer in list(network.layers)[:-1]:
@@ -70,16 +67,16 @@ class ModulePasses:
         return _last_layer_rows(network, x_NWC, rotary, prefix, wanted)
 
     def _tensor(self, values: IntArray) -> Tensor:
-        return torch.as_tensor(values, device=self._model.device)
+        return torch.as_tensor(values, device=self._device)
 
 
 class _Prefix:
     """The cached prefixes of a batch of windows: what they attend to besides themselves."""
 
-    def __init__(self, model: TransformerModel, windows: CachedWindows) -> None:
-        starts, width, device = windows.starts_N, windows.width, model.device
+    def __init__(self, windows: CachedWindows, device: torch.device) -> None:
+        starts, width = windows.starts_N, windows.width
         self._cache = windows.cache
-        self.longest = int(starts.max(initial=0)) if model.attention == "block-causal" else 0
+        self.longest = int(starts.max(initial=0))  # 0 where nothing is cached: windows are whole canvases
         starts_N = torch.as_tensor(starts, device=device)
         self.positions_NW = starts_N[:, None] + torch.arange(width, device=device)
         self._index = torch.as_tensor(windows.slots_N, device=device)

@@ -8,7 +8,7 @@ Shape letters: S slots, N states, W window, L prefix, R rows, C width.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,12 +17,9 @@ from torch import Tensor
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 from orderlens.models.small.cache import KeyCache
 from orderlens.models.small.lean import LeanPasses
-from orderlens.models.small.network import attention, block_causal_mask
+from orderlens.models.small.network import Transformer, attention, block_causal_mask
 from orderlens.models.small.passes import ModulePasses
 from orderlens.models.small.windows import CachedWindows, WantedRows
-
-if TYPE_CHECKING:
-    from orderlens.models.small.model import TransformerModel
 
 STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
 """Windows of 32 tokens per forward: they fill the device and stay in its cache (CPU) or memory (GPU)."""
@@ -47,16 +44,19 @@ class Passes(Protocol):
 class TransformerSession:
     """The Session protocol over a key/value cache."""
 
-    def __init__(self, model: TransformerModel) -> None:
-        self._model, self._network = model, model.network
+    def __init__(self, network: Transformer, block_size: int) -> None:
+        self._network, self._block_size = network, block_size
+        self._device = self._weight.device
+        self._caches = network.config.attention == "block-causal"
         self._cache = self._empty(np.zeros(0, np.int64))
-        lean = model.device.type == "cpu" and self._weight.dtype == torch.float32 and not model.permuted
-        self._passes: Passes = LeanPasses(model.network) if lean else ModulePasses(model)
+        plain = network.config.attention != "permutation" and self._weight.dtype == torch.float32
+        lean = plain and self._device.type == "cpu"
+        self._passes: Passes = LeanPasses(network) if lean else ModulePasses(network)
 
     @torch.inference_mode()
     def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
         """Cache the keys and values of every prefix, short ones padded on the right."""
-        if self._model.attention == "full":
+        if not self._caches:
             return
         lengths_S = np.array([len(prefix) for prefix in prefixes], np.int64)
         self._cache = self._empty(lengths_S)
@@ -72,8 +72,8 @@ class TransformerSession:
         tokens_SL = np.zeros((len(prefixes), width), np.int64)
         for row, prefix in zip(tokens_SL, prefixes, strict=True):
             row[: len(prefix)] = prefix
-        device = self._model.device
-        mask_SLL = torch.stack([block_causal_mask(width, self._model.block_size, o, device) for o in offsets])
+        device = self._device
+        mask_SLL = torch.stack([block_causal_mask(width, self._block_size, o, device) for o in offsets])
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._cache.keys[layer][slots, :, :width] = k
@@ -87,14 +87,15 @@ class TransformerSession:
     def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
         """Append one finished block to each slot; its keys come from a forward of the final tokens."""
         width, starts_N = tokens_NW.shape[1], self._cache.lengths_S[slots]
+        most = self._network.config.max_positions
         for members in self._passes.batches(slots, starts_N, self._at_once(width)):
             windows = CachedWindows(self._cache, slots[members], starts_N[members], tokens_NW[members])
-            self._cache.append(slots[members], self._passes.keys(windows), self._model.max_positions)
+            self._cache.append(slots[members], self._passes.keys(windows), most)
         self._cache.lengthen(slots, width)
 
     def keep(self, slots: IntArray) -> None:
         """Keep (or repeat) the given slots, renumbered in this order."""
-        if self._model.attention != "full":
+        if self._caches:
             self._cache.keep(slots)
 
     @torch.inference_mode()
@@ -125,4 +126,4 @@ class TransformerSession:
         return KeyCache(lengths_S, config.n_layers, config.kv_heads, config.head_width, self._weight)
 
     def _at_once(self, width: int) -> int:
-        return max(1, STATES_AT_ONCE.get(self._model.device.type, 32) * 32 // max(width, 1))
+        return max(1, STATES_AT_ONCE.get(self._device.type, 32) * 32 // max(width, 1))
