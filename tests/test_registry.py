@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from orderlens.errors import PluginError, UnknownNameError, UserInputError
-from orderlens.registry import Registry
+from orderlens.registry import Registry, must_be
 
 
 def test_lookup_is_lazy_and_errors_suggest():
@@ -78,3 +79,23 @@ def test_two_plugins_with_one_name_and_a_wrong_kind_are_refused(monkeypatch):
     picky = _registry(monkeypatch, [("x", "math:e")], check=lambda value: "it is no thing")
     with pytest.raises(PluginError, match=r"of package plugged 0\.1 cannot be used: it is no thing"):
         picky.get("x")
+
+
+def test_a_class_that_lacks_something_is_refused_by_name():
+    class Base(ABC):
+        @abstractmethod
+        def path(self): ...
+
+    class Half(Base):
+        id = "half"
+
+    class Whole(Half):
+        summary = "all of it"
+
+        def path(self):
+            return 1
+
+    check = must_be(Base)
+    assert check(Whole) is None
+    assert check(Half) == "its class Half must define path and summary"
+    assert check(Whole()) == check(int) == "it is no subclass of Base"

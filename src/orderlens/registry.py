@@ -26,6 +26,19 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
+def must_be(base: type) -> Callable[[object], str | None]:
+    """Return a check of plug-ins: a subclass of ``base`` that defines all it has to, its name included."""
+
+    def check(found: object) -> str | None:
+        if not (isinstance(found, type) and issubclass(found, base)):
+            return f"it is no subclass of {base.__name__}"
+        lacking = sorted(getattr(found, "__abstractmethods__", ()))
+        lacking += [name for name in ("id", "summary") if not isinstance(getattr(found, name, None), str)]
+        return f"its class {found.__name__} must define {' and '.join(lacking)}" if lacking else None
+
+    return check
+
+
 class Registry(Generic[T]):
     """Names to lazily imported objects of one kind.
 

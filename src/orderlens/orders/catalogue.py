@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orderlens.errors import UserInputError
 from orderlens.orders.protocol import Order
-from orderlens.registry import Registry
+from orderlens.registry import Registry, must_be
 
 _BUILTIN = {
     "forced-ar": "orderlens.orders.fixed:ForcedAR",
@@ -25,12 +25,8 @@ _BUILTIN = {
 }
 
 
-def _no_order(value: object) -> str | None:
-    return None if isinstance(value, type) and issubclass(value, Order) else "it is no subclass of Order"
-
-
 ORDERS: Registry[type[Order]] = Registry(
-    "order", _BUILTIN, entry_point_group="orderlens.orders", check=_no_order
+    "order", _BUILTIN, entry_point_group="orderlens.orders", check=must_be(Order)
 )
 
 

@@ -5,7 +5,7 @@ The name of a published sampler (``orderlens.policies.presets``) stands for its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.orders.catalogue import ORDERS, parse_order
@@ -15,19 +15,7 @@ from orderlens.policies.presets import PRESETS
 from orderlens.policies.protocol import Commit, Revision
 from orderlens.policies.schedules import Top
 from orderlens.policies.spread import Spaced
-from orderlens.registry import Registry, suggest
-
-
-def _must_be(kind: type) -> Callable[[object], str | None]:
-    def check(value: object) -> str | None:
-        return (
-            None
-            if isinstance(value, type) and issubclass(value, kind)
-            else f"it is no subclass of {kind.__name__}"
-        )
-
-    return check
-
+from orderlens.registry import Registry, must_be, suggest
 
 COMMITS: Registry[type[Commit]] = Registry(
     "commit rule",
@@ -50,7 +38,7 @@ COMMITS: Registry[type[Commit]] = Registry(
         "hierarchy": "orderlens.policies.spread:Hierarchy",
     },
     entry_point_group="orderlens.commits",
-    check=_must_be(Commit),
+    check=must_be(Commit),
 )
 REVISIONS: Registry[type[Revision]] = Registry(
     "revise rule",
@@ -68,7 +56,7 @@ REVISIONS: Registry[type[Revision]] = Registry(
         "wino": "orderlens.policies.wino:Wino",
     },
     entry_point_group="orderlens.revisions",
-    check=_must_be(Revision),
+    check=must_be(Revision),
 )
 
 PolicyLike = str | Order | Policy
