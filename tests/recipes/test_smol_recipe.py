@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT / "recipes"))
 sys.path.insert(0, str(ROOT / "tests" / "models" / "smol"))
 
 import smol  # noqa: E402
+import smol_distil  # noqa: E402
 import smol_prompts  # noqa: E402
 from small_gguf import TEMPLATE, small_metadata, small_tensors, write_gguf  # noqa: E402
 
@@ -67,13 +68,13 @@ def test_every_stage_runs_and_the_adapter_loads(tmp_path: Path) -> None:
 
 def test_the_chat_format_is_the_templates() -> None:
     rendered = ChatTemplate(TEMPLATE, {}).render([{"role": "user", "content": "Hello!"}])
-    assert smol.chat_text("Hello!") == rendered
+    assert smol_distil.chat_text("Hello!") == rendered
 
 
 def test_conversations_start_on_blocks_and_are_never_cut() -> None:
     rng = np.random.default_rng(1)
     conversations = [[5, *([40 + n] * (30 + 11 * n)), 2] for n in range(20)]
-    windows = smol.chat_windows(conversations, rng)
+    windows = smol_distil.chat_windows(conversations, rng)
     assert windows.shape[1] == 512
     flat = windows.reshape(-1, 32)
     starts = [row for row in flat if row[0] == 5]
