@@ -119,27 +119,47 @@ def write_run(folder: Path, rows: int) -> None:
     execute(open_writer(folder, {"bench": "analysis", "rows": rows}), units, unit_tables)
 
 
-def analyse(folder: str) -> None:
-    """Run in a process of its own: build all tables, print what it took."""
-    from orderlens.analysis.sample_table import sample_table
+def analyse(folder: str) -> dict[str, object]:
+    """Build all tables; say what it took, and which tables took most."""
     from orderlens.analysis.study import Study
     from orderlens.store.reader import open_run
 
-    run = open_run(folder)
-    start = time.perf_counter()
-    n_traces = len(sample_table(run, ()))
-    basic = time.perf_counter() - start
-    start, cpu = time.perf_counter(), time.process_time()
-    tables = Study(run).tables()
-    report = {
-        "tables": len(tables),
+    study, took = Study(open_run(folder)), {}
+    recipes = study.suited()
+    with study.needing(sorted({part for recipe in recipes.values() for part in recipe.needs})):
+        n_traces = len(study.samples)
+        took["statistics of all traces"] = time.process_time()
+        for name, recipe in recipes.items():
+            start = time.process_time()
+            study.build(recipe)
+            took[name] = time.process_time() - start
+    most = sorted(took, key=lambda name: -took[name])[:4]
+    return {
+        "tables": len(recipes),
         "traces": n_traces,
-        "path_statistics_s": round(basic, 1),
-        "all_tables_s": round(time.perf_counter() - start, 1),
-        "all_tables_cpu_s": round(time.process_time() - cpu, 1),
+        "most_cpu_s": {name: round(took[name], 1) for name in most},
+    }
+
+
+def compact(folder: str) -> dict[str, object]:
+    """Merge the parts; say how many there were."""
+    from orderlens.store.compact import compact_run
+    from orderlens.store.folder import open_folder
+
+    done = compact_run(open_folder(folder))
+    return {"parts": [done.parts_before, done.parts_after], "bytes": [done.bytes_before, done.bytes_after]}
+
+
+def measured(what: str, folder: str) -> None:
+    """Run in a process of its own: do it, print what it took."""
+    start = time.perf_counter()
+    found = {"analyse": analyse, "compact": compact}[what](folder)
+    took = {
+        "wall_s": round(time.perf_counter() - start, 1),
+        "cpu_s": round(time.process_time(), 1),
         "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
-    print(json.dumps(report))
+    print(json.dumps({"what": what, **took, **found}))
 
 
 def main() -> None:
@@ -148,17 +168,19 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--keep", type=Path, help="folder for the run; used again when it is there")
-    parser.add_argument("--analyse", help=argparse.SUPPRESS)
+    parser.add_argument("--compact", action="store_true", help="merge the parts first")
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.analyse:
-        analyse(options.analyse)
+    if options.measure:
+        measured(*options.measure)
         return
     folder = options.keep or Path(tempfile.mkdtemp()) / "run"
     try:
         if not folder.exists():
             write_run(folder, options.rows)
-        command = [sys.executable, __file__, "--analyse", str(folder)]
-        print(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+        for what in ("compact", "analyse") if options.compact else ("analyse",):
+            command = [sys.executable, __file__, "--measure", what, str(folder)]
+            print(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
     finally:
         if options.keep is None:
             shutil.rmtree(folder.parent, ignore_errors=True)

@@ -11,10 +11,11 @@ import pytest
 
 import orderlens as ol
 from orderlens.cli.main import main
-from orderlens.cli.watch import SILENT_S, look, note
+from orderlens.cli.watch import SILENT_S, look, note, picture
 from orderlens.store.failures import Failures
 from orderlens.store.folder import open_folder
-from orderlens.store.workers import Notebook, State, forget_workers, read_states
+from orderlens.store.process import UNKNOWN, process_tag
+from orderlens.store.workers import Notebook, State, forget_workers, read_states, steps_left
 
 
 @pytest.fixture
@@ -56,6 +57,26 @@ def test_a_worker_that_says_nothing_is_silent() -> None:
     assert note(state, 1000.0 + SILENT_S / 2) == "working"
     assert note(state, 1000.0 + 2 * SILENT_S) == f"silent for {2 * SILENT_S:.0f} s"
     assert note(replace(state, state="done"), 1e9) == "done"
+
+
+def test_what_is_left_is_foreseen_from_the_workers_of_a_command(run: Path) -> None:
+    first = State("a", "s", state="working", tokens=600, ahead=10_000, seconds=10.0)
+    second = State("b", "s", state="done", tokens=400, ahead=10_000, seconds=10.0)
+    assert steps_left([first, second]) == 9_000
+    assert steps_left([first, replace(first, name="c", session="other", ahead=0)]) is None
+    assert steps_left([second]) is None
+    facts = {"run": "r", "state": "running", "units": 3, "rate": 100.0, "left": 9_000}
+    head = str(picture({**facts, "workers": [], "failures": []})[0])
+    assert head == "r: running, units committed: 3, 100 tokens/s, 9,000 tokens left, about 2 min"
+    assert look(open_folder(run))["left"] is None
+
+
+@pytest.mark.skipif(process_tag() == UNKNOWN, reason="needs /proc")
+def test_a_worker_whose_process_is_gone_is_dead() -> None:
+    machine, pid, _ = process_tag().split("-")
+    state = State("w", "s", state="working", process=f"{machine}-{pid}-1", time=1000.0)
+    assert state.over
+    assert note(state, 1000.0) == "dead"
 
 
 def test_a_run_with_busy_workers_is_running(tmp_path: Path) -> None:

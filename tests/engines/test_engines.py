@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,7 +14,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.engines.ranks import Rank, this_rank
-from orderlens.errors import UserInputError
+from orderlens.errors import MissingPackageError, UserInputError
 from orderlens.store.folder import open_folder
 from orderlens.store.workers import read_log, read_states
 
@@ -131,6 +132,29 @@ def test_what_cannot_work_is_refused_in_one_line(wanted: dict[str, Any], words: 
 def test_an_address_needs_ray() -> None:
     with pytest.raises(UserInputError, match="add engine ray"):
         ol.Engine(address="auto")
+
+
+@pytest.mark.parametrize("address", ["ray://head:10001", "head", "http://head:8265", "head:port", ""])
+def test_an_address_is_that_of_a_head(address: str) -> None:
+    with pytest.raises(UserInputError, match=r"must be auto or HOST:PORT of the cluster's head"):
+        ol.Engine("ray", address=address)
+
+
+def test_nobody_at_the_address_is_said_at_once_and_leaves_no_folder(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nowhere = f"127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(UserInputError, match=f"no Ray cluster answers at '{nowhere}'.*ray start --head"):
+        score(tmp_path / "run", engine=ol.Engine("ray", 2, nowhere))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_ray_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'orderlens\[ray\]'"):
+        score(tmp_path / "run", engine="ray", workers=2)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_order_that_no_registry_knows_stays_in_one_process(tmp_path: Path) -> None:

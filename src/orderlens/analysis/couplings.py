@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.passes import with_run
+from orderlens.analysis.passes import trace_rows
 from orderlens.store.reader import Run
 from orderlens.store.samples import KEYS
 
@@ -28,7 +28,7 @@ def measured_sets(run: Run) -> pd.DataFrame:
     ``gap`` is the smallest distance of two positions; ``squares`` is Σ z² − Σ y² and ``pass_squares``
     k (z̄² − ȳ²) along the trace's own path; ``own`` is the coupling along it.
     """
-    frame = with_run(run, run.table("couplings").to_pandas())
+    frame = trace_rows(run, "couplings")
     if not len(frame):
         names = ["size", "n_sets", "coupling", "least", "most", "exact", "bound", "incoherence", "gap"]
         return frame[[*TRACE, "forward"]].assign(**dict.fromkeys(names, np.nan))

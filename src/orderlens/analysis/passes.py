@@ -31,7 +31,7 @@ def _stated(run: Run) -> pd.DataFrame | None:
     """Return what revising policies say themselves; passes that changed nothing are among them."""
     if "outputs" not in run.tables:
         return None
-    rows = with_run(run, run.outputs().to_pandas())
+    rows = trace_rows(run, "outputs", "n_forwards")
     known = rows[rows["n_forwards"].notna()] if "n_forwards" in rows.columns else rows[:0]
     return known[_TRACE].assign(made=known["n_forwards"]).drop_duplicates(_TRACE) if len(known) else None
 
@@ -40,11 +40,17 @@ def _revising(run: Run) -> pd.DataFrame | None:
     """Return the passes of traces whose tokens were changed, counted by their last change."""
     if "revisions" not in run.tables:
         return None
-    rows = with_run(run, run.table("revisions").to_pandas())
+    rows = trace_rows(run, "revisions", "forward")
     found = rows.groupby(_TRACE, dropna=False, sort=False)["forward"].max() + 1
     return found.rename("made").reset_index()
 
 
-def with_run(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table's rows with the column ``run``, which a single run leaves out."""
+def trace_rows(run: Run, name: str, *columns: str) -> pd.DataFrame:
+    """Return columns of a table beside the trace key and ``run``, which a single run leaves out.
+
+    Only these are read (all where none is named): the tokens of a large run would fill the memory.
+    """
+    table = run.table(name)
+    wanted = [item for item in (*_TRACE, *columns) if item in table.columns]
+    frame = table.to_pandas(wanted if columns else None)
     return frame if "run" in frame.columns else frame.assign(run=run.names[0])

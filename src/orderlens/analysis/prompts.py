@@ -18,6 +18,8 @@ from orderlens.store.reader import Run
 
 _ID = ("task", "sample_id")
 _CONTENT = ("prompt_text", "prompt_ids", "text", "token_ids")
+_AT_ONCE = 4096
+"""Rows that are Python objects at a time: a token then takes ten times the memory."""
 _TRACE = ("model", "prompt", "order", "seed", "temperature", "sample_seed")
 
 
@@ -54,7 +56,8 @@ def _content(run: Run, wanted: set[str]) -> dict[tuple[str, str, bool], str]:
     frame = run.outputs()
     names = [name for name in ("run", *_ID, "temperature", *_CONTENT) if name in frame.columns]
     out: dict[tuple[str, str, bool], str] = {}
-    for row in frame.to_arrow(names).to_pylist():
+    batches = frame.to_arrow(names).to_batches(_AT_ONCE)
+    for row in (row for batch in batches for row in batch.to_pylist()):
         name = _id(row.get("task"), row["sample_id"])
         key = (name, str(row.get("run", "")), row["temperature"] is None)
         if name in wanted and key not in out:

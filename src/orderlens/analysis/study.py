@@ -22,7 +22,7 @@ from orderlens.analysis import prompts, replication
 from orderlens.analysis.columns import chosen_verdicts, graded_samples, order_labels, var_about, with_reason
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
 from orderlens.analysis.orders import in_paper_order
-from orderlens.analysis.passes import total_passes
+from orderlens.analysis.passes import total_passes, trace_rows
 from orderlens.analysis.sample_table import PARTS, matched_distinct, sample_table
 from orderlens.analysis.setups import Setup, differences, labels
 from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
@@ -309,12 +309,9 @@ class Study:
     @cached_property
     def _texts(self) -> pd.DataFrame:
         """The generated texts with their prompts; ``index`` is the row of ``samples``."""
-        outputs = self.run.outputs().to_pandas()
-        if "run" not in outputs.columns:
-            outputs["run"] = self.run.names[0]
+        outputs = trace_rows(self.run, "outputs", "prompt_text", "text")
         on = ["run", *KEYS]
-        texts = outputs[[*on, "prompt_text", "text"]].drop_duplicates(on)
-        texts = texts.fillna({"prompt_text": "", "text": ""})
+        texts = outputs.drop_duplicates(on).fillna({"prompt_text": "", "text": ""})
         with self.needing(("text",)):
             return self.generated.reset_index().merge(texts, on=on, how="inner")
 

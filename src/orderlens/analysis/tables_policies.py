@@ -10,7 +10,7 @@ from orderlens.analysis.couplings import TRACE
 from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums
 from orderlens.analysis.likelihood import TextBits
 from orderlens.analysis.order_range import order_range
-from orderlens.analysis.passes import with_run
+from orderlens.analysis.passes import trace_rows
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
@@ -61,10 +61,9 @@ def policies(study: Study) -> list[Table]:
 
 def text_bytes(study: Study, frame: pd.DataFrame) -> pd.Series:
     """Return the UTF-8 bytes of each trace's text; NaN where the runs do not hold it."""
-    outputs = with_run(study.run, study.run.outputs().to_pandas())
-    if not len(outputs):
+    if "outputs" not in study.run.tables:
         return pd.Series(np.nan, index=frame.index)
-    texts = outputs[[*TRACE, "text"]].drop_duplicates(TRACE)
+    texts = trace_rows(study.run, "outputs", "text").drop_duplicates(TRACE)
     n_bytes = texts["text"].map(lambda text: len(text.encode()) if isinstance(text, str) else np.nan)
     found = frame[TRACE].merge(texts.assign(n_bytes=n_bytes), on=TRACE, how="left")["n_bytes"]
     return pd.Series(found.to_numpy(np.float64), index=frame.index)

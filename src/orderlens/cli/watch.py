@@ -56,15 +56,16 @@ def look(folder: Folder) -> dict[str, Any]:
 
     from orderlens.store.failures import read_failures
     from orderlens.store.overview import overview
-    from orderlens.store.workers import ENDED, read_states
+    from orderlens.store.workers import read_states, steps_left
 
     facts, states = overview(folder), read_states(folder)
-    busy = [state for state in states if state.state not in ENDED]
+    busy = [state for state in states if not state.over]
     return {
         "run": facts["run"],
         "state": "running" if busy and facts["state"] == "incomplete" else facts["state"],
         "units": facts.get("units", 0),
         "rate": sum(state.rate for state in busy),
+        "left": steps_left(states),
         "failures": [asdict(row) for row in read_failures(folder)],
         "workers": [
             {**asdict(state), "rate": state.rate, "note": note(state, time.time())} for state in states
@@ -73,24 +74,35 @@ def look(folder: Folder) -> dict[str, Any]:
 
 
 def note(state: State, now: float) -> str:
-    """Return the worker's state in a word; one that works and says nothing is silent."""
+    """Return the worker's state in a word; one that works and says nothing is silent, or known to be dead."""
     from orderlens.store.workers import ENDED
 
     silent = now - state.time
-    if state.state in ENDED or silent < SILENT_S:
+    if state.state in ENDED:
         return state.state
-    return f"silent for {silent:.0f} s"
+    if state.over:
+        return "dead"
+    return state.state if silent < SILENT_S else f"silent for {silent:.0f} s"
 
 
 def picture(facts: dict[str, Any]) -> list[Text | Table]:
     """Return one look as lines and a table."""
-    rate = f", {facts['rate']:,.0f} tokens/s" if facts["state"] == "running" else ""
-    head = f"{facts['run']}: {facts['state']}, units committed: {facts['units']}{rate}"
+    head = f"{facts['run']}: {facts['state']}, units committed: {facts['units']}{_pace(facts)}"
     columns = ("worker", "host", "device", "state", "units", "tokens", "tokens/s")
     table = Table(*columns, box=None, pad_edge=False)
     for row in facts["workers"]:
         table.add_row(row["name"], row["host"], row["device"], row["note"], *_numbers(row))
     return [Text(head, overflow="fold"), table, *_failed(facts["failures"])]
+
+
+def _pace(facts: dict[str, Any]) -> str:
+    """Return speed and time left of a run at work."""
+    if facts["state"] != "running":
+        return ""
+    rate, left = facts["rate"], facts["left"]
+    about = f", {left:,} tokens left" if left is not None else ""
+    minutes = f", about {left / rate / 60:,.0f} min" if left is not None and rate > 0 else ""
+    return f", {rate:,.0f} tokens/s{about}{minutes}"
 
 
 def _numbers(row: dict[str, Any]) -> list[str]:

@@ -103,6 +103,7 @@ class _Both:
             self._sink(steps)
 
     def set_total(self, total: int) -> None:
+        self._notebook.changes(ahead=total)
         if self._sink is not None:
             self._sink.set_total(total)
 

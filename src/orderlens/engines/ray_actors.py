@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import socket
 from typing import Any
 
 from orderlens.engines.worker import Brief, Ending, Seat, work
 from orderlens.errors import MissingPackageError, UserInputError, one_line
 from orderlens.work.engine import Engine
 
+_ANSWER_S = 10.0
+"""Seconds that a cluster has to answer."""
 _QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
@@ -73,15 +76,42 @@ class _Actor:
         return work(brief, seat)
 
 
-def _connect(engine: Engine) -> Any:
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+def check_cluster(engine: Engine) -> None:
+    """Refuse at once what Ray would try for minutes: no Ray here, or nobody at the address.
+
+    Raises:
+        MissingPackageError: Ray is not installed.
+        UserInputError: no cluster answers.
+    """
+    _import_ray()
+    host, _, port = (engine.address or "").rpartition(":")
+    if host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+        except OSError as error:
+            raise _no_cluster(engine, error) from error
+
+
+def _import_ray() -> Any:
     try:
-        ray: Any = importlib.import_module("ray")
+        return importlib.import_module("ray")
     except ImportError as error:
         raise MissingPackageError(
             "engine ray needs Ray; install it with: pip install 'orderlens[ray]'"
         ) from error
+
+
+def _no_cluster(engine: Engine, error: Exception) -> UserInputError:
+    return UserInputError(
+        f"no Ray cluster answers at '{engine.address}' ({one_line(error)[:200]}); start one with "
+        "'ray start --head', or leave the address out"
+    )
+
+
+def _connect(engine: Engine) -> Any:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray = _import_ray()
     if ray.is_initialized():
         return ray
     try:
@@ -91,10 +121,7 @@ def _connect(engine: Engine) -> Any:
             wanted = (engine.workers or 1) * (engine.threads or 1)
             ray.init(num_cpus=max(wanted, os.cpu_count() or 1), include_dashboard=False, **_QUIET)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserInputError(
-            f"no Ray cluster answers at '{engine.address}' ({one_line(error)[:200]}); start one with "
-            "'ray start --head', or leave the address out"
-        ) from error
+        raise _no_cluster(engine, error) from error
     return ray
 
 

@@ -49,6 +49,10 @@ def _run_crew(job: Job, options: Computing, seats: int, *, on_gpu: bool, extend:
     out = options.out
     if out is None:
         raise UserInputError("several workers share a run through its folder: give out")
+    if options.engine.kind == "ray":
+        from orderlens.engines.ray_actors import check_cluster
+
+        check_cluster(options.engine)
     folder = open_folder(out)
     whole, items = plan_folder(job, folder, extend=extend)
     _refuse_unregistered(whole)

@@ -170,6 +170,7 @@ def _work(brief: Brief, seat: Seat, notebook: Notebook) -> None:
     model = open_model(spec, name=brief.model, device=seat.device, dtype=brief.dtype)
     limit = BatchLimit.suggested(model, longest_canvas(items.values()))
     local = Local(limit=None if spec.kind == "measure" else limit, on_reveals=notebook.advance)
+    notebook.changes(ahead=sum(reveals_ahead(*item) for item in items.values()))
     notebook.event("loaded", model=brief.model)
 
     def tables(item: tuple[RunSpec, Unit]) -> Tables:

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
@@ -45,6 +45,7 @@ class State:
         state: ``loading``, ``working``, ``waiting`` (others hold what is left), or one of ``ENDED``.
         unit: key of the unit it computes; None when it does not.
         tokens: progress steps so far.
+        ahead: progress steps that all workers of its command had ahead when it began; 0 where not known.
         units: units committed so far.
         failures: attempts that failed.
         seconds: since it began.
@@ -60,6 +61,7 @@ class State:
     state: str = "loading"
     unit: str | None = None
     tokens: int = 0
+    ahead: int = 0
     units: int = 0
     failures: int = 0
     seconds: float = 0.0
@@ -70,6 +72,11 @@ class State:
     def rate(self) -> float:
         """Progress steps per second."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes: it ended, or is known to be dead."""
+        return self.state in ENDED or is_dead(self.process)
 
 
 class Notebook:
@@ -123,6 +130,20 @@ class Notebook:
             return
 
 
+def steps_left(states: Sequence[State]) -> int | None:
+    """Return how many progress steps the commands at work have left; None where one does not tell.
+
+    Commands that share a run without knowing of each other all count everything: the least is nearest.
+    """
+    left = []
+    for session in {state.session for state in states if not state.over}:
+        own = [state for state in states if state.session == session]
+        left.append(max(state.ahead for state in own) - sum(state.tokens for state in own))
+        if not max(state.ahead for state in own):
+            return None
+    return max(0, min(left)) if left else None
+
+
 def pace(folder: Folder) -> float:
     """Return the seconds between two looks at, or states of, workers of a run."""
     return LOCAL_EVERY_S if folder.filesystem() is None else REMOTE_EVERY_S
@@ -145,7 +166,7 @@ def _parsed(data: bytes) -> State | None:
 def forget_workers(folder: Folder) -> None:
     """Remove the states of workers that ended or died; their logs stay, and so do others at work."""
     for state in read_states(folder):
-        if state.state in ENDED or is_dead(state.process):
+        if state.over:
             folder.remove(f"{WORKERS}/{state.name}.json")
 
 

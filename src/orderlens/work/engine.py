@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -41,6 +42,10 @@ class Engine:
                 whole_number(name, value, least=1)
         if self.address is not None and self.kind != "ray":
             raise UserInputError(f"address '{self.address}' is that of a Ray cluster; add engine ray")
+        if self.address is not None and not re.fullmatch(r"auto|local|[^/]+:\d+", self.address):
+            raise UserInputError(
+                f"address '{self.address}' must be auto or HOST:PORT of the cluster's head (10.0.0.1:6379)"
+            )
         if not self.stall_s > 0:
             raise UserInputError(f"stall_s={self.stall_s} must be a number of seconds above 0")
 
