@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -190,7 +191,9 @@ def _quiet() -> Iterator[None]:
     reports.set_verbosity(logging.CRITICAL)
     reports.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # about keys of a config.json that is not ours
+            yield
     finally:
         reports.set_verbosity(level)
         reports.enable_progress_bar()
