@@ -31,6 +31,21 @@ SHARED = ("replication",)
 """Session fixtures that cost more than a file of tests: all that use one run in one process."""
 
 
+FOREIGN = (
+    *("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    *("ORDERLENS_CACHE", "ORDERLENS_GPT2"),
+)
+"""What a terminal, a cluster or a user's own settings say must not decide a test."""
+
+
+def pytest_configure() -> None:
+    """Forget them, for the processes that tests start too; a terminal is one that can do everything."""
+    for name in FOREIGN:
+        os.environ.pop(name, None)
+    os.environ["TERM"] = "xterm-256color"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give every test to the process of its file, or of the shared fixture that it reads (xdist)."""

@@ -44,7 +44,7 @@ def test_all_orders_agree_with_the_joint(model, prompt, target, seed, anchor):
         assert abs(columns["logq"][columns["order"] == o].sum() - truth) / target < 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(chains, st.integers(0, 10), st.integers(1, 14), st.integers(0, 999), anchors, st.floats(0.05, 2))
 def test_fast_and_slow_agree_on_incoherent_chains(model, prompt, target, seed, anchor, incoherence):
     model.incoherence = incoherence
@@ -57,7 +57,7 @@ def test_fast_and_slow_agree_on_incoherent_chains(model, prompt, target, seed, a
         assert columns["position"][mine].tolist() == [item.position for item in slow]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     chains,
     st.integers(0, 10),

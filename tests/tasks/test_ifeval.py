@@ -217,7 +217,7 @@ def test_deep_json_is_not_a_crash() -> None:
     assert "RecursionError" in verdict.reason
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from([*" \n\t\x0b*-[]<>ps.a", "p.s.", "<<a>>"]), max_size=30).map("".join))
 def test_reductions_keep_the_verdict(text: str) -> None:
     """The texts that long responses are reduced to get lm-eval's verdict of the original."""
