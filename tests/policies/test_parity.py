@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.numbers import rule_stream
+from orderlens.decode.keyed_numbers import rule_stream
 from orderlens.decode.score import score_batch
 from orderlens.orders.catalogue import parse_order
 from orderlens.policies import parse_policy

@@ -103,8 +103,8 @@ def test_a_second_call_computes_nothing(replication, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("a committed stage was computed again")
 
-    monkeypatch.setattr("orderlens.work.execute.score_batch", refuse)
-    monkeypatch.setattr("orderlens.work.execute.generate_batch", refuse)
+    monkeypatch.setattr("orderlens.work.compute.score_batch", refuse)
+    monkeypatch.setattr("orderlens.work.compute.generate_batch", refuse)
     again = decode_all(replication.plan, replication.results.folder)
     assert again.plan == replication.plan
     assert again.notes == replication.notes

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.decode.numbers import NumberRows, draw_stream, rule_stream
+from orderlens.decode.keyed_numbers import NumberRows, draw_stream, rule_stream
 from orderlens.decode.select import PolicyMemory
 from orderlens.grid import Canvas
 from orderlens.models.protocol import IntArray, Model

@@ -14,7 +14,7 @@ import numpy as np
 from orderlens.decode.asked import Source
 from orderlens.decode.chains import given_tokens
 from orderlens.decode.head import draw_stats, position_stats, target_stats
-from orderlens.decode.numbers import draw_stream, rule_stream
+from orderlens.decode.keyed_numbers import draw_stream, rule_stream
 from orderlens.decode.places import plan_canvases
 from orderlens.decode.select import BoolArray, PolicyMemory, choose
 from orderlens.grid import Canvas

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.decode.ahead import hidden_logprobs, mean_entropies
 from orderlens.decode.chains import Chains
 from orderlens.decode.choosing import choose_rows
 from orderlens.decode.events import Recorder
 from orderlens.decode.head import position_stats, target_stats
-from orderlens.decode.outlook import hidden_logprobs, mean_entropies
 from orderlens.decode.passes import Pass
 from orderlens.decode.revising import Revised, apply_changes, revise_rows
 from orderlens.decode.select import Choice

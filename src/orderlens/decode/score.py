@@ -26,7 +26,7 @@ from orderlens.decode.batches import BatchLimit, Reporter, run_within
 from orderlens.decode.chains import NEVER
 from orderlens.decode.events import Columns
 from orderlens.decode.head import take_rows
-from orderlens.decode.numbers import NumberRows, rule_stream
+from orderlens.decode.keyed_numbers import NumberRows, rule_stream
 from orderlens.decode.places import check_fits, plan_canvases
 from orderlens.decode.select import PolicyMemory, choose
 from orderlens.decode.target_states import BoolArray, TargetStates

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.decode.ahead import mean_entropies
 from orderlens.decode.head import target_stats
-from orderlens.decode.outlook import mean_entropies
 from orderlens.grid import Canvas
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch
 from orderlens.samples import EncodedSample

@@ -26,7 +26,7 @@ from orderlens.store.reader import Run, memory_run, open_run
 from orderlens.store.records import COMPLETE
 from orderlens.store.workers import Notebook, forget_workers
 from orderlens.store.writer import RunWriter, open_writer
-from orderlens.work.execute import Local, Tables, compute, reveals_ahead
+from orderlens.work.compute import Local, Tables, compute, reveals_ahead
 from orderlens.work.job import Job
 from orderlens.work.options import Computing, ProgressSink, ShowsCanvas
 from orderlens.work.spec import RunSpec

@@ -20,7 +20,7 @@ from orderlens.store.failures import Failures
 from orderlens.store.folder import open_folder
 from orderlens.store.workers import Notebook
 from orderlens.store.writer import open_writer
-from orderlens.work.execute import Local, Tables, compute, longest_canvas, open_model, reveals_ahead
+from orderlens.work.compute import Local, Tables, compute, longest_canvas, open_model, reveals_ahead
 from orderlens.work.spec import RunSpec
 from orderlens.work.units import Unit
 

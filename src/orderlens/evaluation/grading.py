@@ -30,7 +30,7 @@ from orderlens.samples import EncodedSample
 from orderlens.store.schema import table_schema
 from orderlens.tasks import get_task
 from orderlens.tasks.protocol import Document, LikelihoodRule, Task, TokenLogProbs, likelihood_rules
-from orderlens.work.execute import Local, Tables, generate_unit, score_left_to_right
+from orderlens.work.compute import Local, Tables, generate_unit, score_left_to_right
 from orderlens.work.spec import RunSpec
 from orderlens.work.units import Unit
 

@@ -18,6 +18,7 @@ from orderlens.errors import CorruptRunError, RunError
 from orderlens.store.bundles import describe, make_part
 from orderlens.store.codec import read_groups, sort_rows, sort_traces, trace_starts
 from orderlens.store.leases import maintenance
+from orderlens.store.leftovers import remove_leftovers
 from orderlens.store.parts import opened
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
@@ -33,7 +34,6 @@ from orderlens.store.records import (
     trusted,
 )
 from orderlens.store.specfile import read_spec, writable
-from orderlens.store.sweep import sweep
 
 TARGET_ROWS = 1 << 21
 """Reveals per merged bundle: as many as are sorted in memory at once (about 1 GB)."""
@@ -66,7 +66,7 @@ def compact_run(folder: Folder, *, target_rows: int = TARGET_ROWS) -> Compaction
         after = _merge_all(folder, before, digest, target_rows)
         if after is not None and not save_catalog(folder, before, after):
             raise RunError(f"{folder.label} was changed by another process meanwhile; run the command again")
-        sweep(folder, merged=True)
+        remove_leftovers(folder, merged=True)
         return _summary(before, trusted(folder, load_snapshot(folder)))
 
 

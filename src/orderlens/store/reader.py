@@ -23,7 +23,6 @@ from orderlens.store.describe import described, facts, first_samples, order_labe
 from orderlens.store.display import run_html
 from orderlens.store.folder import open_folder
 from orderlens.store.frame import Frame, chosen_columns, fitted
-from orderlens.store.pieces import Pieces, add_text, with_text
 from orderlens.store.protocol import Folder
 from orderlens.store.query import compare_tables, connect, named_tables, run_query, view_of
 from orderlens.store.records import SPEC
@@ -38,6 +37,7 @@ from orderlens.store.samples import (
 from orderlens.store.schema import SCHEMAS, TRACE_KEY
 from orderlens.store.sources import FolderSource, MemorySource, Source, folder_source
 from orderlens.store.specfile import plain_spec
+from orderlens.store.token_texts import Pieces, add_text, with_text
 from orderlens.views import SampleView
 
 _SEEDED = re.compile(r"(?P<name>[^:+]+):(?P<seed>[0-9]{1,18})(?P<rest>(\+.*)?)")

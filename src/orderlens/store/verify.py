@@ -21,6 +21,7 @@ from orderlens.store.extensions import EXTENSIONS, read_extensions
 from orderlens.store.failures import failed_stem
 from orderlens.store.folder import TEMPORARY
 from orderlens.store.leases import leased_stem, live_leases, maintenance
+from orderlens.store.leftovers import leftovers, remove_leftovers
 from orderlens.store.parts import opened
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
@@ -39,7 +40,6 @@ from orderlens.store.records import (
 )
 from orderlens.store.schema import TRACE_KEY
 from orderlens.store.specfile import SpecFile, read_spec, refuse_edited, repair_spec
-from orderlens.store.sweep import leftovers, sweep
 from orderlens.store.workers import LOGS, WORKERS
 
 QUARANTINE = "quarantine"
@@ -286,7 +286,7 @@ def repair_run(folder: Folder, *, force: bool = False) -> Report:
             folder.put(f"{QUARANTINE}/{SPEC}", folder.read(SPEC))
             repair_spec(folder, spec)
         _requeue(folder, report)
-        sweep(folder, merged=True)
+        remove_leftovers(folder, merged=True)
     return report
 
 

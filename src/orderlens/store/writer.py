@@ -22,6 +22,7 @@ from orderlens.store.checks import check_table
 from orderlens.store.codec import sort_rows
 from orderlens.store.folder import open_folder
 from orderlens.store.leases import Lease, LeaseBook, lease_files
+from orderlens.store.leftovers import remove_leftovers
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,
@@ -44,7 +45,6 @@ from orderlens.store.records import (
 )
 from orderlens.store.schema import conform
 from orderlens.store.specfile import SpecFile, create_spec
-from orderlens.store.sweep import sweep
 
 DEFAULT_LEASE_S = 60.0
 _log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class RunWriter:
             ):  # else another worker was first: look again
                 write_completion(self.folder, wanted | set(read_completion(self.folder) or ()))
         if self.folder.exclusive:  # also when the run was complete: a finisher may have been killed here
-            sweep(self.folder)
+            remove_leftovers(self.folder)
 
     def _finished(self, wanted: set[str]) -> bool:
         completion = read_completion(self.folder)

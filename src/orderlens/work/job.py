@@ -13,7 +13,7 @@ from orderlens.models.protocol import Model
 from orderlens.policies import Policy, parse_policies
 from orderlens.policies.catalogue import PolicyLike
 from orderlens.samples import EncodedSample, Sample, encode_samples
-from orderlens.work.execute import canvases, longest_canvas
+from orderlens.work.compute import canvases, longest_canvas
 from orderlens.work.inputs import whole_number
 from orderlens.work.options import Computing, ModelLike
 from orderlens.work.spec import RunSpec, describe_data, describe_model

@@ -14,7 +14,7 @@ import orderlens as ol
 from orderlens.errors import RunError
 from orderlens.evaluation.job import evaluate_job
 from orderlens.orders import StaticOrder
-from orderlens.work.execute import Local, compute, open_model, reveals_ahead
+from orderlens.work.compute import Local, compute, open_model, reveals_ahead
 from orderlens.work.job import Job, generate_job, score_job
 from orderlens.work.options import Computing
 from orderlens.work.spec import RunSpec

@@ -62,9 +62,9 @@ Kind: TypeAlias = Callable[[RunSpec, Unit, Model, Local], Tables]
 KINDS: Registry[Kind] = Registry(
     "kind of run",
     {
-        "score": "orderlens.work.execute:score_unit",
-        "generate": "orderlens.work.execute:generate_unit",
-        "measure": "orderlens.work.execute:measure_unit",
+        "score": "orderlens.work.compute:score_unit",
+        "generate": "orderlens.work.compute:generate_unit",
+        "measure": "orderlens.work.compute:measure_unit",
         "evaluate": "orderlens.evaluation.grading:evaluate_unit",
     },
 )

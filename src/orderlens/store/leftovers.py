@@ -49,7 +49,7 @@ def _is_merged(name: str) -> bool:
     return name.rsplit("/", 1)[-1].startswith(MERGED)
 
 
-def sweep(folder: Folder, *, merged: bool = False) -> list[str]:
+def remove_leftovers(folder: Folder, *, merged: bool = False) -> list[str]:
     """Remove the leftovers of a run whose catalog is sound; return what was removed.
 
     Args:
