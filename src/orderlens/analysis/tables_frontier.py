@@ -17,6 +17,10 @@ _COLUMNS = (
     Column("gain", "gain at equal passes", 4),
     Column("front", "on the front"),
 )
+_OVERVIEW_NOTES = (
+    "tokens/pass counts every forward pass: committing, looking ahead, revising, completing a block.",
+    "The table frontier adds passes per text, gains at equal passes, and how texts end.",
+)
 NOTHING = "nothing to measure: the runs hold neither scored nor generated texts"
 NOT_HERE = "not measured under this policy"
 
@@ -52,7 +56,7 @@ def overview(long: Table) -> Table:
     flat = tuple(column for pair in columns.values() for column in pair)
     missing: dict[str, Cell] = dict.fromkeys((column.name for column in flat), Estimate.undefined(NOT_HERE))
     filled = tuple(missing | row for row in rows.values())
-    return Table("frontier-overview", long.title, ("order",), flat, filled, long.notes[:1])
+    return Table("frontier-overview", long.title, ("order",), flat, filled, _OVERVIEW_NOTES)
 
 
 def _rows(study: Study, measure: Measure) -> list[dict[str, Cell]]:

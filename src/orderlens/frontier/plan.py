@@ -153,11 +153,21 @@ def keep_plan(folder: Path, plan: Plan) -> None:
             before, now = Path(before).name, Path(now).name
         if item.name != "evaluator" and before != now:
             raise RunError(
-                f"{folder} holds a frontier with another {item.name} ({_shown(before)}, asked for "
-                f"{_shown(now)}); choose a new folder or the same options"
+                f"{folder} holds a frontier with another value of {item.name} ({_difference(before, now)}); "
+                "choose a new folder or the same options"
             )
     if old != plan:  # another evaluator: its scores have a folder of their own
         _write(path, plan)
+
+
+def _difference(before: Any, now: Any) -> str:
+    """Say what was asked for otherwise; of long lists only the entries that differ."""
+    if not isinstance(before, tuple) or set(before) == set(now):
+        return f"{_shown(before)}, asked for {_shown(now)}"
+    missing = tuple(entry for entry in now if entry not in before)
+    extra = tuple(entry for entry in before if entry not in now)
+    parts = [f"without {_shown(missing)}"] if missing else []
+    return "; ".join([*parts, f"with {_shown(extra)}, not asked for"] if extra else parts)
 
 
 def _write(path: Path, plan: Plan) -> None:
