@@ -71,6 +71,8 @@ def test_divergence_knows_impossible_tokens():
     nothing[0, 1:] = -np.inf
     assert divergence(LogProbRows(nothing), LogProbRows(even)) == pytest.approx([np.log(3)])
     assert np.isinf(divergence(LogProbRows(even), LogProbRows(nothing)))
+    faint = np.array([[0.0, -800.0, -np.inf]])  # exp(−800) is 0: it weighs nothing, whatever was before
+    assert divergence(LogProbRows(faint), LogProbRows(nothing)).tolist() == [0.0]
 
 
 def test_excluded_tokens_do_not_move():

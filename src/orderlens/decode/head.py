@@ -48,9 +48,9 @@ def divergence(rows: Rows, earlier: Rows) -> FloatArray:
     """Return KL(rows ‖ earlier) of each pair of rows in nats, never below 0; inf where it has no bound."""
     if isinstance(rows, LogProbRows) and isinstance(earlier, LogProbRows):
         log_p_RV, log_q_RV = _checked(rows.log_probs_RV), earlier.log_probs_RV
-        possible_RV = log_p_RV > -np.inf
-        gap_RV = np.subtract(log_p_RV, log_q_RV, out=np.zeros_like(log_p_RV), where=possible_RV)
-        kl_R: FloatArray = np.maximum((np.exp(log_p_RV) * gap_RV).sum(axis=1), 0.0)
+        p_RV = np.exp(log_p_RV)
+        gap_RV = np.subtract(log_p_RV, log_q_RV, out=np.zeros_like(p_RV), where=p_RV > 0)
+        kl_R: FloatArray = np.maximum((p_RV * gap_RV).sum(axis=1), 0.0)
         return kl_R
     from orderlens.decode import head_torch
 
