@@ -46,6 +46,7 @@ minimal: $(MINIMAL)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_decode.py
+	$(BIN)/python benchmarks/bench_smol.py --device cpu --batch 1 --new 32 --clock cpu
 	$(BIN)/python benchmarks/bench_rounds.py
 	$(BIN)/python benchmarks/bench_theory.py
 	$(BIN)/python benchmarks/bench_store.py

@@ -1,33 +1,39 @@
-"""How much faster the engine is than the naive decoder, on the same work, in one run.
+"""How near the engine comes to the machine's own sgemm, and how much faster it is than naive decoding.
 
 The model has the bundled model's shape (12 layers, width 384, vocabulary 8192) and random weights. Naive is
 what published samplers do: one forward of the whole 160-token window per step, batch 1, head on every row.
 The batched-naive column gives the naive path batches of whole windows too, so that the two gains (batching,
-and the engine's cache, sharing and row selection) can be told apart.
+and the engine's cache, sharing and row selection) can be told apart. On the CPU two more columns say which
+share of sgemm's rate (products of 1024³ in float32) the engine reaches, counting the matrix products that it
+carries out and nothing else, and how long the network's own modules take for the same work.
 
-    python benchmarks/bench_decode.py [--sequences 64] [--naive-steps 24] [--device cpu] [--clock wall]
+    python benchmarks/bench_decode.py [--sequences 2] [--repeats 5] [--device cpu] [--clock cpu]
 
-The naive paths are timed on a sample of their steps (every step costs the same), the engine on all work.
-``--clock cpu`` counts the process's CPU seconds instead of wall time, for machines that do other work too.
+Everything is measured in turn, ``repeats`` times in one process, and the least of each counts: other work on
+the machine then hits all of them alike. ``--clock cpu`` counts the process's CPU seconds, ``wall`` is for a
+quiet machine and for CUDA.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
 from orderlens.models.characters import CharacterTokenizer
+from orderlens.models.small import session as small_session
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer, block_causal_mask
-from orderlens.orders import Order
 from orderlens.policies import parse_policies
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
@@ -51,6 +57,18 @@ def random_samples(n: int, vocab: int) -> list[EncodedSample]:
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 settings = {"clock": "wall"}
+GEMM = 1024
+
+
+def product_operations(_: object, a_shape: list[int], b_shape: list[int], **__: object) -> int:
+    """Return two operations per multiply–add of a product, batched or not."""
+    return 2 * math.prod(a_shape) * b_shape[-1]
+
+
+IN_PLACE: dict[Any, Any] = {
+    torch.ops.aten.addmm_: product_operations, torch.ops.aten.baddbmm_: product_operations
+}  # fmt: skip
+"""Products that torch's counter does not know by themselves."""
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
@@ -74,57 +92,102 @@ def whole_window_step(model: TransformerModel, tokens_BT: torch.Tensor) -> torch
     return torch.log_softmax(hidden @ model.network.embedding.weight.T, dim=-1).amax(dim=-1)
 
 
-def naive_seconds_per_step(model: TransformerModel, batch: int, steps: int, device: str) -> float:
-    tokens = torch.randint(2, model.vocab_size, (batch, PREFIX + TARGET), device=device)
-    whole_window_step(model, tokens)
-    times = [seconds(lambda: whole_window_step(model, tokens), device) for _ in range(steps)]
-    return float(np.median(times)) / batch
+def sgemm_seconds() -> Callable[[], object]:
+    """Return work of 2 · 1024³ operations in one product."""
+    a, b, out = (torch.rand(GEMM, GEMM) for _ in range(3))
+    return lambda: torch.mm(a, b, out=out)
+
+
+def counted_products(work: Callable[[], object]) -> float:
+    """Return the operations (two per multiply–add) of all matrix products in ``work``."""
+    with FlopCounterMode(display=False, custom_mapping=IN_PLACE) as counter:
+        work()
+    return float(counter.get_total_flops())
+
+
+@contextmanager
+def by_modules() -> Iterator[None]:
+    """Let sessions opened inside take the network's own modules instead of the lean forwards."""
+    lean = small_session.LeanPasses
+    small_session.LeanPasses = small_session.ModulePasses  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        small_session.LeanPasses = lean  # type: ignore[misc]
+
+
+def in_turn(works: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, float]:
+    """Return the least seconds of each, all measured once per round."""
+    least = dict.fromkeys(works, float("inf"))
+    for _ in range(repeats):
+        for name, work in works.items():
+            least[name] = min(least[name], seconds(work, device))
+    return least
+
+
+def naive(model: TransformerModel, batch: int) -> Callable[[], object]:
+    tokens = torch.randint(2, model.vocab_size, (batch, PREFIX + TARGET), device=model.device)
+    return lambda: whole_window_step(model, tokens)
+
+
+def engine_works(
+    model: TransformerModel, samples: list[EncodedSample]
+) -> dict[str, tuple[int, Callable[[], object]]]:
+    """Return name → (tokens revealed, work)."""
+    static = parse_policies("forced-ar,reverse-ar,random")
+    oracles = parse_policies("oracle-max-q,oracle-margin,oracle-min-q")
+    four = parse_policies("forced-ar,max-prob,top-margin,random")
+    how, tokens = GenerationSettings(TARGET, stop_at_eos=False), len(samples) * TARGET
+    return {
+        "score, static orders": (3 * tokens, lambda: score_batch(model, samples, static)),
+        "score, oracle orders": (3 * tokens, lambda: score_batch(model, samples, oracles)),
+        "generate, four orders": (4 * tokens, lambda: generate_batch(model, samples, four, how)),
+    }
+
+
+def through_modules(work: Callable[[], object]) -> Callable[[], object]:
+    def run() -> object:
+        with by_modules():
+            return work()
+
+    return run
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sequences", type=int, default=64)
-    parser.add_argument("--naive-steps", type=int, default=24)
+    parser.add_argument("--sequences", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--naive-batch", type=int, default=8)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--clock", choices=CLOCKS, default="cpu")
+    parser.add_argument("--only", default="", help="works whose name contains this")
     args = parser.parse_args()
     settings["clock"] = args.clock
-    model, device = random_model(args.device), args.device
+    model, on_cpu = random_model(args.device), args.device == "cpu"
     samples = random_samples(args.sequences, model.vocab_size)
-    work: dict[str, tuple[list[Order], Callable[[list[Order]], object]]] = {
-        "score, static orders": (
-            parse_policies("forced-ar,reverse-ar,random"),
-            lambda orders: score_batch(model, samples, orders),
-        ),
-        "score, oracle orders": (
-            parse_policies("oracle-max-q,oracle-margin,oracle-min-q"),
-            lambda orders: score_batch(model, samples, orders),
-        ),
-        "generate, four orders": (
-            parse_policies("forced-ar,max-prob,top-margin,random"),
-            lambda orders: generate_batch(
-                model, samples, orders, GenerationSettings(TARGET, stop_at_eos=False)
-            ),
-        ),
-    }
-    score_batch(model, samples[:2], parse_policies("forced-ar"))
     print(
-        f"{PREFIX}+{TARGET} tokens, {args.sequences} sequences, {device}, "
-        f"{torch.get_num_threads()} threads, {args.clock} time"
+        f"{PREFIX}+{TARGET} tokens, {args.sequences} sequences, {args.device}, "
+        f"{torch.get_num_threads()} threads, {args.clock} time, least of {args.repeats}"
     )
-    print(f"{'work':24}{'engine':>10}{'per token':>12}{'naive ÷ engine':>17}{'batched naive ÷ engine':>25}")
-    for name, (orders, run) in work.items():
-        before = naive_seconds_per_step(model, 1, args.naive_steps, device)
-        batched = naive_seconds_per_step(model, args.naive_batch, max(3, args.naive_steps // 4), device)
-        spent = seconds(lambda run=run, orders=orders: run(orders), device)
-        after = naive_seconds_per_step(model, 1, args.naive_steps, device)
-        steps = len(orders) * len(samples) * TARGET
-        per_token, naive = spent / steps, (before + after) / 2
-        ratios = f"{naive / per_token:>16.1f}×{batched / per_token:>24.1f}×"
-        print(f"{name:24}{spent:>9.1f}s{per_token * 1e3:>10.2f}ms{ratios}", flush=True)
+    for name, (tokens, work) in engine_works(model, samples).items():
+        if args.only not in name:
+            continue
+        operations = counted_products(work)  # and warm
+        works = {"engine": work, "naive": naive(model, 1), "batched": naive(model, args.naive_batch)}
+        if on_cpu:
+            works |= {"modules": through_modules(work), "sgemm": sgemm_seconds()}
+        least = in_turn(works, args.repeats, args.device)
+        spent = least["engine"]
+        ratio, batched = least["naive"] * tokens / spent, least["batched"] * tokens / spent / args.naive_batch
+        line = f"{name:22} {1e3 * spent / tokens:7.2f} ms per token, naive ÷ engine {ratio:5.2f}"
+        line += f", batched naive ÷ engine {batched:5.2f}"
+        if on_cpu:
+            rate, modules = 2 * GEMM**3 / least["sgemm"], least["modules"]
+            line += f", modules ÷ engine {modules / spent:5.2f}, sgemm {rate / 1e9:.1f} GFLOP/s"
+            line += f", share {operations / spent / rate:.3f} (modules {operations / modules / rate:.3f})"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

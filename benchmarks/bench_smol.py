@@ -1,13 +1,15 @@
 """smol's shape on random weights: the engine's path against the plain one and against naive decoding.
 
     python benchmarks/bench_smol.py --device cuda --batch 1,64,256        # bfloat16: engine, plain, naive
-    python benchmarks/bench_smol.py --device cpu --batch 1 --new 32 --clock cpu    # float32: plain, naive
+    python benchmarks/bench_smol.py --device cpu --batch 1 --new 32 --clock cpu    # float32
 
 Naive is one forward of the whole window per token, batch 1, head and softmax on every row (timed on a sample
 of its steps, which all cost the same). Plain is the model as it runs without our kernels: cached blocks,
 eager torch. Engine is what ``--model smol --device cuda --dtype bfloat16`` takes: paged cache, recorded
 graphs, fused head. Greedy max-prob after 32 tokens of prompt, nothing stops early. On CUDA the first run of
-each path compiles and records and does not count; the paths' log-probabilities are compared before.
+each path compiles and records and does not count; the paths' log-probabilities are compared before. On the
+CPU everything is measured in turn, ``--repeats`` times, and the least counts; the share is that of sgemm's
+own rate in the same process (see ``bench_decode.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_decode import CLOCKS, seconds, settings
+from bench_decode import (
+    CLOCKS,
+    GEMM,
+    counted_products,
+    in_turn,
+    seconds,
+    settings,
+    sgemm_seconds,
+    through_modules,
+)
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
@@ -97,6 +108,29 @@ def largest_difference(models: dict[str, Any], vocab: int) -> float:
     return float(np.abs(values[0] - values[1]).max())
 
 
+def on_cpu(model: TransformerModel, batches: list[int], new: int, repeats: int) -> list[dict[str, Any]]:
+    """Print and return the CPU's figures: lean forwards against modules, naive steps and sgemm."""
+    tokens, rows = torch.randint(17, model.vocab_size, (1, PREFIX + new)), []
+    for batch in batches:
+        samples = random_samples(batch, new, model.vocab_size)
+        work = greedy(model, samples, new)
+        operations = counted_products(work)
+        works = {"lean": work, "modules": through_modules(work), "sgemm": sgemm_seconds()}
+        least = in_turn(works | {"naive": lambda: naive_step(model, tokens)}, repeats, "cpu")
+        spent, rate = least["lean"], 2 * GEMM**3 / least["sgemm"]
+        row = {
+            "batch": batch,
+            "seconds": spent,
+            "naive_over_engine": least["naive"] * batch * new / spent,
+            "modules_over_engine": least["modules"] / spent,
+            "share_of_sgemm": operations / spent / rate,
+            "sgemm_gflops": rate / 1e9,
+        }
+        print(", ".join(f"{name} {value:.3f}" for name, value in row.items()), flush=True)
+        rows.append(row)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -105,6 +139,7 @@ def main() -> None:
     parser.add_argument("--batch", default="1,64,256")
     parser.add_argument("--new", type=int, default=128)
     parser.add_argument("--naive-steps", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--tiny", action="store_true", help="a small shape, for smoke runs")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
@@ -113,7 +148,11 @@ def main() -> None:
     device = with_index(torch.device(args.device))
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     models = paths(random_network(TINY if args.tiny else SMOL), device, dtype)
-    vocab = models["plain"].vocab_size
+    vocab, batches = models["plain"].vocab_size, [int(part) for part in args.batch.split(",")]
+    if device.type == "cpu":
+        print(f"cpu, {PREFIX} + {args.new} tokens, {torch.get_num_threads()} threads, {args.clock} time")
+        written(args.out, on_cpu(models["plain"], batches, args.new, args.repeats))
+        return
     naive = naive_seconds(models["plain"], PREFIX + args.new, args.naive_steps, args.device)
     rows: list[dict[str, Any]] = [{"path": "naive", "batch": 1, "tokens_per_s": 1 / naive}]
     print(
@@ -123,7 +162,7 @@ def main() -> None:
         print(
             f"largest difference in log q, engine against plain: {largest_difference(models, vocab):.4f} nats"
         )
-    for batch in (int(part) for part in args.batch.split(",")):
+    for batch in batches:
         samples = random_samples(batch, args.new, vocab)
         spent = {name: timed(model, samples, args.new, args.device) for name, model in models.items()}
         for name, value in spent.items():
@@ -132,18 +171,22 @@ def main() -> None:
             against = f", {spent['plain'] / value:.1f} × plain" if name != "plain" else ""
             line = f"batch {batch:4} {name:7} {value:8.2f} s {rate:9.1f} tokens/s"
             print(f"{line}, {rate * naive:6.1f} × naive{against}", flush=True)
-    if args.out:
-        args.out.write_text(json.dumps(rows, indent=1) + "\n")
+    written(args.out, rows)
+
+
+def written(out: Path | None, rows: list[dict[str, Any]]) -> None:
+    if out:
+        out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def greedy(model: Any, samples: list[EncodedSample], new: int) -> Callable[[], object]:
+    how, orders = GenerationSettings(new, stop_at_eos=False), parse_policies("max-prob")
+    return lambda: generate_batch(model, samples, orders, how)
 
 
 def timed(model: Any, samples: list[EncodedSample], new: int, device: str) -> float:
     """Return the seconds of one greedy generation after one that does not count."""
-    orders = parse_policies("max-prob")
-
-    def work() -> object:
-        return generate_batch(model, samples, orders, GenerationSettings(new, stop_at_eos=False))
-
-    run: Callable[[], object] = work
+    run = greedy(model, samples, new)
     if device != "cpu":
         run()
     return seconds(run, device)

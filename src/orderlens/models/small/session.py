@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from orderlens.machine import keep_freed_memory
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 from orderlens.models.small.cache import KeyCache
 from orderlens.models.small.lean import LeanPasses
@@ -51,6 +52,8 @@ class TransformerSession:
         self._cache = self._empty(np.zeros(0, np.int64))
         plain = network.config.attention != "permutation" and self._weight.dtype == torch.float32
         lean = plain and self._device.type == "cpu"
+        if self._device.type == "cpu":
+            keep_freed_memory()
         self._passes: Passes = LeanPasses(network) if lean else ModulePasses(network)
 
     @torch.inference_mode()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.errors import DeviceMemoryError
-from orderlens.machine import is_out_of_memory
+from orderlens.machine import is_out_of_memory, keep_freed_memory
 from orderlens.models.torch.graphs import (
     MAX_GRAPH_TOKENS,
     AdvancingNetwork,
@@ -54,6 +54,8 @@ class Engine:
         device = network.device
         sizes = (_CUDA_PAGES, _CUDA_ROWS) if device.type == "cuda" else ()
         self.pool = PagePool(shape, device, network.dtype, *sizes)
+        if device.type == "cpu":
+            keep_freed_memory()
         self._max_tokens = MAX_TOKENS
         recordable = device.type == "cuda" and not network.gathers
         self._graphs = GraphedNetwork(network, self.pool, max_graph_tokens) if recordable else None
