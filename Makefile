@@ -9,7 +9,7 @@ EXTRAS := torch,hf,polars,eval,ray,docs,dev
 # Threads that spin while they wait make small products ten times slower wherever something else runs too.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint types unit minimal bench docs frontend browser clean
+.PHONY: demo test lint types unit minimal bench docs gallery frontend browser clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -76,6 +76,10 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict
 	@echo "the site is in site/: open site/index.html"
+
+# The figures of docs/gallery.md from small runs; takes minutes, and is needed only when a figure changes.
+gallery: $(VENV)/.installed
+	$(BIN)/python recipes/gallery.py
 
 clean:
 	rm -rf $(VENV) $(MINIMAL) demo-out frontend/node_modules frontend/.test .mypy_cache .ruff_cache .pytest_cache

@@ -42,6 +42,7 @@ export class App {
       this.place = wanted;
       this.view("sample");
       this.explorer = new Explorer(this.sampleBox, sample, wanted, (place) => this.go({ ...place, sample: wanted.sample, run: wanted.run }, false));
+      this.back.scrollIntoView({ block: "start" });
     } catch (error) {
       if (mine !== this.opened) return;
       show(this.trouble, error instanceof Error ? error.message : String(error));
@@ -66,7 +67,6 @@ export class App {
 
   private openRow(row: Row): void {
     this.go({ ...NOWHERE, colour: this.place.colour, sample: row.sample_id, run: row.run, a: row.id }, true);
-    window.scrollTo({ top: this.sampleBox.getBoundingClientRect().top + window.scrollY - 80 });
   }
 
   /** Change the address; ``turn`` makes it a step of the browser's history and shows what it names. */

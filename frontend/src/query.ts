@@ -1,6 +1,10 @@
 // The list of samples inside a file: the same filters and sorting as the viewer's server, on few rows.
 
-import { PAGE_ROWS, type Page, type Query, type Row } from "./types";
+import { conditions, type Condition } from "./ranges";
+import type { Page, Query, Row } from "./types";
+
+/** Rows of a page: a report has more to show below. */
+const PAGE_ROWS = 12;
 
 export const FIRST: Query = {
   run: "",
@@ -8,6 +12,7 @@ export const FIRST: Query = {
   text: "",
   correct: "",
   cascade: 0,
+  where: "",
   sort: "var",
   descending: true,
   page: 0,
@@ -15,17 +20,19 @@ export const FIRST: Query = {
 };
 
 export function pick(rows: Row[], query: Query): Page {
-  const kept = rows.filter((row) => fits(row, query));
+  const where = conditions(query.where);
+  const kept = rows.filter((row) => fits(row, query, where));
   kept.sort((a, b) => compare(a, b, query));
   const start = query.page * PAGE_ROWS;
-  return { total: kept.length, rows: kept.slice(start, start + PAGE_ROWS), state: "whole" };
+  return { total: kept.length, rows: kept.slice(start, start + PAGE_ROWS), size: PAGE_ROWS, state: "whole" };
 }
 
-function fits(row: Row, query: Query): boolean {
+function fits(row: Row, query: Query, where: Condition[]): boolean {
   if (query.run && row.run !== query.run) return false;
   if (query.order && row.order !== query.order) return false;
   if (query.correct && verdict(row) !== query.correct) return false;
   if (row.cascade < query.cascade) return false;
+  if (!where.every((condition) => condition(row))) return false;
   const wanted = query.text.trim().toLowerCase();
   return !wanted || `${row.name}\n${row.text ?? ""}`.toLowerCase().includes(wanted);
 }

@@ -3,7 +3,8 @@
 import { h, show } from "./dom";
 import { fixed, NONE, plural } from "./numbers";
 import { FIRST } from "./query";
-import { PAGE_ROWS, type Catalogue, type Page, type Query, type Row, type SortColumn, type Source } from "./types";
+import { conditions } from "./ranges";
+import type { Catalogue, Page, Query, Row, SortColumn, Source } from "./types";
 
 const COLUMNS: { id: SortColumn; name: string; what: string; text?: boolean }[] = [
   { id: "name", name: "Sample", what: "", text: true },
@@ -34,11 +35,17 @@ export class SampleList {
 
   private filters(): HTMLElement {
     let wait = 0;
-    const search = h("input", { type: "search", id: "find-text", placeholder: "id, prompt or text", maxlength: 200 });
-    search.addEventListener("input", () => {
-      window.clearTimeout(wait);
-      wait = window.setTimeout(() => this.change({ text: search.value }), 180);
-    });
+    const typed = (id: string, placeholder: string, change: (value: string) => void) => {
+      const box = h("input", { type: "search", id, placeholder, maxlength: 200, autocomplete: "off" });
+      box.addEventListener("input", () => {
+        window.clearTimeout(wait);
+        wait = window.setTimeout(() => change(box.value), 180);
+      });
+      return box;
+    };
+    const search = typed("find-text", "id, prompt or text", (text) => this.change({ text }));
+    const where = typed("find-where", "var > 0.5, mean < -1", (value) => this.change({ where: value }));
+    where.title = "Conditions on var, mean, gap, passes, eos and n, separated by commas";
     const select = (id: string, name: string, options: [string, string][], change: (value: string) => void) => {
       const box = h("select", { id }, ...options.map(([value, text]) => h("option", { value }, text)));
       box.addEventListener("change", () => change(box.value));
@@ -49,6 +56,7 @@ export class SampleList {
       "form",
       { class: "filters", role: "search", "aria-label": "Filter the samples", submit: (event: Event) => event.preventDefault() } as never,
       h("div", { class: "field wide" }, h("label", { for: "find-text" }, "Search"), search),
+      h("div", { class: "field where" }, h("label", { for: "find-where" }, "Numbers"), where),
       runs.length > 1 && select("find-run", "Run", [["", "all"], ...runs.map((run): [string, string] => [run.name, run.name])], (run) => this.change({ run })),
       orders.length > 1 && select("find-order", "Order", [["", "all"], ...orders.map((name): [string, string] => [name, name])], (order) => this.change({ order })),
       graded &&
@@ -69,6 +77,7 @@ export class SampleList {
     const mine = ++this.asked;
     this.table.setAttribute("aria-busy", "true");
     try {
+      conditions(this.query.where); // said here, before anybody is asked
       for (const whole of [false, true]) {
         const page = await this.source.list({ ...this.query, whole });
         if (mine !== this.asked) return;
@@ -87,13 +96,13 @@ export class SampleList {
     const heads = columns.map((column) => this.heading(column));
     const body = page.rows.map((row) => this.row(row, columns, several));
     show(this.table, h("thead", {}, h("tr", {}, ...heads, h("th", { scope: "col" }, "Text"))), h("tbody", {}, ...body));
-    const first = this.query.page * PAGE_ROWS;
+    const first = this.query.page * page.size;
     const range = page.rows.length ? `${(first + 1).toLocaleString("en")}–${(first + page.rows.length).toLocaleString("en")} of ` : "";
     const more = { whole: "", traces: "; texts and verdicts are being read…", peek: " read so far; the others follow…" }[page.state];
     show(this.said, page.total ? `${range}${plural(page.total, "trace")}${more}` : "No trace fits these filters.");
     const turn = (text: string, by: number, off: boolean) => h("button", { type: "button", disabled: off, click: () => this.change({ page: this.query.page + by }) }, text);
     const last = first + page.rows.length >= page.total;
-    show(this.pager, ...(page.total > PAGE_ROWS ? [turn("← Previous", -1, first === 0), turn("Next →", 1, last)] : []));
+    show(this.pager, ...(page.total > page.size ? [turn("← Previous", -1, first === 0), turn("Next →", 1, last)] : []));
   }
 
   private heading(column: (typeof COLUMNS)[number]): HTMLElement {

@@ -127,6 +127,8 @@ export interface Query {
   text: string;
   correct: "" | "yes" | "no" | "none";
   cascade: number;
+  /** Conditions on numbers: "var > 0.5, mean < -1". */
+  where: string;
   sort: SortColumn;
   descending: boolean;
   page: number;
@@ -137,6 +139,8 @@ export interface Query {
 export interface Page {
   total: number;
   rows: Row[];
+  /** Rows of a full page. */
+  size: number;
   /** What the rows are of: everything; all traces without texts, verdicts and cascades; the first traces. */
   state: "whole" | "traces" | "peek";
 }
@@ -156,4 +160,3 @@ export interface Source {
   sample(run: string, id: string): Promise<Sample>;
 }
 
-export const PAGE_ROWS = 50;

@@ -27,6 +27,17 @@ test("filters", () => {
   assert.equal(pick(rows, { ...FIRST, page: 1 }).rows.length, 0);
 });
 
+test("conditions on numbers, all of which must hold", () => {
+  assert.deepEqual(names({ where: "var > 2" }), ["c"]);
+  assert.deepEqual(names({ where: "VAR>=2, n > 0" }), ["c", "a"]);
+  assert.deepEqual(names({ where: "eos ≥ 3" }), ["b"]);
+  assert.deepEqual(names({ where: "var < 1e3 and var > -1; var <= 4" }), ["a"]);
+  assert.deepEqual(names({ where: " , " }), ["c", "a", "b"]);
+  for (const wrong of ["var", "var > x", "text > 1", "var >> 1", "var > 1 2", "1 < var"]) {
+    assert.throws(() => names({ where: wrong }), /is no condition; write for example/);
+  }
+});
+
 test("an address leads back to where it was written, whatever the names hold", () => {
   const place = { sample: "a&b=c#<x>", run: "r 1", a: "random:3+top=4", b: "max-prob", pass: 12, colour: "order" as const };
   assert.deepEqual(read(write(place)), place);

@@ -40,6 +40,12 @@ def test_the_list_loads_sorts_filters_and_opens_a_sample(page, address):
     page.get_by_text("of 8 traces").wait_for()
     page.get_by_label("Verdict").select_option("yes")
     page.get_by_text("of 4 traces").wait_for()
+    page.get_by_label("Numbers").fill("var > 1000")
+    page.get_by_text("No trace fits").wait_for()
+    page.get_by_label("Numbers").fill("var >")
+    page.get_by_text("'var >' is no condition").wait_for()
+    page.get_by_label("Numbers").fill("mean < 0, n >= 1")
+    page.get_by_text("of 4 traces").wait_for()
     page.get_by_role("button", name="Sample").click()
     page.locator("th[aria-sort=ascending]").wait_for()
     assert rows(page).first.locator("a").inner_text() == "s0"

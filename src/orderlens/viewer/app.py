@@ -124,7 +124,7 @@ def query_of(asked: dict[str, str]) -> Query:
     return Query(**known)
 
 
-_TEXTS = ("run", "order", "text", "correct", "sort")
+_TEXTS = ("run", "order", "text", "correct", "where", "sort")
 
 
 def _whole_number(name: str, text: str) -> int:

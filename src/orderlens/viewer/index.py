@@ -15,6 +15,7 @@ from typing import Any, Literal
 from orderlens.errors import UserInputError
 from orderlens.store.frame import import_duckdb
 from orderlens.store.reader import Run
+from orderlens.viewer.ranges import Range, parse_ranges
 from orderlens.viewer.statements import COLUMNS, FIRST, KEY, LATER, PEEK, SORTS, TRACES, WHOLE
 from orderlens.views import TraceKey, plain_row
 
@@ -32,6 +33,7 @@ class Query:
         text: looked for in ids, prompts and texts, whatever the case.
         correct: the verdict; empty for any.
         cascade: at least this many steps of EOS.
+        where: conditions on numbers, ``var > 0.5, mean < -1``.
         sort: one of ``SORTS``.
         descending: from the largest down; undefined values stand last either way.
         page: from 0.
@@ -43,6 +45,7 @@ class Query:
     text: str = ""
     correct: Literal["", "yes", "no", "none"] = ""
     cascade: int = 0
+    where: str = ""
     sort: str = "var"
     descending: bool = True
     page: int = 0
@@ -55,11 +58,19 @@ class Query:
             raise UserInputError(f"'{self.correct}' is no verdict (use yes, no or none)")
         if not 0 <= self.page < 1 << 31 or not 0 <= self.cascade < 1 << 31:
             raise UserInputError("page and cascade are whole numbers from 0 on")
+        parse_ranges(self.where)
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """The conditions on numbers."""
+        return parse_ranges(self.where)
 
     @property
     def needs_whole(self) -> bool:
         """Whether texts, verdicts or cascades decide what is shown, or where."""
-        return bool(self.whole or self.sort in _LATE_SORTS or self.text or self.correct or self.cascade)
+        late = any(item.column in _LATE_SORTS for item in self.ranges)
+        asked = self.sort in _LATE_SORTS or self.text or self.correct or self.cascade
+        return bool(self.whole or asked or late)
 
 
 class Index:
@@ -127,7 +138,7 @@ class Index:
             f"LIMIT {PAGE_ROWS} OFFSET {PAGE_ROWS * query.page}",
             values,
         )
-        return {"total": total, "rows": [_row(row) for row in found], "state": state}
+        return {"total": total, "rows": [_row(row) for row in found], "size": PAGE_ROWS, "state": state}
 
     def _fetch(self, state: str, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
         cursor = self._connections[state].cursor()  # one per question: they may come side by side
@@ -151,6 +162,9 @@ def _conditions(query: Query) -> tuple[str, list[Any]]:
         parts.append(({"yes": "correct", "no": "NOT correct", "none": "correct IS NULL"}[query.correct], []))
     if query.cascade:
         parts.append(("cascade >= ?", [query.cascade]))
+    parts += [
+        (f"{item.column} {item.way} ?", [item.value]) for item in query.ranges
+    ]  # both out of fixed lists
     if wanted := query.text.strip().lower():
         places = ("sample_id", "text", "prompt")
         found = " OR ".join(f"contains(lower(coalesce({place}, '')), ?)" for place in places)

@@ -1,0 +1,186 @@
+"""The gallery: every figure drawn from small runs, and the page that shows each above its commands.
+
+    make gallery       (python recipes/gallery.py): decodes what is missing in gallery-runs/, minutes on a
+                       laptop, draws into docs/gallery/ and writes docs/gallery.md
+
+The page prints the commands that this script runs, so that a reader who copies them gets the same pictures.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, PICTURES, WORK = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery", ROOT / "gallery-runs"
+LARGEST = 120_000
+"""Bytes above which a picture is shown as PNG."""
+
+RUNS = {
+    "score": "orderlens score --model tiny --limit 4 --target-tokens 32 --noise-floor --circulation 2 "
+    "--orders forced-ar,reverse-ar,random:0,random:1,max-prob,oracle-min-q --out runs/score",
+    "sets": "orderlens score --model hmm --limit 12 --target-tokens 32 --couplings 4 "
+    "--orders max-prob,max-prob+top=2,max-prob+top=4,max-prob+top=8,max-prob+threshold=0.5,forced-ar+top=4 "
+    "--out runs/sets",
+    "sweep": "orderlens sweep --model tiny --limit 4 --max-new-tokens 32 --temperatures 0,0.5,1,1.5 "
+    "--orders forced-ar,max-prob,random --out runs/sweep",
+    "answers": "orderlens evaluate --model tiny --tasks arith --limit 24 --max-new-tokens 64 "
+    "--orders forced-ar,max-prob,random,reverse-ar --out runs/answers",
+}
+"""What is decoded, by the name of its folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One picture: the figure, the run it is drawn from (None: no run), and what to see in it."""
+
+    figure: str
+    run: str | None
+    see: str
+
+    @property
+    def command(self) -> str:
+        """What draws it."""
+        if self.run is None:
+            return "orderlens theory curve --sigma 0.1,0.5,1,2 --figures figures"
+        return f"orderlens figures runs/{self.run} --figure {self.figure} --format svg,png --out figures"
+
+
+ITEMS = {
+    "Fixed texts": [
+        Item(
+            "fixed-sequence",
+            "score",
+            "Mean log q against Var, per order: the same texts and model, only the order changes.",
+        ),
+        Item(
+            "lorenz",
+            "score",
+            "How unevenly a path spreads its self-information over block 0; the diagonal is even.",
+        ),
+        Item(
+            "coherence",
+            "score",
+            "How much log P depends on the order, beside the noise floor of the arithmetic.",
+        ),
+        Item("jensen", "score", "The theory's cost of uneven confidence: exact, and by Var alone."),
+    ],
+    "Several tokens per pass": [
+        Item(
+            "couplings",
+            "sets",
+            "What committing together costs: the coupling of the sets, on the exact control.",
+        ),
+        Item(
+            "frontier", "sets", "Quality against tokens per pass, each policy beside the ladder of even sets."
+        ),
+    ],
+    "Generated texts": [
+        Item("reveal-order", "answers", "Where each order is at each step: left to right is the diagonal."),
+        Item("unmask", "answers", "Reveal numbers over the tokens of texts chosen by rule."),
+        Item("temperature", "sweep", "Greedy decoding against sampling, by order."),
+    ],
+    "Right and wrong answers": [
+        Item("accuracy-var", "answers", "Accuracy against Var, one point per order."),
+        Item("accuracy-by-var", "answers", "Accuracy in bins of Var inside each order."),
+        Item(
+            "predictors", "answers", "How well Var, mean log q and length tell right answers from wrong ones."
+        ),
+        Item("var-effect", "answers", "What is left of Var once mean and length are accounted for."),
+    ],
+    "Theory": [
+        Item(
+            "theory-curvature",
+            None,
+            "The log-chance g that a token wins under noise of scale σ, and its curvature.",
+        ),
+        Item("theory-margin", None, "Where g is concave (above 0, above 1), and so even spreading is best."),
+        Item("theory-critical-sigma", None, "Up to which noise it is, by the number of equal competitors."),
+        Item("theory-variance", None, "At equal mean, Var does not order the chance of recovering a text."),
+    ],
+}
+
+
+def main() -> None:
+    """Decode, draw, write."""
+    decode(WORK)
+    PAGE.write_text(page(draw(WORK, PICTURES)), encoding="utf-8")
+
+
+def decode(folder: Path) -> None:
+    """Run the commands of :data:`RUNS` in ``folder``; what is complete is left as it is."""
+    for command in RUNS.values():
+        _orderlens(command, folder)
+
+
+def draw(folder: Path, pictures: Path) -> dict[str, str]:
+    """Draw every item from the runs in ``folder``; return figure → file name, SVG unless it is large."""
+    found = {}
+    pictures.mkdir(parents=True, exist_ok=True)
+    for command in dict.fromkeys(item.command for item in every()):
+        _orderlens(command, folder)
+    for item in every():
+        svg = folder / "figures" / f"{item.figure}.svg"
+        if svg.stat().st_size <= LARGEST:
+            (pictures / svg.name).write_bytes(svg.read_bytes())
+            found[item.figure] = svg.name
+        else:
+            found[item.figure] = _small(svg.with_suffix(".png"), pictures).name
+    return found
+
+
+def _small(picture: Path, folder: Path) -> Path:
+    """Return a copy with fewer dots and colours."""
+    from PIL import Image
+
+    drawn = Image.open(picture).convert("RGB")
+    half = drawn.resize((drawn.width * 2 // 3, drawn.height * 2 // 3), Image.Resampling.LANCZOS)
+    half.quantize(32).save(folder / picture.name, optimize=True)
+    return folder / picture.name
+
+
+def every() -> list[Item]:
+    """Return all items in the page's order."""
+    return [item for items in ITEMS.values() for item in items]
+
+
+def page(files: dict[str, str]) -> str:
+    """Return the page as Markdown; ``files`` names each figure's picture."""
+    lines = [
+        "# Gallery",
+        "",
+        "Every figure with the command that draws it, from runs small enough for a laptop: they show what a",
+        "figure looks like, not what is true of a model. `orderlens figures RUN…` draws all that a run can",
+        "fill, each with its data as JSON beside it. Pictures and page are made by `make gallery`.",
+        "",
+        "The runs:",
+        "",
+        "```console",
+        *[f"$ {command}" for command in RUNS.values()],
+        "```",
+    ]
+    for part, items in ITEMS.items():
+        lines += ["", f"## {part}"]
+        for item in items:
+            picture = f"![{item.see.replace('[', '(').replace(']', ')')}](gallery/{files[item.figure]})"
+            command = ["```console", f"$ {item.command}", "```"]
+            lines += ["", f"### {item.figure}", "", item.see, "", picture, "", *command]
+    return "\n".join(lines) + "\n"
+
+
+def _orderlens(command: str, folder: Path) -> None:
+    import contextlib
+
+    from orderlens.cli.main import main as orderlens
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.chdir(folder):
+        code = orderlens(shlex.split(command)[1:])
+    if code:
+        sys.exit(f"{command} ended with {code}")
+
+
+if __name__ == "__main__":
+    main()
