@@ -6,6 +6,8 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -93,6 +95,18 @@ def nats_close():
         return bool(np.allclose(left, right, rtol=0, atol=tolerance))
 
     return close
+
+
+@pytest.fixture(scope="session")
+def worker() -> ModuleType:
+    """The module ``store/worker.py``, which computes a tiny run without a model."""
+    place = Path(__file__).parent / "store" / "worker.py"
+    description = importlib.util.spec_from_file_location("store_worker", place)
+    assert description is not None
+    assert description.loader is not None
+    module = importlib.util.module_from_spec(description)
+    description.loader.exec_module(module)
+    return module
 
 
 class HtmlReader(HTMLParser):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 from pathlib import Path
 
@@ -12,17 +11,6 @@ import pytest
 from orderlens.cli.main import main
 from orderlens.store.reader import open_run
 from orderlens.store.records import digest_of
-
-
-@pytest.fixture(scope="module")
-def worker():
-    path = Path(__file__).parents[1] / "store" / "worker.py"
-    description = importlib.util.spec_from_file_location("store_worker", path)
-    assert description is not None
-    assert description.loader is not None
-    module = importlib.util.module_from_spec(description)
-    description.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -18,17 +17,6 @@ import pytest
 from orderlens.store.reader import open_run
 
 SCRIPT = Path(__file__).with_name("worker.py")
-
-
-@pytest.fixture(scope="session")
-def worker() -> ModuleType:
-    """The module that computes the tiny run."""
-    description = importlib.util.spec_from_file_location("store_worker", SCRIPT)
-    assert description is not None
-    assert description.loader is not None
-    module = importlib.util.module_from_spec(description)
-    description.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
