@@ -10,7 +10,7 @@ from orderlens.analysis import Resampling, simulate_study
 from orderlens.analysis.judge import NOT_SUPPORTED, OPEN, SUPPORTED, Reading
 from orderlens.evaluation.reading import HEADINGS, NOTES, Downstream
 from orderlens.findings.correctness import ALL_ORDERS, read_correctness
-from orderlens.report.render import fill
+from orderlens.templating import fill
 
 HOW = Resampling(reps=200)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ import pandas as pd
 from orderlens import paper
 from orderlens.analysis.estimate import Estimate
 from orderlens.plaintext import printable
+from orderlens.templating import fill
 
 Cell: TypeAlias = Estimate | str | int | bool | None
 
@@ -68,8 +68,7 @@ class Table:
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
         numbers = self.to_pandas().to_html(index=False, float_format="{:.4g}".format, border=0, escape=True)
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        return printable(f"<b>{html.escape(self.title)}</b>{numbers}{notes}")
+        return fill("table.html.j2", title=self.title, numbers=printable(numbers), notes=self.notes)
 
     def with_notes(self, notes: Iterable[str]) -> Table:
         """Return the table with further notes."""

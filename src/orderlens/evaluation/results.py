@@ -21,7 +21,7 @@ from orderlens.findings.correctness import read_correctness
 from orderlens.report.build import first_screen
 from orderlens.report.content import markdown_tables, picture
 from orderlens.report.page import Page, run_details, write_report
-from orderlens.report.render import write_page
+from orderlens.templating import write_page
 
 TABLE_NAMES = ("downstream", "within-cell", "quadrants", "content", "controls", "null")
 """Tables 2 (with min-V and max-V), 3 and S2, 4, S1, and the controls."""

@@ -16,10 +16,10 @@ from orderlens.errors import RunError, StorageError
 from orderlens.replicate.plan import Stored, read_plan
 from orderlens.replicate.results import Results
 from orderlens.report.content import PICTURES, markdown_tables, picture
-from orderlens.report.render import Markdown, write_page
 from orderlens.store.folder import open_folder
 from orderlens.store.records import SPEC
 from orderlens.store.specfile import read_spec
+from orderlens.templating import Markdown, write_page
 
 BY_HAND = "## Our reading"
 _GROUPS: tuple[tuple[Word, str], ...] = (

@@ -21,8 +21,8 @@ from orderlens.replicate.plan import Plan
 from orderlens.report.build import SAMPLES, first_screen
 from orderlens.report.content import markdown_tables, picture
 from orderlens.report.page import Page, run_details, write_report
-from orderlens.report.render import write_page
 from orderlens.report.samples import pack_samples
+from orderlens.templating import write_page
 
 TABLES_OF = {
     "score": ("fixed-sequence", "coherence", "theory"),

@@ -10,7 +10,7 @@ from orderlens.analysis import beside_paper, render
 from orderlens.analysis.rendering import cell_text
 from orderlens.analysis.table import Table
 from orderlens.figures.catalogue import Drawn
-from orderlens.report.render import Markdown
+from orderlens.templating import Markdown
 
 PICTURES = (".svg", ".png")
 

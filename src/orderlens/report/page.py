@@ -14,8 +14,8 @@ from orderlens.analysis.table import Table
 from orderlens.report.asset import asset
 from orderlens.report.content import Picture, grid
 from orderlens.report.questions import Question
-from orderlens.report.render import write_page
 from orderlens.report.samples import Packed
+from orderlens.templating import write_page
 
 if TYPE_CHECKING:
     from orderlens.store.reader import Run

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from orderlens.errors import counted
+from orderlens.templating import fill
 
 WIDTH = 100
 """Characters of a line of text; columns that do not fit are named below."""
@@ -50,20 +51,20 @@ def as_text(table: pa.Table, n_rows: int) -> str:
 
 def as_html(table: pa.Table, n_rows: int) -> str:
     """Return the rows of ``table`` as an HTML table, with all its columns."""
-    rows = list(zip(*_columns(table), strict=True))
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0]) if rows else ""
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows[1:])
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{_size(table, n_rows)}</p>"
+    return fill("rows.html.j2", **_cells(table), size=_size(table, n_rows))
 
 
 def run_html(facts: Mapping[str, str], first: pa.Table) -> str:
     """Return what runs are, line by line, over a few of their traces (``first``) as an HTML table."""
-    lines = [f"<b>{html.escape(_safe(name))}</b>: {html.escape(_safe(told))}" for name, told in facts.items()]
     rows = first.slice(0, _FIRST).select([name for name in _SHOWN if name in first.column_names])
     columns = [name for name in rows.column_names if rows[name].null_count < len(rows)]
-    body = as_html(rows.select(columns), len(rows)).partition("<p>")[0] if len(rows) else ""
-    told = "<p>The first traces. All: <code>run.samples()</code>; one text: <code>run.sample(id)</code></p>"
-    return f"<div>{'<br>'.join(lines)}{body}{told if body else ''}</div>"
+    told = [(_safe(name), _safe(value)) for name, value in facts.items()]
+    return fill("run.html.j2", facts=told, **_cells(rows.select(columns)))
+
+
+def _cells(table: pa.Table) -> dict[str, Any]:
+    heads, *rows = zip(*_columns(table), strict=True) if table.column_names else [()]
+    return {"heads": heads, "rows": rows}
 
 
 def _size(table: pa.Table, n_rows: int) -> str:

@@ -20,8 +20,8 @@ from orderlens._version import __version__
 from orderlens.errors import OrderLensError, RunError, UserInputError, one_line
 from orderlens.plaintext import printable
 from orderlens.report.asset import asset
-from orderlens.report.render import fill
 from orderlens.store.reader import Run
+from orderlens.templating import fill
 from orderlens.viewer.guard import Guard
 from orderlens.viewer.index import Index, Query
 from orderlens.views import plain_sample

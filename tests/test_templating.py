@@ -6,12 +6,12 @@ from urllib.parse import unquote
 
 import pytest
 
+from orderlens import templating
 from orderlens.analysis.judge import Reading
 from orderlens.evaluation.reading import NOTES, Downstream
 from orderlens.figures.catalogue import Drawn
-from orderlens.report import render
 from orderlens.report.content import picture
-from orderlens.report.render import Markdown, fill, write_page
+from orderlens.templating import Markdown, fill, write_page
 
 EVIL = "<script>alert('1')</script> & | <b>"
 
@@ -48,7 +48,7 @@ def test_tables_made_as_markdown_pass_unchanged():
 
 def test_a_built_asset_may_not_end_its_element():
     with pytest.raises(ValueError, match="may end its element"):
-        render._verbatim("a</script>b")
+        templating._verbatim("a</script>b")
 
 
 def test_drawings_lose_decimals_of_places_and_nothing_else(tmp_path):
@@ -57,7 +57,7 @@ def test_drawings_lose_decimals_of_places_and_nothing_else(tmp_path):
         '<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"><path d="M 1.23456 2.5" '
         'transform="scale(0.015625)"/><text x="1.23999">#1.23456 "&quot;é</text></svg>'
     )
-    address = render.data_uri(drawing)
+    address = templating.data_uri(drawing)
     assert not set('"<>#') & set(address), "nothing that would end an attribute or start a fragment"
     text = unquote(address.partition(",")[2])
     assert text.startswith("<svg ")

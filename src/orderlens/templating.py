@@ -1,4 +1,4 @@
-"""The one template environment behind every page.
+"""The one template environment behind every page and every notebook view.
 
 HTML templates escape every value. Markdown templates do the same for what Markdown would read as markup of
 its own or as HTML: angle brackets, ampersands and, in cells, bars. Knows no runs, tables or findings.
@@ -44,7 +44,7 @@ def _environment(html: bool) -> Environment:
     except ModuleNotFoundError:
         raise MissingPackageError("pages need jinja2; install it with 'pip install jinja2'") from None
     environment = Environment(
-        loader=PackageLoader("orderlens.report"),
+        loader=PackageLoader("orderlens"),
         autoescape=html,  # noqa: S701  Markdown is escaped by finalize, without entities for quotes
         undefined=StrictUndefined,
         trim_blocks=True,
