@@ -6,7 +6,9 @@ the end. Examples (from the repository's root, with ``src`` on the path):
     python benchmarks/bench_llada2.py --check
     python benchmarks/bench_llada2.py --steps 1,8,32,128 --profile 1,32,128
     python benchmarks/bench_llada2.py --generate 1,32,128 --score 64 --table 64
+    python benchmarks/bench_llada2.py --generate 1,32,128,256 --temperatures 0,1 --routing random,even
     python benchmarks/bench_llada2.py --sets 1,32,128 --shares 0.1,0.3
+    python benchmarks/bench_llada2.py --stages measure,score,generate,sweep --texts 204
     python benchmarks/bench_llada2.py --tiny --device cpu --steps 1,2 --generate 2 --score 1   (smoke run)
 """
 
@@ -14,6 +16,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -24,6 +28,10 @@ from orderlens.models.llada2.config import MINI
 
 def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
+
+
+def words(text: str) -> list[str]:
+    return text.split(",")
 
 
 def fractions(text: str) -> list[float]:
@@ -46,6 +54,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ablate", type=numbers, help="what each part gains, at these batch sizes (CUDA)")
     parser.add_argument("--profile", type=numbers, help="kernel times of one step at these batch sizes")
     parser.add_argument("--generate", type=numbers, help="32 + 128 tokens at these batch sizes")
+    parser.add_argument("--temperatures", type=fractions, default=[0.0], help="of --generate")
+    parser.add_argument(
+        "--routing",
+        type=words,
+        default=["random"],
+        help="of --steps, --profile, --generate, --score: random (the weights' own), even (independent)",
+    )
+    parser.add_argument("--wide", type=numbers, help="grouped products for many tokens: candidates")
+    parser.add_argument("--stages", type=words, help="stages of replicate --preset full")
+    parser.add_argument("--texts", type=int, default=204, help="texts of --stages")
+    parser.add_argument("--swept", type=fractions, default=[0.7], help="temperatures of the stage sweep")
     parser.add_argument("--new-tokens", type=int, default=128, help="tokens of --generate and --sets")
     parser.add_argument("--sets", type=numbers, help="the same with sets and a forced acceptance rate")
     parser.add_argument("--shares", type=fractions, default=[0.1, 0.3], help="accepted shares of --sets")
@@ -76,32 +95,68 @@ def run_kernels(arguments: argparse.Namespace, bench: Bench) -> None:
 
 
 def run(arguments: argparse.Namespace, bench: Bench) -> None:
-    from llada2_bench import decoding
-
     if arguments.check or arguments.tune or arguments.experts or arguments.head:
         run_kernels(arguments, bench)
+    if arguments.wide:
+        from llada2_bench.wide import tune_wide
+
+        tune_wide(bench, arguments.wide)
+    for routing in arguments.routing:
+        with routed(bench, routing):
+            run_decoding(arguments, bench)
+    run_rest(arguments, bench)
+
+
+@contextmanager
+def routed(bench: Bench, routing: str) -> Iterator[None]:
+    """Route as the weights say, or evenly; results carry the word."""
+    if routing == "random":
+        yield
+        return
+    from llada2_bench.routing import even_routing
+
+    bench.label = f"[{routing} routing] "
+    with even_routing(bench):
+        yield
+    bench.label = ""
+
+
+def run_decoding(arguments: argparse.Namespace, bench: Bench) -> None:
+    from llada2_bench import decoding
+
     sections = (
         (arguments.steps, decoding.measure_steps),
         (arguments.profile, decoding.profile_steps),
-        (arguments.table, decoding.measure_generation_table),
         (arguments.score, decoding.measure_scoring),
-        (arguments.memory, decoding.measure_memory),
     )
     for argument, section in sections:
         if argument:
             section(bench, argument)
+    if arguments.generate:
+        decoding.measure_generation(bench, arguments.generate, arguments.new_tokens, arguments.temperatures)
+
+
+def run_rest(arguments: argparse.Namespace, bench: Bench) -> None:
+    from llada2_bench import decoding
+
+    if arguments.table:
+        decoding.measure_generation_table(bench, arguments.table)
+    if arguments.memory:
+        decoding.measure_memory(bench, arguments.memory)
     if arguments.ablate:
         from llada2_bench.ablation import measure_ablation
 
         measure_ablation(bench, arguments.ablate)
-    if arguments.generate:
-        decoding.measure_generation(bench, arguments.generate, arguments.new_tokens)
     if arguments.sets:
         from llada2_bench.sets import measure_sets
 
         measure_sets(bench, arguments.sets, arguments.shares, arguments.new_tokens)
     if arguments.long:
         decoding.measure_long(bench, arguments.long, arguments.long_batch)
+    if arguments.stages:
+        from llada2_bench.replication import measure_stages
+
+        measure_stages(bench, arguments.stages, arguments.texts, tuple(arguments.swept))
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from dense_bench.setting import NEW, PROMPT, DenseBench
 from orderlens.decode import head_torch
 from orderlens.decode.generate import GenerationSettings, generate_batch
+from orderlens.decode.head import position_stats
 from orderlens.decode.score import score_batch
 from orderlens.models.dense import ops
 from orderlens.models.dense.network import Network
@@ -115,7 +116,7 @@ def measure_steps(bench: DenseBench, batches: Iterable[int]) -> None:
             head_torch._head(rows).reduce(rows, eos, None)
 
         def step(states: Any = states, session: Any = session) -> None:
-            head_torch.position_stats(session.evaluate(states), bench.model.eos_ids)
+            position_stats(session.evaluate(states), bench.model.eos_ids)
 
         for _ in range(4):
             step()
@@ -185,10 +186,10 @@ def profile_steps(bench: DenseBench, batches: Iterable[int]) -> None:
         graphs, engine._graphs = engine._graphs, None
         try:
             for _ in range(3):
-                head_torch.position_stats(session.evaluate(states), bench.model.eos_ids)
+                position_stats(session.evaluate(states), bench.model.eos_ids)
             bench.sync()
             with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-                head_torch.position_stats(session.evaluate(states), bench.model.eos_ids)
+                position_stats(session.evaluate(states), bench.model.eos_ids)
                 bench.sync()
         finally:
             engine._graphs = graphs

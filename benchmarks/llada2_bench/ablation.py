@@ -13,6 +13,7 @@ from torch import Tensor
 from llada2_bench.decoding import PROMPT, half_open, prefilled
 from llada2_bench.setting import Bench
 from orderlens.decode import head_torch
+from orderlens.decode.head import position_stats
 from orderlens.models.llada2 import triton_ops
 from orderlens.models.llada2.experts import grouped_product
 from orderlens.models.llada2.routing import router_logits
@@ -63,9 +64,7 @@ def _compare(
 def _measure(bench: Bench, session: PagedSession, states: StateBatch, fused: bool = True) -> float:
     def step() -> None:
         rows = session.evaluate(states)
-        head_torch.position_stats(
-            rows if fused else replace(rows, head=head_torch.ChunkedHead()), bench.model.eos_ids
-        )
+        position_stats(rows if fused else replace(rows, head=head_torch.ChunkedHead()), bench.model.eos_ids)
 
     for _ in range(4):
         step()

@@ -118,7 +118,7 @@ def _passes(columns: Any) -> int:
 @contextmanager
 def _timed(bench: Bench, spent: Counter[str]) -> Iterator[None]:
     """Clock what waits for the device: forwards with their statistics, and extensions."""
-    model, stats = bench.model, rounds.position_stats
+    model, ask = bench.model, rounds.ask
     open_session = model.open_session
 
     def clocked(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,15 +140,15 @@ def _timed(bench: Bench, spent: Counter[str]) -> Iterator[None]:
 
     def reduced(*arguments: Any) -> Any:
         began = time.perf_counter()
-        result = stats(*arguments)
+        answer = ask(*arguments)()
         spent["evaluate"] += time.perf_counter() - began  # type: ignore[assignment]
-        return result
+        return lambda: answer
 
     began = time.perf_counter()
-    model.open_session, rounds.position_stats = opened, reduced  # type: ignore[method-assign]
+    model.open_session, rounds.ask = opened, reduced  # type: ignore[method-assign]
     try:
         yield
     finally:
         del model.open_session
-        rounds.position_stats = stats
+        rounds.ask = ask
         spent["all"] = time.perf_counter() - began  # type: ignore[assignment]

@@ -46,6 +46,7 @@ class Bench:
     dtype: torch.dtype
     lines: list[tuple[str, str, str, str]] = field(default_factory=list)
     numbers: dict[str, Any] = field(default_factory=dict)
+    label: str = ""
     _model: LLaDA2Model | None = None
     _bandwidth: float | None = None
 
@@ -127,6 +128,7 @@ class Bench:
 
     def report(self, what: str, value: str, floor: str = "", goal: str = "", **numbers: Any) -> None:
         """Print one result now and keep it for the table."""
+        what = self.label + what
         self.lines.append((what, value, floor, goal))
         self.numbers[what] = {"value": value, "floor": floor, "goal": goal, **numbers}
         print(f"{what:<58} {value:>22} {floor:>24} {goal:>16}", flush=True)

@@ -10,7 +10,14 @@ from llada2_bench.setting import Bench, expert_values
 from orderlens.decode.cuda.panels import HeadTiling, merge_panels, reduce_panels
 from orderlens.decode.cuda.panels import choose_tiling as choose_head_tiling
 from orderlens.models.llada2.experts import grouped_product
-from orderlens.models.llada2.kernels.experts import Tiling, choose_tiling, combine, down, gate_up
+from orderlens.models.llada2.kernels.experts import (
+    Tiling,
+    choose_tiling,
+    combine,
+    down,
+    expert_rows,
+    gate_up,
+)
 from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.weights import StackedExperts
 
@@ -100,7 +107,7 @@ def _tune_tile(bench: Bench, experts: StackedExperts, x: Tensor, ids: Tensor, bl
         floor = floor_seconds(bench, ids, part)
         found = []
         for values in table[block_m]:
-            seconds = _try(bench, lambda run=run, values=values: run(Tiling(*values)))
+            seconds = timed(bench, lambda run=run, values=values: run(Tiling(*values)))
             found.append((seconds, values))
             label = f"{len(x):>5} tokens, tiles of {block_m:>3}, {name:<8} {values!s:<30}"
             print(f"  {label} {seconds * 1e3:8.3f} ms")
@@ -113,7 +120,7 @@ def _tune_tile(bench: Bench, experts: StackedExperts, x: Tensor, ids: Tensor, bl
         )
 
 
-def _try(bench: Bench, work: object) -> float:
+def timed(bench: Bench, work: object) -> float:
     """Return the time, or infinity for parameters that need more shared memory than there is."""
     from triton.runtime.errors import OutOfResources
 
@@ -128,16 +135,14 @@ def compare_experts(bench: Bench) -> None:
     experts = random_experts(bench)
     config = bench.config
     norm = torch.ones(config.hidden_size, device=bench.device, dtype=bench.dtype)
-    for tokens in (32, 128, 256, 1024, 2048, 4096, 8192):
+    for tokens in (32, 128, 256, 1024, 2048, 4096, 8192, 16384):
         x = torch.randn(tokens, config.hidden_size, device=bench.device).to(bench.dtype)
         ids = random_ids(bench, tokens)
         weights = torch.rand(ids.shape, device=bench.device)
         wide = ids.long()
 
         def ours(x: Tensor = x, ids: Tensor = ids, weights: Tensor = weights) -> object:
-            tiling = choose_tiling(ids.numel(), len(experts))
-            plan = plan_tiles(ids, len(experts), tiling.block_m)
-            y = down(gate_up(x, experts, plan, tiling.gate_up), experts, plan, tiling.down)
+            y = expert_rows(x, experts, ids, choose_tiling(ids.numel(), len(experts)))
             return combine(y, weights, x, norm, 1e-6)
 
         def theirs(x: Tensor = x, wide: Tensor = wide, weights: Tensor = weights) -> object:
@@ -146,9 +151,10 @@ def compare_experts(bench: Bench) -> None:
         floor = floor_seconds(bench, ids, 1.0)
         for name, work in (("ours", ours), ("torch grouped", theirs)):
             seconds = bench.time(_recorded(work))
+            rate = 2 * ids.numel() * expert_values(config) / seconds / 1e12
             bench.report(
                 f"MoE layer, {tokens} tokens, {name}",
-                f"{seconds * 1e3:.3f} ms",
+                f"{seconds * 1e3:.3f} ms {rate:.0f} TF/s",
                 f"{floor * 1e3:.3f} ms ({seconds / floor:.2f}×)",
                 seconds=seconds,
                 floor_seconds=floor,
@@ -175,8 +181,9 @@ def tune_head(bench: Bench) -> None:
     eos = torch.tensor([11], dtype=torch.int32, device=bench.device)
     wide = [
         HeadTiling(128, 128, 64, 8, 3, 128),
-        HeadTiling(128, 128, 64, 8, 4),
-        HeadTiling(64, 256, 64, 8, 3),
+        HeadTiling(128, 128, 64, 8, 3, 128, tiled=True),
+        HeadTiling(128, 256, 64, 8, 4, tiled=True),
+        HeadTiling(128, 256, 64, 8, 3, tiled=True),
     ]
     candidates = {
         16: [HeadTiling(16, 128, 128, 4, 3), HeadTiling(16, 64, 128, 4, 4), HeadTiling(16, 256, 64, 4, 3)],
@@ -187,12 +194,13 @@ def tune_head(bench: Bench) -> None:
         ],
         528: [*wide, HeadTiling(64, 128, 64, 4, 3, 128)],
         2112: wide,
+        8192: wide,
     }
     for rows, tilings in candidates.items():
         hidden = torch.randn(rows, config.hidden_size, device=bench.device).to(bench.dtype)
         bytes_floor = unembed.nbytes / bench.bandwidth
         for tiling in tilings:
-            seconds = _try(
+            seconds = timed(
                 bench,
                 lambda hidden=hidden, tiling=tiling: merge_panels(
                     reduce_panels(hidden, unembed, config.vocab_size, dead, eos, None, tiling), 1, False
@@ -202,7 +210,8 @@ def tune_head(bench: Bench) -> None:
             chosen = " *" if tiling == choose_head_tiling(rows) else ""
             shape = f"{tiling.block_m}×{tiling.block_n}×{tiling.block_k}"
             bench.report(
-                f"head {rows} rows {shape} w{tiling.warps} s{tiling.stages} r{tiling.registers}{chosen}",
+                f"head {rows} rows {shape} w{tiling.warps} s{tiling.stages} r{tiling.registers}"
+                f"{' tiled' * tiling.tiled}{chosen}",
                 f"{seconds * 1e3:.3f} ms {rate:.0f} TF/s",
                 f"{bytes_floor * 1e3:.3f} ms ({seconds / bytes_floor:.2f}×)",
             )

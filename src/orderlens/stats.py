@@ -6,7 +6,9 @@ log-probabilities are natural logs at temperature 1, normalised over the tokens 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -115,6 +117,38 @@ def comparable(values: ArrayLike) -> NDArray[np.float64]:
     bits = np.atleast_1d(np.asarray(values, np.float64)).view(np.int64)
     rounded: NDArray[np.float64] = ((bits + 0x800) & ~0xFFF).view(np.float64)
     return rounded.reshape(np.shape(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """How tokens are drawn.
+
+    Attributes:
+        temperature: positive.
+        uniforms_R: one number in [0, 1) per row; the draw is a function of it and of the row alone.
+    """
+
+    temperature: float
+    uniforms_R: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowStats:
+    """What is known of R rows.
+
+    Attributes:
+        positions: what a deployable order may see.
+        target_logprob: of each row's target, where targets were given.
+        draws: one drawn token per row, where ``Heat`` was given.
+    """
+
+    positions: PositionStats
+    target_logprob: NDArray[np.float64] | None = None
+    draws: DrawStats | None = None
+
+
+Answer: TypeAlias = Callable[[], RowStats]
+"""Waits for what was asked; to be called once."""
 
 
 def positions_of(stats: PositionStats | TargetStats | DrawStats) -> PositionStats:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import orderlens as ol
-from orderlens.decode.batches import BatchLimit, Reporter
+from orderlens.decode.batches import GROUP, BatchLimit, Reporter, groups, in_turn
 from orderlens.errors import DeviceMemoryError
 from orderlens.machine import is_out_of_memory
 from orderlens.models.protocol import HiddenRows
@@ -249,7 +249,7 @@ def test_a_model_that_knows_what_fits_is_asked(hmm, whole_generation):
     run = generate(small)
     assert small.failures == []
     assert small.asked == 48  # 21 + 20 tokens in whole blocks of 8
-    assert run.spec["batch_size"] == 64  # 256 sequences per unit under four orders: no matter what fits
+    assert run.spec["batch_size"] == 256  # 1,024 sequences per unit under four orders: no matter what fits
     assert whole_generation.spec["batch_size"] == 25  # 2,048 reveals per unit: 4 orders of 20 tokens each
     assert same(run, whole_generation, 1e-12)
 
@@ -273,3 +273,19 @@ def test_progress_is_told_once():
         if fails:
             report.failed()
     assert sum(told) == 10
+
+
+def test_walks_of_different_lengths_are_taken_in_turn():
+    seen = []
+
+    def walk(name, steps):
+        for step in range(steps):
+            seen.append((name, step))
+            yield
+
+    in_turn([walk("a", 3), walk("b", 1), walk("c", 2)])
+    assert seen == [("a", 0), ("b", 0), ("c", 0), ("a", 1), ("c", 1), ("a", 2)]
+    assert groups(range(GROUP)) == [range(GROUP)]
+    assert [len(part) for part in groups(range(2 * GROUP + 1))] == [385, 384]
+    assert [len(part) for part in groups(range(68), each=15)] == [34, 34]
+    assert groups([1], each=10**6) == [[1]]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from orderlens.decode import batches
 from orderlens.decode.generate import MIN_TEMPERATURE, GenerationSettings, generate_batch
 from orderlens.decode.reference import generate_plainly
 from orderlens.errors import UserInputError
@@ -190,3 +191,16 @@ def test_a_path_that_is_no_permutation_is_refused_before_anything_is_decoded(hmm
     with pytest.raises(UserInputError, match=r"'halved'.*block 1\) is no permutation of 0…"):
         generate_batch(hmm, mixed_samples, [Halved()], GenerationSettings(70), seen.append)
     assert seen == []
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_halves_that_advance_in_turn_give_the_same_texts(hmm, mixed_samples, temperature, monkeypatch):
+    settings = GenerationSettings(20, temperature, 5)
+    whole = generate_batch(hmm, mixed_samples, DEPLOYABLE, settings)
+    told = []
+    monkeypatch.setattr(batches, "GROUP", 2)
+    halves = generate_batch(hmm, mixed_samples, DEPLOYABLE, settings, on_reveals=told.append)
+    for name, values in whole.columns.items():
+        assert np.allclose(halves.columns[name], values, atol=1e-12), name
+    assert [chain.finish_reason for chain in halves.chains] == [chain.finish_reason for chain in whole.chains]
+    assert sum(told) == len(whole.columns["position"])

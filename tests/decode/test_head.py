@@ -7,6 +7,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from orderlens.decode.head import (
+    ask,
     blank_rows,
     divergence,
     draw_stats,
@@ -18,6 +19,7 @@ from orderlens.decode.head import (
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import HiddenRows, LogProbRows
 from orderlens.rng import keyed_generator
+from orderlens.stats import Heat
 
 EOS = (2, 5)
 
@@ -117,8 +119,7 @@ def test_draws_invert_the_distribution_function(kind):
     logits = keyed_generator(2, "head").normal(size=(1, 1300)) * 2
     grid = (np.arange(20000) + 0.5) / 20000
     rows = take_rows(rows_of(logits, kind), np.zeros(len(grid), np.int64))
-    stats = position_stats(rows, EOS)
-    draws = draw_stats(rows, stats, 1.7, grid)
+    draws = draw_stats(rows, EOS, 1.7, grid)
     weight = np.exp(logits[0] / 1.7)
     share = weight / weight.sum()
     counts = np.bincount(draws.token, minlength=1300)
@@ -135,7 +136,7 @@ def test_extreme_uniforms_draw_possible_tokens(kind, uniform):
     logits[0, [3, 40, 555]] = 1.0
     with np.errstate(invalid="ignore"):
         rows = rows_of(logits, kind)
-    draws = draw_stats(rows, position_stats(rows, EOS), 0.5, np.array([uniform]))
+    draws = draw_stats(rows, EOS, 0.5, np.array([uniform]))
     assert draws.token[0] == (3 if uniform == 0.0 else 555)
 
 
@@ -175,3 +176,36 @@ def test_bf16_operands_give_float32_logits():
     assert np.abs(stats.second_logprob - exact[:, 1].numpy()).max() < 1e-4
     rounded = torch.log_softmax((hidden @ unembed.T).double(), dim=1).sort(dim=1, descending=True).values
     assert (rounded[:, 1] - exact[:, 1]).abs().max() > 1e-2
+
+
+def test_one_question_gives_what_three_would(kind):
+    logits = keyed_generator(5, "head").normal(size=(9, 40)) * 2
+    rows, targets = rows_of(logits, kind), np.arange(9)
+    uniforms = keyed_generator(6, "head").random(9)
+    found = ask(rows, EOS, targets, Heat(0.7, uniforms))()
+    alone = target_stats(rows, EOS, targets), draw_stats(rows, EOS, 0.7, uniforms)
+    assert found.draws is not None
+    assert found.draws.token.tolist() == alone[1].token.tolist()
+    assert np.array_equal(found.draws.tempered_logprob, alone[1].tempered_logprob)
+    assert np.array_equal(found.target_logprob, alone[0].target_logprob)
+    assert np.array_equal(found.positions.entropy, position_stats(rows, EOS).entropy)
+    assert ask(rows, EOS)().draws is None
+
+
+@pytest.mark.needs_torch
+def test_a_model_that_brings_its_own_head_is_asked():
+    torch = pytest.importorskip("torch")
+    from orderlens.decode import head_torch
+
+    asked = []
+
+    class Own(head_torch.ChunkedHead):
+        def draw(self, rows, eos_ids, targets_R, temperature, uniforms_R):
+            asked.append((temperature, uniforms_R.tolist()))
+            return super().draw(rows, eos_ids, targets_R, temperature, uniforms_R)
+
+    hidden, unembed, uniforms = torch.eye(4)[:3], torch.eye(4), np.array([0.1, 0.2, 0.3])
+    draws = draw_stats(HiddenRows(hidden, unembed, (1,), 4, Own()), (), 0.6, uniforms)
+    plain = draw_stats(HiddenRows(hidden, unembed, (1,), 4), (), 0.6, uniforms)
+    assert asked == [(0.6, [0.1, 0.2, 0.3])]
+    assert draws.token.tolist() == plain.token.tolist()

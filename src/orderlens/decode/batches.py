@@ -11,7 +11,8 @@ from __future__ import annotations
 import gc
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ from orderlens.models.abilities import ReleasesMemory, SuggestsBatch
 from orderlens.models.protocol import Model
 
 Item = TypeVar("Item")
+GROUP = 384
+"""Sequences that fill a GPU. Of twice as many, it computes one half while the host serves the other."""
 _log = logging.getLogger(__name__)
 
 
@@ -109,6 +112,21 @@ def _release(model: Model) -> None:
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def groups(batch: Sequence[Item], each: int = 1) -> list[Sequence[Item]]:
+    """Cut a large batch into two that advance in turn; an item stands for ``each`` sequences."""
+    half = (len(batch) + 1) // 2
+    return [batch] if half * each < GROUP or half == len(batch) else [batch[:half], batch[half:]]
+
+
+def in_turn(walks: Iterable[Iterator[None]]) -> None:
+    """Take one step of each walk after the other until all have ended."""
+    waiting = deque(walks)
+    while waiting:
+        walk = waiting.popleft()
+        if next(walk, waiting) is not waiting:
+            waiting.append(walk)
 
 
 class Reporter:

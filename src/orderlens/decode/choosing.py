@@ -11,7 +11,7 @@ import numpy as np
 
 from orderlens.decode.asked import Source
 from orderlens.decode.chains import Chains
-from orderlens.decode.head import draw_stats, take_rows, target_stats
+from orderlens.decode.head import take_rows, target_stats
 from orderlens.decode.passes import Pass, regroup
 from orderlens.decode.planning import Planned, plan_rows
 from orderlens.decode.select import Choice, choose
@@ -40,40 +40,37 @@ class Chosen:
 
 def choose_rows(chains: Chains, now: Pass, temperature: float) -> Chosen:
     """Let every policy choose among its rows."""
+
+    def seen(policy: Policy) -> PositionStats | DrawStats:
+        """The draws where these come before the choice."""
+        first = isinstance(policy.revise, Planner) or policy.draws_first(temperature)
+        return now.draws if now.draws is not None and first else now.stats
+
     policy, count = chains.policies[0], len(now.chain_R)
-    if len(chains.policies) == 1 and not (temperature or policy.revise is not None or policy.is_static):
-        alone = _ask(chains, policy, now, np.arange(count), now.stats)  # nothing to merge
-        return Chosen(alone, _named(now, alone))
+    if len(chains.policies) == 1 and policy.revise is None and not policy.is_static:
+        alone = _ask(chains, policy, now, np.arange(count), seen(policy))  # nothing to merge
+        return Chosen(alone, _tokens(now, alone))
     merged = Choice(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), [], np.full(count, -1))
-    chosen = Chosen(merged, None, [])
+    chosen = Chosen(merged)
     policy_C = chains.policy_N[now.index_C]
     policy_R = policy_C[now.chain_R]
-    drawing = np.zeros(count, bool)
-    late = []
     for p in np.unique(policy_C).tolist():
         policy, mine = chains.policies[p], np.flatnonzero(policy_R == p)
-        planned = isinstance(policy.revise, Planner)
-        if not planned:
+        if not isinstance(policy.revise, Planner):
             mine = mine[now.masked_R[mine]]
         if policy.is_static:
             merged.chosen_R[mine] = True
             merged.score_R[mine] = -chains.place_NB[now.index_R[mine], now.offset_R[mine]]
-        elif policy.draws_first(temperature) or (planned and temperature):
-            drawing[mine] = True
-            late.append((p, mine))
         elif len(mine):
-            _enter(chains, now, p, mine, now.stats.take(mine), chosen)
-    if temperature == 0:
-        return Chosen(merged, _named(now, merged), chosen.plans)
-    drawn = np.flatnonzero(drawing | merged.chosen_R)
-    draws = draw_stats(
-        take_rows(now.rows, drawn), now.stats.take(drawn), temperature, _uniforms(chains, now, drawn)
-    )
-    for p, mine in late:
-        if len(mine):
-            _enter(chains, now, p, mine, draws.take(np.searchsorted(drawn, mine)), chosen)
-    committed = np.flatnonzero(merged.chosen_R)
-    return Chosen(merged, draws.take(np.searchsorted(drawn, committed)), chosen.plans)
+            _enter(chains, now, p, mine, seen(policy).take(mine), chosen)
+    return Chosen(merged, _tokens(now, merged), chosen.plans)
+
+
+def _tokens(now: Pass, choice: Choice) -> DrawStats | None:
+    """Return the committed tokens where they may not be the most probable ones: drawn, or named by a rule."""
+    if now.draws is not None:
+        return now.draws.take(np.flatnonzero(choice.chosen_R))
+    return _named(now, choice)
 
 
 def _named(now: Pass, choice: Choice) -> DrawStats | None:
@@ -142,9 +139,3 @@ def _source(now: Pass, mine: IntArray) -> Source:
         return now.look(mine[tried])
 
     return Source(lambda: take_rows(now.rows, mine), look)
-
-
-def _uniforms(chains: Chains, now: Pass, rows: IntArray) -> FloatArray:
-    """The number behind the draw at each row in this pass: the same for every way of asking."""
-    numbers_CB = chains.draws.rows(now.index_C, chains.pass_N[now.index_C])
-    return numbers_CB[now.chain_R[rows], now.offset_R[rows]]

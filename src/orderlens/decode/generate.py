@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orderlens.decode.batches import BatchLimit, run_within
+from orderlens.decode.batches import BatchLimit, groups, in_turn, run_within
 from orderlens.decode.chains import Chain, Chains
 from orderlens.decode.events import Columns, Recorder
 from orderlens.decode.live import Watch, live_canvases
@@ -97,15 +97,18 @@ def generate_batch(
             watch(live_canvases(chains))
 
     def work(batch: Sequence[int]) -> None:
-        Rounds(
-            model,
-            chains,
-            np.asarray(batch),
-            recorder,
-            advance,
-            temperature=settings.temperature,
-            stop_at_eos=settings.stop_at_eos,
-        ).run()
+        in_turn(
+            Rounds(
+                model,
+                chains,
+                np.asarray(part),
+                recorder,
+                advance,
+                temperature=settings.temperature,
+                stop_at_eos=settings.stop_at_eos,
+            ).passes()
+            for part in groups(batch)
+        )
 
     def name(n: int) -> str:
         return f"sample '{samples[chains.sample_N[n]].id}' under '{chosen[chains.policy_N[n]].spec}'"

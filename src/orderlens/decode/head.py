@@ -1,7 +1,8 @@
 """From a model's rows to position statistics: the only place with a vocabulary axis.
 
 Dispatches on what the model gives: log-probabilities (numpy, here) or hidden states (torch, in
-``head_torch``, imported only then). Everything after this module sees a few numbers per position.
+``head_torch``, imported only then). Everything after this module sees a few numbers per position. ``ask``
+starts the work and hands back how to wait for it: on a GPU the host is free in between.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from collections.abc import Iterable
 import numpy as np
 
 from orderlens.models.protocol import FloatArray, HiddenRows, IntArray, LogProbRows, Rows
-from orderlens.stats import DrawStats, PositionStats, TargetStats, require_finite_rows
+from orderlens.stats import (
+    Answer,
+    DrawStats,
+    Heat,
+    PositionStats,
+    RowStats,
+    TargetStats,
+    require_finite_rows,
+)
 
 
 def take_rows(rows: Rows, index_R: IntArray) -> Rows:
@@ -59,12 +68,49 @@ def divergence(rows: Rows, earlier: Rows) -> FloatArray:
     return head_torch.divergence(rows, earlier)
 
 
-def position_stats(rows: Rows, eos_ids: Iterable[int]) -> PositionStats:
-    """Return what a deployable order may see of each row."""
+def ask(
+    rows: Rows, eos_ids: Iterable[int], targets_R: IntArray | None = None, heat: Heat | None = None
+) -> Answer:
+    """Start reducing rows to their statistics, draws included where ``heat`` is given; return the answer.
+
+    Args:
+        rows: the rows.
+        eos_ids: ids whose total probability is wanted.
+        targets_R: one token per row whose log-probability is wanted.
+        heat: draw one token per row, by inverting the distribution function over ascending ids.
+    """
     if isinstance(rows, HiddenRows):
         from orderlens.decode import head_torch
 
-        return head_torch.position_stats(rows, eos_ids)
+        return head_torch.ask(rows, eos_ids, targets_R, heat)
+    positions = _positions(rows, eos_ids)
+    target_R = None
+    if targets_R is not None:
+        target_R = np.take_along_axis(rows.log_probs_RV, targets_R[:, None], 1)[:, 0]
+    found = RowStats(positions, target_R, None if heat is None else _drawn(rows, positions, heat))
+    return lambda: found
+
+
+def position_stats(rows: Rows, eos_ids: Iterable[int]) -> PositionStats:
+    """Return what a deployable order may see of each row."""
+    return ask(rows, eos_ids)().positions
+
+
+def target_stats(rows: Rows, eos_ids: Iterable[int], targets_R: IntArray) -> TargetStats:
+    """Return position statistics plus those of each row's target token."""
+    found = ask(rows, eos_ids, targets_R)()
+    assert found.target_logprob is not None
+    return TargetStats.beside(found.positions, targets_R, found.target_logprob)
+
+
+def draw_stats(rows: Rows, eos_ids: Iterable[int], temperature: float, uniforms_R: FloatArray) -> DrawStats:
+    """Return position statistics plus one token per row, drawn from the softmax at ``temperature``."""
+    found = ask(rows, eos_ids, heat=Heat(temperature, uniforms_R))()
+    assert found.draws is not None
+    return found.draws
+
+
+def _positions(rows: LogProbRows, eos_ids: Iterable[int]) -> PositionStats:
     log_p_RV = _checked(rows.log_probs_RV)
     top_R = log_p_RV.argmax(axis=1)
     top_logprob_R = np.take_along_axis(log_p_RV, top_R[:, None], 1)[:, 0]
@@ -78,35 +124,12 @@ def position_stats(rows: Rows, eos_ids: Iterable[int]) -> PositionStats:
     return PositionStats(top_R, top_logprob_R, without_top_RV.max(axis=1), entropy_R, eos_R)
 
 
-def target_stats(rows: Rows, eos_ids: Iterable[int], targets_R: IntArray) -> TargetStats:
-    """Return position statistics plus those of each row's target token."""
-    if isinstance(rows, HiddenRows):
-        from orderlens.decode import head_torch
-
-        return head_torch.target_stats(rows, eos_ids, targets_R)
-    stats = position_stats(rows, eos_ids)
-    target_logprob_R = np.take_along_axis(rows.log_probs_RV, targets_R[:, None], 1)[:, 0]
-    return TargetStats.beside(stats, targets_R, target_logprob_R)
-
-
-def draw_stats(rows: Rows, stats: PositionStats, temperature: float, uniforms_R: FloatArray) -> DrawStats:
-    """Draw one token per row from the softmax at ``temperature`` by inverting its distribution function.
-
-    Args:
-        rows: the rows to draw from.
-        stats: their position statistics.
-        temperature: positive.
-        uniforms_R: one number in [0, 1) per row; the draw is a function of it and of the row alone.
-    """
-    if isinstance(rows, HiddenRows):
-        from orderlens.decode import head_torch
-
-        return head_torch.draw_stats(rows, stats, temperature, uniforms_R)
-    scaled_RV = rows.log_probs_RV / temperature
+def _drawn(rows: LogProbRows, stats: PositionStats, heat: Heat) -> DrawStats:
+    scaled_RV = rows.log_probs_RV / heat.temperature
     weight_RV = np.exp(scaled_RV - scaled_RV.max(axis=1, keepdims=True))
     cumulative_RV = weight_RV.cumsum(axis=1)
     total_R = cumulative_RV[:, -1]
-    token_R = (cumulative_RV <= (uniforms_R * total_R)[:, None]).sum(axis=1)
+    token_R = (cumulative_RV <= (heat.uniforms_R * total_R)[:, None]).sum(axis=1)
     last_R = weight_RV.shape[1] - 1 - (weight_RV > 0)[:, ::-1].argmax(axis=1)
     token_R = np.minimum(token_R, last_R)  # rounding may carry uniform × total up to the total itself
     rows_R = np.arange(len(token_R))

@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.decode.cuda.fused_head import FusedHead, can_fuse
 from orderlens.models.protocol import FloatArray, Head, HiddenRows, IntArray
-from orderlens.stats import DrawStats, PositionStats, TargetStats, require_finite_rows
+from orderlens.models.torch.transfer import arriving, to_device
+from orderlens.stats import Answer, DrawStats, Heat, PositionStats, RowStats, require_finite_rows
 
 CHUNK_BYTES = 64 * 2**20
 CPU_CHUNK_BYTES, CPU_CHUNK_ROWS = 4 * 2**20, 64
@@ -61,34 +63,28 @@ def divergence(rows: HiddenRows, earlier: HiddenRows) -> FloatArray:
     return kl
 
 
-def position_stats(rows: HiddenRows, eos_ids: Iterable[int]) -> PositionStats:
-    """Return what a deployable order may see of each row."""
-    return _stats(rows, eos_ids, None)[0]
+def ask(
+    rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray | None = None, heat: Heat | None = None
+) -> Answer:
+    """Start reducing the rows; the answer waits for the numbers to arrive on the host."""
+    device, eos = rows.hidden_RD.device, sorted(eos_ids)
+    targets = None if targets_R is None else to_device(targets_R, device)
+    if heat is None:
+        arrive = arriving(*_head(rows).reduce(rows, eos, targets))
+    else:
+        uniforms = to_device(heat.uniforms_R, device)
+        arrive = arriving(*_head(rows).draw(rows, eos, targets, heat.temperature, uniforms))
+    return lambda: _unpacked(arrive(), targets_R is not None)
 
 
-def target_stats(rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray) -> TargetStats:
-    """Return position statistics plus those of each row's target token."""
-    stats, target_R = _stats(rows, eos_ids, targets_R)
-    assert target_R is not None
-    return TargetStats.beside(stats, targets_R, target_R)
-
-
-def _stats(
-    rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray | None
-) -> tuple[PositionStats, FloatArray | None]:
-    targets = None if targets_R is None else torch.as_tensor(targets_R, device=rows.hidden_RD.device)
-    tokens, values = _head(rows).reduce(rows, sorted(eos_ids), targets)
-    token_R, values_RC = _numpy(tokens).astype(np.int64), _numpy(values).astype(np.float64)
+def _unpacked(found: Sequence[NDArray[Any]], has_target: bool) -> RowStats:
+    token_R, values_RC = found[0].astype(np.int64), found[1].astype(np.float64)
     require_finite_rows(~np.isfinite(values_RC[:, 0]))
     stats = PositionStats(token_R, values_RC[:, 1], values_RC[:, 2], values_RC[:, 3], values_RC[:, 4])
-    return stats, values_RC[:, 5] if targets is not None else None
-
-
-def draw_stats(
-    rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray
-) -> DrawStats:
-    """Draw one token per row from the softmax at ``temperature``, one uniform number per row."""
-    return _head(rows).draw(rows, stats, temperature, uniforms_R)
+    draws = None
+    if len(found) > 2:
+        draws = DrawStats(stats, found[2].astype(np.int64), found[3][:, 0], found[3][:, 1])
+    return RowStats(stats, values_RC[:, 5] if has_target else None, draws)
 
 
 def _head(rows: HiddenRows) -> Head:
@@ -116,22 +112,31 @@ class ChunkedHead:
         return torch.cat(tokens), torch.cat(numbers)
 
     def draw(
-        self, rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray
-    ) -> DrawStats:
-        """Draw one token per row; exact to float64 sums of float32 weights."""
-        uniforms = torch.as_tensor(uniforms_R, dtype=torch.float64, device=rows.hidden_RD.device)
-        tokens: list[Tensor] = []
-        numbers: list[Tensor] = []
+        self,
+        rows: HiddenRows,
+        eos_ids: Sequence[int],
+        targets_R: Tensor | None,
+        temperature: float,
+        uniforms_R: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the statistics and one drawn token per row; exact to float64 sums of float32 weights."""
+        device = rows.hidden_RD.device
+        eos = torch.tensor(eos_ids, dtype=torch.long, device=device)
+        parts: list[tuple[Tensor, ...]] = [_nothing(5 if targets_R is None else 6, device)]
         for low, logits_RV in _logit_chunks(rows):
-            lse_R = torch.logsumexp(logits_RV, dim=1)
-            scaled_RV = (logits_RV - logits_RV.amax(dim=1, keepdim=True)) / temperature
-            token_R, mass_R = _invert(torch.exp(scaled_RV), uniforms[low : low + len(logits_RV)])
-            picked_R = logits_RV.gather(1, token_R[:, None])[:, 0] - lse_R
-            tempered_R = scaled_RV.gather(1, token_R[:, None])[:, 0].double() - mass_R.log()
-            tokens.append(token_R)
-            numbers.append(torch.stack([picked_R.double(), tempered_R], dim=1))
-        drawn_R, value_RC = _numpy(torch.cat(tokens)), _numpy(torch.cat(numbers))
-        return DrawStats(stats, drawn_R.astype(np.int64), value_RC[:, 0], value_RC[:, 1])
+            here = slice(low, low + len(logits_RV))
+            wanted = None if targets_R is None else targets_R[here]
+            drawn = _draw(logits_RV, temperature, uniforms_R[here])
+            parts.append((*_reduce(logits_RV, eos, wanted), *drawn))
+        tokens, values, drawn_R, chances_RC = (torch.cat(column) for column in zip(*parts, strict=True))
+        return tokens, values, drawn_R, chances_RC
+
+
+def _nothing(n_columns: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the results for no rows."""
+    none = torch.empty(0, dtype=torch.long, device=device)
+    chances = torch.empty(0, 2, dtype=torch.float64, device=device)
+    return none, torch.empty(0, n_columns, device=device), none, chances
 
 
 _CHUNKED, _FUSED = ChunkedHead(), FusedHead()
@@ -167,6 +172,16 @@ def _first_maximum(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
     index_V = torch.arange(logits_RV.shape[1], device=logits_RV.device)
     token_R = torch.where(logits_RV >= top_R[:, None], index_V, logits_RV.shape[1]).amin(dim=1)
     return top_R, token_R.clamp_max(logits_RV.shape[1] - 1)
+
+
+def _draw(logits_RV: Tensor, temperature: float, uniforms_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one drawn token per row and its log-probabilities [R, 2] at temperature 1 and at this one."""
+    lse_R = torch.logsumexp(logits_RV, dim=1)
+    scaled_RV = (logits_RV - logits_RV.amax(dim=1, keepdim=True)) / temperature
+    token_R, mass_R = _invert(torch.exp(scaled_RV), uniforms_R)
+    picked_R = logits_RV.gather(1, token_R[:, None])[:, 0] - lse_R
+    tempered_R = scaled_RV.gather(1, token_R[:, None])[:, 0].double() - mass_R.log()
+    return token_R, torch.stack([picked_R.double(), tempered_R], dim=1)
 
 
 def _invert(weight_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,7 +227,3 @@ def _projection(hidden_RD: Tensor, unembed_VD: Tensor) -> Callable[[Tensor], Ten
     if hidden_RD.is_cuda:
         return lambda chunk: torch.mm(chunk, unembed_VD.T.to(chunk.dtype), out_dtype=torch.float32)
     return lambda chunk: chunk.float() @ unembed_VD.T.float()
-
-
-def _numpy(tensor: Tensor) -> Any:
-    return tensor.cpu().numpy()

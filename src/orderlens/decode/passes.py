@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.models.protocol import FloatArray, IntArray, Rows
-from orderlens.stats import PositionStats
+from orderlens.stats import DrawStats, PositionStats
 
 BoolArray = NDArray[np.bool_]
 
@@ -29,6 +29,7 @@ class Pass:
         masked_R: whether the position is to be filled (else it holds a token that may be revised).
         rows: what the model says there.
         stats: the same as position statistics.
+        draws: one token per row drawn at the run's temperature; None at T = 0.
         token_R: the token that stands there; the mask id where masked.
         held_logprob_R: its log-probability in this pass; without meaning where masked, and None where no
             policy of the call revises.
@@ -44,6 +45,7 @@ class Pass:
     masked_R: BoolArray
     rows: Rows
     stats: PositionStats
+    draws: DrawStats | None
     token_R: IntArray
     held_logprob_R: FloatArray | None
     look: Callable[[IntArray], FloatArray] | None = None

@@ -223,7 +223,7 @@ class _Walk:
         """Note what one pass reveals, edits and takes back."""
         rows = LogProbRows(log_p[filling])
         stats = position_stats(rows, self.model.eos_ids)
-        draws = draw_stats(rows, stats, temperature, numbers) if temperature > 0 else None
+        draws = draw_stats(rows, self.model.eos_ids, temperature, numbers) if temperature > 0 else None
         masked = np.flatnonzero(window[filling] == self.model.mask_id)
         held, before = np.setdiff1d(np.arange(len(filling)), masked), len(self.reveals)
         self.post_passes += not len(masked)

@@ -10,7 +10,7 @@ Shape letters: C chains of the batch, B block size, W window, R rows. Knows noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +21,12 @@ from orderlens.decode.ahead import hidden_logprobs, mean_entropies
 from orderlens.decode.chains import Chains
 from orderlens.decode.choosing import choose_rows
 from orderlens.decode.events import Recorder
-from orderlens.decode.head import position_stats, target_stats
+from orderlens.decode.head import ask
 from orderlens.decode.passes import Pass
 from orderlens.decode.revising import Revised, apply_changes, revise_rows
 from orderlens.decode.select import Choice
 from orderlens.models.protocol import FloatArray, IntArray, Model, StateBatch
-from orderlens.stats import DrawStats
+from orderlens.stats import DrawStats, Heat
 
 Advance = Callable[[int], None]
 
@@ -57,17 +57,25 @@ class Rounds:
         self.session = model.open_session()
 
     def run(self) -> None:
-        """Decode all chains to their end, each from where it stands.
+        """Decode all chains to their end, each from where it stands."""
+        for _ in self.passes():
+            pass
 
-        A chain changes only after the model calls it depends on have succeeded, so a run that fails for lack
-        of memory can be repeated with fewer chains.
+    def passes(self) -> Iterator[None]:
+        """Decode all chains to their end; stop in the middle of every pass, when the device has its work.
+
+        Whoever steps through several batches in turn keeps the device busy with one while the host is busy
+        with another. A chain changes only after the model calls it depends on have succeeded, so a run that
+        fails for lack of memory can be repeated with fewer chains.
         """
         self._prefill()
         while True:
             self._leave_done_blocks()  # first: a chain taken up again may stand at the end of its block
             if not len(self.chain_C):
                 return
-            self._round()
+            asked = self._evaluate()
+            yield
+            self._finish(asked())
 
     def _prefill(self) -> None:
         """Cache every distinct prefix once; the policies of a prompt share it."""
@@ -82,9 +90,8 @@ class Rounds:
         place = {key: index for index, key in enumerate(distinct)}
         self.session.keep(np.array([place[key] for key in keys]))
 
-    def _round(self) -> None:
-        """Make one forward pass of every chain."""
-        now = self._evaluate()
+    def _finish(self, now: Pass) -> None:
+        """Choose, commit and revise after one forward pass of every chain."""
         if self.looks:
             now = self._with_look(now)
         chosen = choose_rows(self.chains, now, self.temperature)
@@ -95,8 +102,8 @@ class Rounds:
             apply_changes(self.chains, change, self.recorder)
         self._count_pass(now, committed, revised)
 
-    def _evaluate(self) -> Pass:
-        """Evaluate every chain's window and reduce the rows that somebody needs."""
+    def _evaluate(self) -> Callable[[], Pass]:
+        """Start evaluating every chain's window and reducing the rows that somebody needs."""
         chains, index_C = self.chains, self.chain_C
         open_CB, policy_C = chains.open_NB[index_C], chains.policy_N[index_C]
         wanted_CB = open_CB
@@ -115,12 +122,25 @@ class Rounds:
         inside_R = offset_R if self.blockwise else offset_R + start_C[chain_R]
         rows = self.session.evaluate(StateBatch(np.arange(len(index_C)), low_C, tokens_CW, chain_R, inside_R))
         token_R = tokens_CW[chain_R, inside_R]
-        if not self.revises:
-            stats, masked_R = position_stats(rows, self.model.eos_ids), np.ones(len(chain_R), bool)
-            return Pass(index_C, chain_R, offset_R, masked_R, rows, stats, token_R, None)
         masked_R = open_CB[chain_R, offset_R]
-        held = target_stats(rows, self.model.eos_ids, np.where(masked_R, 0, token_R))  # any id where masked
-        return Pass(index_C, chain_R, offset_R, masked_R, rows, held.positions, token_R, held.target_logprob)
+        targets_R = np.where(masked_R, 0, token_R) if self.revises else None  # any id where masked
+        answer = ask(rows, self.model.eos_ids, targets_R, self._heat(index_C, chain_R, offset_R))
+
+        def finished() -> Pass:
+            found = answer()
+            return Pass(
+                index_C, chain_R, offset_R, masked_R, rows, found.positions, found.draws, token_R,
+                found.target_logprob,
+            )  # fmt: skip
+
+        return finished
+
+    def _heat(self, index_C: IntArray, chain_R: IntArray, offset_R: IntArray) -> Heat | None:
+        """Return the number behind the draw at each row in this pass: the same for every way of asking."""
+        if self.temperature == 0:
+            return None
+        numbers_CB = self.chains.draws.rows(index_C, self.chains.pass_N[index_C])
+        return Heat(self.temperature, numbers_CB[chain_R, offset_R])
 
     def _with_look(self, now: Pass) -> Pass:
         """Return the pass with a way to try positions; what is tried is counted per chain."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.decode.asked import Source
-from orderlens.decode.batches import BatchLimit, Reporter, run_within
+from orderlens.decode.batches import BatchLimit, Reporter, groups, in_turn, run_within
 from orderlens.decode.chains import NEVER
 from orderlens.decode.events import Columns
 from orderlens.decode.head import take_rows
@@ -71,9 +71,15 @@ def score_batch(
 
     def work(members: Sequence[int]) -> None:
         report.start()
-        group, places = [samples[i] for i in members], [canvases[i] for i in members]
-        columns = _Scorer(model, group, places, chosen, report).run()
-        parts.append({**columns, "sample": np.asarray(members)[columns["sample"]]})
+        halves = groups(members, len(chosen))
+        scorers = [
+            _Scorer(model, [samples[i] for i in half], [canvases[i] for i in half], chosen, report)
+            for half in halves
+        ]
+        in_turn(scorer.passes() for scorer in scorers)
+        for half, scorer in zip(halves, scorers, strict=True):
+            columns = scorer.columns()
+            parts.append({**columns, "sample": np.asarray(half)[columns["sample"]]})
 
     def again(members: Sequence[int]) -> Sequence[int]:
         report.failed()
@@ -133,10 +139,12 @@ class _Scorer:
         if any(policy.looks_ahead for policy in policies):
             self.found["n_lookahead"] = np.zeros(shape, np.int64)
 
-    def run(self) -> Columns:
+    def passes(self) -> Iterator[None]:
+        """Score everything; stop in the middle of every wave, when the device has its work."""
         for o_P, m_P, t_P in self._waves():
-            self._run_wave(o_P, m_P, t_P)
-        return self._columns()
+            finish = self._begin_wave(o_P, m_P, t_P)
+            yield
+            finish()
 
     def _opener(self, policy: Policy) -> Callable[[int], np.random.Generator]:
         blocks = self.blocks
@@ -172,7 +180,8 @@ class _Scorer:
         o, m, t = np.nonzero(np.arange(int(last_OM.max()) + 1) <= last_OM[..., None])
         return o, m, t
 
-    def _run_wave(self, o_P: IntArray, m_P: IntArray, t_P: IntArray) -> None:
+    def _begin_wave(self, o_P: IntArray, m_P: IntArray, t_P: IntArray) -> Callable[[], None]:
+        """Start the forwards of a wave; return what chooses and records when they are done."""
         rank_PB = self.rank_OMB[o_P, m_P]
         shown_PB = rank_PB < t_P[:, None]
         visible_PB = self.blocks.given_MB[m_P] | shown_PB
@@ -182,18 +191,22 @@ class _Scorer:
         first_U, state_P = distinct_states(m_P, visible_PB)
         wanted_UB = np.zeros((len(first_U), wanted_PB.shape[1]), bool)
         np.logical_or.at(wanted_UB, state_P, wanted_PB)
-        row_UB, stats, rows = self.states.evaluate_rows(m_P[first_U], visible_PB[first_U], wanted_UB)
-        chosen_PB = due_PB & self.static_O[o_P][:, None]
-        wave = _Wave(m_P, visible_PB, masked_PB, row_UB[state_P], stats, rows, chosen_PB)
-        for o in np.flatnonzero(~self.static_O):
-            mine = np.flatnonzero(o_P == o)
-            if len(mine):
-                self._choose(int(o), mine, t_P[mine], wave)
-        p_C, offset_C = np.nonzero(chosen_PB)
-        row_C = row_UB[state_P[p_C], offset_C]
-        self.rank_OMB[o_P[p_C], m_P[p_C], offset_C] = t_P[p_C]
-        self._record((o_P[p_C], m_P[p_C], offset_C), stats.take(row_C))
-        self.on_reveals(len(p_C))
+        row_UB, rows, answer = self.states.ask(m_P[first_U], visible_PB[first_U], wanted_UB)
+
+        def finish() -> None:
+            stats, chosen_PB = answer(), due_PB & self.static_O[o_P][:, None]
+            wave = _Wave(m_P, visible_PB, masked_PB, row_UB[state_P], stats, rows, chosen_PB)
+            for o in np.flatnonzero(~self.static_O):
+                mine = np.flatnonzero(o_P == o)
+                if len(mine):
+                    self._choose(int(o), mine, t_P[mine], wave)
+            p_C, offset_C = np.nonzero(chosen_PB)
+            row_C = row_UB[state_P[p_C], offset_C]
+            self.rank_OMB[o_P[p_C], m_P[p_C], offset_C] = t_P[p_C]
+            self._record((o_P[p_C], m_P[p_C], offset_C), stats.take(row_C))
+            self.on_reveals(len(p_C))
+
+        return finish
 
     def _choose(self, o: int, mine: IntArray, t_C: IntArray, wave: _Wave) -> None:
         """Let one adaptive policy choose among the masked positions of its chains."""
@@ -258,7 +271,8 @@ class _Scorer:
         for name, value in values.items():
             self.found[name][where] = value
 
-    def _columns(self) -> Columns:
+    def columns(self) -> Columns:
+        """Return the trace columns, once all waves are done."""
         blocks = self.blocks
         o, m, b = np.nonzero(np.broadcast_to(blocks.open_MB, self.rank_OMB.shape))
         score = np.where(self.static_O[o], -self.place_OMB[o, m, b], self.found.pop("score")[o, m, b])

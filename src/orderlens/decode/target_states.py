@@ -9,14 +9,14 @@ U states, R rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.decode.ahead import mean_entropies
-from orderlens.decode.head import target_stats
+from orderlens.decode.head import ask
 from orderlens.grid import Canvas
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch
 from orderlens.samples import EncodedSample
@@ -73,13 +73,13 @@ class TargetStates:
             visible_UB: positions of the block whose tokens are shown.
             wanted_UB: positions whose distribution is wanted.
         """
-        row_UB, stats, _ = self.evaluate_rows(m_U, visible_UB, wanted_UB)
-        return row_UB, stats
+        row_UB, _, answer = self.ask(m_U, visible_UB, wanted_UB)
+        return row_UB, answer()
 
-    def evaluate_rows(
+    def ask(
         self, m_U: IntArray, visible_UB: BoolArray, wanted_UB: BoolArray
-    ) -> tuple[IntArray, TargetStats, Rows]:
-        """Return what ``evaluate`` does, and the model's rows themselves."""
+    ) -> tuple[IntArray, Rows, Callable[[], TargetStats]]:
+        """Start what ``evaluate`` does; return row indices, the model's rows, and what waits for the rest."""
         blocks = self.blocks
         shown_UB = np.where(visible_UB, blocks.clean_MB[m_U], self.model.mask_id)
         tokens_UW = self._windows(m_U, shown_UB)
@@ -88,10 +88,16 @@ class TargetStates:
         batch = StateBatch(blocks.sample_M[m_U], blocks.low_M[m_U], tokens_UW, row_state_R, inside_R)
         targets_R = blocks.clean_MB[m_U[row_state_R], row_offset_R]
         rows = self.session.evaluate(batch)
-        stats = target_stats(rows, self.model.eos_ids, targets_R)
+        answer = ask(rows, self.model.eos_ids, targets_R)
         row_UB = np.full(wanted_UB.shape, -1)
         row_UB[row_state_R, row_offset_R] = np.arange(len(row_state_R))
-        return row_UB, stats, rows
+
+        def wait() -> TargetStats:
+            found = answer()
+            assert found.target_logprob is not None
+            return TargetStats.beside(found.positions, targets_R, found.target_logprob)
+
+        return row_UB, rows, wait
 
     def entropies_after(self, m_K: IntArray, shown_KB: IntArray, masked_KB: BoolArray) -> FloatArray:
         """Return the mean entropy [K] of what is masked in states that show tokens of their own.

@@ -40,6 +40,16 @@ class CastsDtype(Protocol):
 
 
 @runtime_checkable
+class HasDtype(Protocol):
+    """Says in which precision its weights and activations are."""
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype (a ``torch.dtype``; this module does not import torch)."""
+        ...
+
+
+@runtime_checkable
 class OnDevice(Protocol):
     """Computes on a device of torch."""
 
@@ -89,6 +99,11 @@ class Chats(Protocol):
 def chat_template(model: Model) -> Template | None:
     """Return the model's chat template, or None."""
     return model.chat if isinstance(model, Chats) else None
+
+
+def other_dtype(model: CastsDtype) -> str:
+    """Return a precision to compare with: bfloat16, or float16 for a model that is in bfloat16 already."""
+    return "float16" if isinstance(model, HasDtype) and str(model.dtype) == "torch.bfloat16" else "bfloat16"
 
 
 def device_type(model: Model) -> str:

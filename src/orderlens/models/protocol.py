@@ -16,8 +16,6 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.stats import DrawStats, PositionStats
-
 IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
 Attention: TypeAlias = Literal["block-causal", "full"]
@@ -104,15 +102,23 @@ class Head(Protocol):
         ...
 
     def draw(
-        self, rows: HiddenRows, stats: PositionStats, temperature: float, uniforms_R: FloatArray
-    ) -> DrawStats:
-        """Draw one token per row at ``temperature`` by inverting its distribution function over ids.
+        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Any, temperature: float, uniforms_R: Any
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return what ``reduce`` returns, and one token per row drawn in the same go.
+
+        A draw inverts the distribution function over ascending ids at the row's uniform number.
 
         Args:
             rows: the rows to draw from.
-            stats: their position statistics.
+            eos_ids: see ``reduce``.
+            targets_R: see ``reduce``.
             temperature: positive.
-            uniforms_R: one number in [0, 1) per row; the draw is a function of it and of the row alone.
+            uniforms_R: one number in [0, 1) per row (a float64 tensor on the rows' device); the draw is a
+                function of it and of the row alone.
+
+        Returns:
+            Tokens and columns of ``reduce``, then the drawn tokens [R] and columns [R, 2] in float64: their
+            log-probabilities at temperature 1 and at ``temperature``.
         """
         ...
 

@@ -159,7 +159,7 @@ _COUPLINGS = [
 ]
 _NOISE = [
     _field(
-        "perturbation", pa.string(), "what was changed in the second scoring: batch-size, cache or bfloat16"
+        "perturbation", pa.string(), "what was changed in the second scoring: batch-size, cache or a dtype"
     ),
     _field("log_prob", pa.float64(), "sum of log q over the held path"),
     _field("log_prob_perturbed", pa.float64(), "the same sum, scored with the perturbation"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TypeAlias
 
 import numpy as np
@@ -26,7 +27,7 @@ from orderlens.policies import Policy, parse_policies
 from orderlens.registry import Registry
 from orderlens.samples import EncodedSample
 from orderlens.work.couplings import coupling_table
-from orderlens.work.measure import circulation_table, noise_table
+from orderlens.work.measure import PERTURBATIONS, circulation_table, noise_table
 from orderlens.work.options import with_block_size
 from orderlens.work.outputs import float_type, generated_outputs, scored_outputs, token_table
 from orderlens.work.spec import RunSpec, refuse_other_model
@@ -107,11 +108,22 @@ def score_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
 def measure_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
     """Measure circulation and noise floor of a batch without keeping its traces."""
     orders = local.orders_of(spec, unit)
-    columns = score_batch(model, unit.samples, orders, spec.anchor)
-    tables = _measurements(spec, unit, model, orders, columns)
-    if local.on_reveals is not None:
-        local.on_reveals(reveals_ahead(spec, unit))
-    return tables
+    limit, tell = local.limit or _limit(spec, unit, model), _shares(spec, unit, local)
+    columns = score_batch(model, unit.samples, orders, spec.anchor, limit=limit)
+    tell()
+    return _measurements(spec, unit, model, orders, columns, limit, tell)
+
+
+def _shares(spec: RunSpec, unit: Unit, local: Local) -> Callable[[], None]:
+    """Return what tells that one of the parts of measuring is done: each is an equal share of the unit."""
+    parts, total, done = PERTURBATIONS + 2, reveals_ahead(spec, unit), count(1)
+
+    def tell() -> None:
+        now = next(done)
+        if local.on_reveals is not None:
+            local.on_reveals(total * now // parts - total * (now - 1) // parts)
+
+    return tell
 
 
 def generate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
@@ -182,16 +194,20 @@ def _measurements(
     orders: Sequence[Policy],
     columns: Columns,
     limit: BatchLimit | None = None,
+    tell: Callable[[], None] = lambda: None,
 ) -> Tables:
     tables: Tables = {}
     if spec.circulation_pairs is not None:
         tables["circulation"] = circulation_table(
             model, unit.samples, orders, columns, spec.circulation_pairs, anchor=spec.anchor
         )
+    tell()
     if spec.coupling_sets is not None:
         tables["couplings"] = coupling_table(
             model, unit.samples, orders, columns, spec.coupling_sets, anchor=spec.anchor, limit=limit
         )
     if spec.noise_floor or spec.kind == "measure":
-        tables["noise"] = noise_table(model, unit.samples, orders, columns, anchor=spec.anchor)
+        tables["noise"] = noise_table(
+            model, unit.samples, orders, columns, anchor=spec.anchor, limit=limit, tell=tell
+        )
     return tables

@@ -7,25 +7,33 @@ and the column definitions are in ``orderlens.metrics.coherence``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import gc
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from orderlens.decode.batches import BatchLimit
 from orderlens.decode.events import Columns
 from orderlens.decode.places import plan_canvases
+from orderlens.decode.recompute import without_cache
 from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.decode.target_states import TargetStates
-from orderlens.models.abilities import CastsDtype
+from orderlens.errors import DeviceMemoryError, ModelOutputError, one_line
+from orderlens.machine import is_out_of_memory
+from orderlens.models.abilities import CastsDtype, device_type, other_dtype
 from orderlens.models.protocol import Anchor, IntArray, Model
 from orderlens.orders.fixed import ForcedAR
 from orderlens.policies.policy import Policy
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 from orderlens.store.schema import table_schema
+
+_log = logging.getLogger(__name__)
 
 
 def circulation_table(
@@ -181,38 +189,98 @@ def noise_table(
     columns: Columns,
     *,
     anchor: Anchor | None = None,
-    n_uncached: int = 1,
+    limit: BatchLimit | None = None,
+    tell: Callable[[], None] = lambda: None,
 ) -> pa.Table:
-    """Score recorded paths again under perturbations that should change nothing.
+    """Score recorded paths again with one thing changed that should change nothing.
 
-    ``batch-size``: every sample alone instead of in its batch. ``bfloat16``: weights and activations in
-    bfloat16 (models that can be cast). ``cache``: one whole-window forward per step without a
-    prefix cache; slow, so only the first ``n_uncached`` samples under the first order.
+    ``batch-size``: every sample alone instead of in its batch. ``bfloat16`` (``float16`` for models that are
+    in bfloat16 already): weights and activations in another precision, where the model can be cast.
+    ``cache``: the prefix of every state computed again, for that state alone, by the same engine; on a CPU
+    only for the first sample under the first order, because it costs several times the scoring. Where nothing
+    is cached (full attention), that sample is scored by plain forwards instead.
+
+    Args:
+        model: the model that was scored.
+        samples: the scored batch.
+        orders: its orders.
+        columns: what ``score_batch`` returned for them.
+        anchor: as when scoring.
+        limit: as when scoring.
+        tell: is called after each of the ``PERTURBATIONS``, also where one does not apply.
     """
     replays = [Replay.recorded_in(columns, samples, o) for o in range(len(orders))]
-    rounded = model.with_dtype("bfloat16") if isinstance(model, CastsDtype) else None
-    rows: list[dict[str, Any]] = []
-    for o, replay in enumerate(replays):
+    few = device_type(model) == "cpu"
+    found: dict[str, _Sums] = {"batch-size": {}}
+    for s, sample in enumerate(samples):
+        alone = _sums(score_batch(model, [sample], replays, anchor))
+        found["batch-size"] |= {(s, o): value for (_, o), value in alone.items()}
+    tell()
+    if isinstance(model, CastsDtype):
+        name = other_dtype(model)
+        again = _in_other_precision(model, name, samples, replays, anchor, limit)
+        found |= {name: again} if again else {}
+    tell()
+    if model.attention == "full":
+        plain = score_plainly(model, samples[0], replays[0], anchor)
+        found["cache"] = {(0, 0): sum(item.logq for item in plain)}
+    else:
+        uncached, paths = (samples[:1], replays[:1]) if few else (samples, replays)
+        found["cache"] = _sums(score_batch(without_cache(model), uncached, paths, anchor, limit=limit))
+    tell()
+    return pa.Table.from_pylist(list(_noise_rows(samples, orders, columns, found)), table_schema("noise"))
+
+
+PERTURBATIONS = 3
+"""Things that ``noise_table`` changes, one at a time."""
+_Sums: TypeAlias = dict[tuple[int, int], float]
+"""The summed log q of (sample, order)."""
+
+
+def _sums(columns: Columns) -> _Sums:
+    pairs = np.stack((columns["sample"], columns["order"]), axis=1)
+    keys, trace = np.unique(pairs, axis=0, return_inverse=True)
+    totals = np.bincount(trace.ravel(), columns["logq"], minlength=len(keys))
+    return {(int(s), int(o)): float(value) for (s, o), value in zip(keys, totals, strict=True)}
+
+
+def _in_other_precision(
+    model: CastsDtype,
+    name: str,
+    samples: Sequence[EncodedSample],
+    replays: Sequence[Policy],
+    anchor: Anchor | None,
+    limit: BatchLimit | None,
+) -> _Sums | None:
+    """Return the sums in another precision, None (and a warning) where it does not fit or overflows."""
+    try:
+        return _sums(score_batch(model.with_dtype(name), samples, replays, anchor, limit=limit))
+    except ModelOutputError as error:
+        _log.warning("noise floor: not measured in %s: %s", name, one_line(error))
+    except Exception as error:
+        if not (isinstance(error, DeviceMemoryError) or is_out_of_memory(error)):
+            raise
+        _log.warning("noise floor: not measured in %s: no memory for a second copy of the weights", name)
+    finally:
+        gc.collect()  # the copy may be as large as the model
+    return None
+
+
+def _noise_rows(
+    samples: Sequence[EncodedSample], orders: Sequence[Policy], columns: Columns, found: Mapping[str, _Sums]
+) -> Iterator[dict[str, Any]]:
+    base = _sums(columns)
+    for o, order in enumerate(orders):
         for s, sample in enumerate(samples):
-            base = columns["logq"][(columns["sample"] == s) & (columns["order"] == o)]
-            label = {
-                "sample_id": sample.id,
-                "task": sample.task,
-                "order": orders[o].label,
-                "seed": orders[o].seed,
-            }
-            found = {"batch-size": score_batch(model, [sample], [replay], anchor)["logq"]}
-            if rounded is not None:
-                found["bfloat16"] = score_batch(rounded, [sample], [replay], anchor)["logq"]
-            if o == 0 and s < n_uncached:
-                found["cache"] = np.array(
-                    [item.logq for item in score_plainly(model, sample, replay, anchor)]
-                )
-            for name, logq in found.items():
-                sums = {
-                    "log_prob": float(base.sum()),
-                    "log_prob_perturbed": float(logq.sum()),
-                    "n": len(base),
+            n = int(((columns["sample"] == s) & (columns["order"] == o)).sum())
+            for name in (name for name in found if (s, o) in found[name]):
+                yield {
+                    "sample_id": sample.id,
+                    "task": sample.task,
+                    "order": order.label,
+                    "seed": order.seed,
+                    "perturbation": name,
+                    "log_prob": base[s, o],
+                    "log_prob_perturbed": found[name][s, o],
+                    "n": n,
                 }
-                rows.append({**label, "perturbation": name, **sums})
-    return pa.Table.from_pylist(rows, schema=table_schema("noise"))

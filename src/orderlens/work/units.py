@@ -18,7 +18,7 @@ DEFAULT_BATCH = 32
 """Most samples per work unit of a model that does not know how many sequences fit."""
 SMALL_REVEALS = 2048
 """Reveals per work unit of such a model: it runs on a CPU, where an interrupt should cost seconds."""
-AUTO_SEQUENCES = 256
+AUTO_SEQUENCES = {"block-causal": 1024, "full": 256}
 """Sequences (samples × orders) per work unit of one that does: enough to keep a large GPU busy. How many of
 them are decoded together is another matter, settled on the machine at hand."""
 
@@ -94,7 +94,7 @@ def unit_samples(model: Model, n_orders: int, batch_size: int | None, n_tokens: 
         return batch_size
     if not isinstance(model, SuggestsBatch):
         return min(DEFAULT_BATCH, max(1, SMALL_REVEALS // (n_orders * max(1, n_tokens))))
-    return max(1, AUTO_SEQUENCES // n_orders)
+    return max(1, AUTO_SEQUENCES[model.attention] // n_orders)
 
 
 def cut_units(

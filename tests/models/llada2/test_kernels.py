@@ -133,6 +133,107 @@ def test_experts(swap: bool) -> None:
     assert relative_error(normed, TorchOps(SMALL, DEVICE, DTYPE).norm(expected, norm)) < ROUGH
 
 
+def wide_pairs() -> list[Any]:
+    """(gate and up, down): a program per tile; programs that stay; joined loops, with weights on the left."""
+    return [
+        ((16, 32, 4, 3), (32, 16, 4, 3)),
+        ((16, 32, 4, 3, 1), (32, 16, 4, 3, 2, False, True)),
+        ((16, 32, 4, 3, 1, False, True), (32, 16, 4, 3, 1, True)),
+        (None, (32, 16, 4, 3, 1)),
+    ]
+
+
+@needs_triton
+@pytest.mark.parametrize(("gate_up", "down"), wide_pairs())
+def test_wide_experts(gate_up: Any, down: Any) -> None:
+    from orderlens.models.llada2.kernels.experts import ExpertTiling, Tiling, expert_rows
+    from orderlens.models.llada2.kernels.wide import WideTiling
+
+    block_m = 16 if INTERPRETED else 64  # what the matrix unit takes
+    experts = StackedExperts(randn(6, 64, 64, seed=6, scale=0.2), randn(6, 64, 32, seed=7, scale=0.2))
+    x, generator = randn(37, 64, seed=8), torch.Generator().manual_seed(9)
+    ids = torch.stack([torch.randperm(5, generator=generator)[:2] for _ in range(37)]).to(DEVICE)
+    ids[ids == 2] = 5  # an idle expert, and a busy one
+    plain = Tiling(32, 32, 4, 2)
+    wide = [None if values is None else WideTiling(*values) for values in (gate_up, down)]
+    found = expert_rows(x, experts, ids.int(), ExpertTiling(block_m, plain, plain, *wide))
+    expected = expert_rows(x, experts, ids.int(), ExpertTiling(block_m, plain, plain))
+    assert relative_error(found, expected) < ROUGH
+    weights = torch.rand(37, 2, generator=generator).to(DEVICE)
+    total = (found.view(37, 2, 64).float() * weights[..., None]).sum(dim=1)
+    assert relative_error(total, loop_over_experts(x, ids, weights, experts)) < ROUGH
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("shape", "n_experts", "segment"), [((13, 3), 12, 16), ((50, 2), 7, 32), ((5, 1), 3, 16)]
+)
+def test_segments_give_the_same_plan(shape: tuple[int, int], n_experts: int, segment: int) -> None:
+    from orderlens.models.llada2.kernels.segments import plan_segments
+    from orderlens.models.llada2.kernels.tiles import close_gaps, plan_tiles
+
+    ids = torch.randint(0, n_experts, shape, generator=torch.Generator().manual_seed(5), dtype=torch.int32)
+    ids[ids == 1] = n_experts - 1  # an idle expert, and a busy one
+    found = plan_segments(ids.to(DEVICE), n_experts, 4, segment)
+    expected = close_gaps(plan_tiles(ids.to(DEVICE), n_experts, 4))
+    assert torch.equal(found.order_A, expected.order_A)
+    assert torch.equal(found.tiles_M3, expected.tiles_M3)
+    assert found.used is not None
+    assert expected.used is not None
+    assert torch.equal(found.used, expected.used)
+
+
+@needs_triton
+def test_tiles_without_gaps() -> None:
+    from orderlens.models.llada2.kernels.tiles import close_gaps, plan_tiles
+
+    ids = torch.randint(0, 12, (13, 3), generator=torch.Generator().manual_seed(5), dtype=torch.int32)
+    ids[ids == 4] = 11
+    plan = plan_tiles(ids.to(DEVICE), 12, 4)
+    closed = close_gaps(plan)
+    real = [tile for tile in plan.tiles_M3.tolist() if tile[0] >= 0]
+    assert closed.used is not None
+    assert closed.used.tolist() == [len(real)]
+    assert closed.tiles_M3[: len(real)].tolist() == real
+    assert (closed.tiles_M3[len(real) :, 0] < 0).all()
+
+
+def test_wide_tiles_must_divide_the_matrix() -> None:
+    pytest.importorskip("triton")
+    from orderlens.models.llada2.kernels.wide import WideTiling, divides
+
+    assert divides(WideTiling(128, 64, 8, 3), 512, 2048)
+    assert not divides(WideTiling(128, 64, 8, 3), 64, 2048)
+    assert not divides(WideTiling(64, 64, 8, 3), 64, 96)
+
+
+@needs_triton
+@pytest.mark.parametrize("store", [False, True])
+def test_heads_of_several_tokens_at_once(monkeypatch: pytest.MonkeyPatch, store: bool) -> None:
+    """A program may take one token or eight; 3 windows of 9 tokens leave the last program half empty."""
+    from orderlens.models.torch.kernels import queries_keys
+    from orderlens.models.torch.rotary import rotary_tables
+
+    weights = random_weights(SMALL, DEVICE, DTYPE, seed=1, std=0.15)
+    tables = rotary_tables(*SMALL.rotary, DEVICE, DTYPE)
+    fused = randn(27, SMALL.qkv_width, seed=3)
+    found = []
+    for few in (128, 0):
+        monkeypatch.setattr(queries_keys, "FEW_TOKENS", few)
+        pool = PagePool(SMALL, DEVICE, DTYPE)
+        slots = [pool.open() for _ in range(3)]
+        pool.reserve([(slot, 45) for slot in slots])
+        pool.flush()
+        rows = np.array([slot.row for slot in slots])
+        packed = pack(rows, np.array([0, 27, 33]), np.array([9, 9, 4]), np.zeros((3, 9), np.int64))
+        windows = Windows(torch.from_numpy(packed).to(DEVICE), 33)
+        args = (fused, weights.layers[1], tables, windows, pool, 1, SMALL, store)
+        found.append([queries_keys.prepare_heads(*args), pool.keys[1], pool.values[1]])
+    for one, several in zip(*found, strict=True):
+        assert torch.equal(one, several)
+    assert bool(found[0][1].any()) == store
+
+
 @needs_triton
 def test_a_whole_forward_with_prefix_padding_and_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sequences of different grids are cached together, then continued; with one and with four splits."""
@@ -155,6 +256,9 @@ def test_a_whole_forward_with_prefix_padding_and_splits(monkeypatch: pytest.Monk
         windows = Windows(torch.from_numpy(packed).to(DEVICE), 48)
         found[type(ops).__name__] = network.hidden(windows, pool)
         found[type(ops).__name__ + " keys"] = pool.keys[1][slots[0].pages + slots[1].pages]
+        picked = torch.tensor([0, 5, 31], device=DEVICE)
+        some = network.picked(windows, pool, picked, False)
+        assert relative_error(some, found[type(ops).__name__][picked]) < ROUGH
         if isinstance(ops, TritonOps):
             monkeypatch.setattr(ops, "splits", lambda *_: 4)
             found["four splits"] = network.hidden(windows, pool)

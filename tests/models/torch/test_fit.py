@@ -46,8 +46,8 @@ def test_what_to_expect_of_a_gpu(
     assert "\n" not in found.line
     if free == 48e9:
         room = int(free) - memory.weight_bytes(MINI, BF16) - memory.WORKING_BYTES
-        assert found.batch == {160: 512, 2048: room // (2048 * 40960), 16384: room // (16384 * 40960)}
-        assert found.line.endswith(f"512 of 160, {found.batch[2048]} of 2,048, 18 of 16,384 tokens")
+        assert found.batch == {160: 1024, 2048: room // (2048 * 40960), 16384: room // (16384 * 40960)}
+        assert found.line.endswith(f"1024 of 160, {found.batch[2048]} of 2,048, 18 of 16,384 tokens")
     if fits is False:
         assert found.batch == {}
     if fits is None:
@@ -60,7 +60,7 @@ def test_what_to_expect_of_a_cpu(monkeypatch: pytest.MonkeyPatch, free: float, w
     found = expect("cpu")
     assert "memory-mapped on the CPU" in found.line
     assert words in found.line
-    assert found.batch[16384] == min(512, (int(free) - memory.WORKING_BYTES) // (16384 * 40960))
+    assert found.batch[16384] == min(1024, (int(free) - memory.WORKING_BYTES) // (16384 * 40960))
 
 
 def test_apple_memory_is_what_the_driver_recommends(monkeypatch: pytest.MonkeyPatch) -> None:

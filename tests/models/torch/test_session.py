@@ -262,13 +262,18 @@ def test_finished_blocks_are_cached_by_the_forward_of_what_follows(
 ) -> None:
     """One forward for the finished blocks of some texts and the windows of all; nothing waits for nobody."""
     ran: list[tuple[str, int]] = []
-    inner = Engine._run
+    run, picked = Engine._run, Engine._picked
 
     def counting(engine: Engine, packed: Any, mode: Any) -> Any:
         ran.append((mode, len(packed)))
-        return inner(engine, packed, mode)
+        return run(engine, packed, mode)
+
+    def counting_picked(engine: Engine, packed: Any, mode: Any, rows: Any) -> Any:
+        ran.append((mode, len(packed)))
+        return picked(engine, packed, mode, rows)
 
     monkeypatch.setattr(Engine, "_run", counting)
+    monkeypatch.setattr(Engine, "_picked", counting_picked)
     texts = [random_tokens(96, seed) for seed in range(4)]
     session = model.open_session()
     session.prefill([text[:32] for text in texts], [0] * 4)

@@ -6,8 +6,8 @@ largest logits, the largest one's token, the sum of exponentials, and the sum of
 (both relative to the largest). The second kernel merges the panels of a row in a fixed order. Target and EOS
 logits are picked out where they pass by, so they are the very numbers that the sum contains.
 
-To draw a token at some temperature, the first kernel runs with the sums taken at that temperature; which
-panel holds the draw follows from them, and a third kernel computes that one panel's logits again.
+To draw a token at some temperature, the first kernel also sums exponentials at that temperature; what is
+made of these sums is in ``panel_draw``.
 
 Shape letters: R rows, V vocabulary, D width, P panels, X EOS ids.
 """
@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(float("-inf"))
@@ -36,13 +37,16 @@ class HeadTiling:
     stages: int
     registers: int | None = None
     """Cap per thread: with two programs on a multiprocessor, one reduces while the other loads."""
+    tiled: bool = False
+    """Whether tiles come through tensor descriptors: one instruction each, instead of one per thread."""
 
 
 TILINGS = (
     (16, HeadTiling(16, 128, 128, 4, 3)),
     (32, HeadTiling(32, 128, 128, 4, 3)),
     (64, HeadTiling(64, 128, 64, 4, 3, 128)),
-    (1 << 30, HeadTiling(128, 128, 64, 8, 3, 128)),
+    (1024, HeadTiling(128, 128, 64, 8, 3, 128)),
+    (1 << 30, HeadTiling(128, 128, 64, 8, 3, 128, tiled=True)),
 )
 """(largest number of rows, tiling)."""
 
@@ -56,6 +60,8 @@ class Panels:
     token: Tensor
     mass: Tensor
     moment: Tensor
+    heat: Tensor
+    """The sum of exponentials at the temperature of the draws; ``mass`` itself at temperature 1."""
     eos_XR: Tensor
     target_R: Tensor
 
@@ -72,6 +78,7 @@ def _panel_kernel(
     token_out,
     mass_out,
     moment_out,
+    heat_out,
     eos_out,
     target_out,
     rows,
@@ -80,6 +87,8 @@ def _panel_kernel(
     N_EXCLUDED: tl.constexpr,
     N_EOS: tl.constexpr,
     HAS_TARGET: tl.constexpr,
+    HEATED: tl.constexpr,
+    TILED: tl.constexpr,
     D: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -87,10 +96,11 @@ def _panel_kernel(
 ):
     """Reduce one tile of rows against one panel of the vocabulary; grid (row tiles × panels,).
 
-    Reads hidden [R, D], unembed [V, D], excluded and eos ids, target [R]; writes top, second, token, mass and
-    moment [P, R], and eos [X, R] and target [R] from whichever panel holds that id. Tiles of rows count
-    fastest, so that programs which run together share a panel of the output matrix, the larger operand, in
-    L2. Products are exact in the operands' precision ("ieee"; TF32 would round float32 ones).
+    Reads hidden [R, D] and unembed [V, D] (as descriptors of their tiles when TILED), excluded and eos ids,
+    target [R]; writes top, second, token, mass, moment and (when HEATED) heat [P, R], and eos [X, R] and
+    target [R] from whichever panel holds that id. Tiles of rows count fastest, so that programs which run
+    together share a panel of the output matrix, the larger operand, in L2. Products are exact in the
+    operands' precision ("ieee"; TF32 would round float32 ones).
     """
     tiles = tl.cdiv(rows, BLOCK_M)
     tile, panel = tl.program_id(0) % tiles, tl.program_id(0) // tiles
@@ -98,15 +108,20 @@ def _panel_kernel(
     v = panel * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     real, alive = r < rows, v < valid
-    hidden_at = hidden + (r.to(tl.int64) * D)[:, None] + k[None, :]
-    weight_at = unembed + (v.to(tl.int64) * D)[:, None] + k[None, :]
     logits = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for _ in range(0, D, BLOCK_K):
-        left = tl.load(hidden_at, mask=real[:, None], other=0.0)
-        right = tl.load(weight_at, mask=alive[:, None], other=0.0)
-        logits = tl.dot(left, tl.trans(right), logits, input_precision="ieee")
-        hidden_at += BLOCK_K
-        weight_at += BLOCK_K
+    if TILED:
+        for d in range(0, D, BLOCK_K):
+            left, right = hidden.load([tile * BLOCK_M, d]), unembed.load([panel * BLOCK_N, d])
+            logits = tl.dot(left, tl.trans(right), logits, input_precision="ieee")
+    else:
+        hidden_at = hidden + (r.to(tl.int64) * D)[:, None] + k[None, :]
+        weight_at = unembed + (v.to(tl.int64) * D)[:, None] + k[None, :]
+        for _ in range(0, D, BLOCK_K):
+            left = tl.load(hidden_at, mask=real[:, None], other=0.0)
+            right = tl.load(weight_at, mask=alive[:, None], other=0.0)
+            logits = tl.dot(left, tl.trans(right), logits, input_precision="ieee")
+            hidden_at += BLOCK_K
+            weight_at += BLOCK_K
     for index in tl.static_range(N_EXCLUDED):
         alive = alive & (v != tl.load(excluded + index))
     logits = tl.where(alive[None, :], logits, LOWEST)
@@ -115,7 +130,7 @@ def _panel_kernel(
     column = tl.arange(0, BLOCK_N)
     second = tl.max(tl.where(column[None, :] == place[:, None], LOWEST, logits), axis=1)
     base = tl.where(top > LOWEST, top, 0.0)
-    weight = tl.exp2((logits - base[:, None]) * (LOG2_E * inverse_temperature))
+    weight = tl.exp2((logits - base[:, None]) * LOG2_E)
     moment = tl.sum(tl.where(alive[None, :], (logits - base[:, None]) * weight, 0.0), axis=1)
     at = panel.to(tl.int64) * rows + r
     tl.store(top_out + at, top, mask=real)
@@ -123,6 +138,9 @@ def _panel_kernel(
     tl.store(token_out + at, panel * BLOCK_N + place, mask=real)
     tl.store(mass_out + at, tl.sum(weight, axis=1), mask=real)
     tl.store(moment_out + at, moment, mask=real)
+    if HEATED:
+        heated = tl.exp2((logits - base[:, None]) * (LOG2_E * inverse_temperature))
+        tl.store(heat_out + at, tl.sum(heated, axis=1), mask=real)
     for index in tl.static_range(N_EOS):
         wanted = tl.load(eos + index)
         if (wanted >= panel * BLOCK_N) & (wanted < panel * BLOCK_N + BLOCK_N):
@@ -209,42 +227,6 @@ def _merge_kernel(
         tl.store(columns_out + r * COLUMNS + 5, wanted - log_sum, mask=real)
 
 
-@triton.jit
-def _one_panel_kernel(
-    hidden,
-    unembed,
-    excluded,
-    panel,
-    logits_out,
-    valid,
-    N_EXCLUDED: tl.constexpr,
-    D: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """Compute the logits of one chosen panel per row again; grid (R,).
-
-    Reads hidden [R, D], unembed [V, D] and panel [R]; writes logits [R, BLOCK_N] in float32. Every row may
-    want another panel, so there is nothing to share and no matrix unit: a plain sum of products.
-    """
-    row = tl.program_id(0)
-    column, k = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
-    v = tl.load(panel + row).to(tl.int32) * BLOCK_N + column
-    alive = v < valid
-    hidden_at = hidden + row.to(tl.int64) * D + k
-    weight_at = unembed + (v.to(tl.int64) * D)[:, None] + k[None, :]
-    logits = tl.zeros([BLOCK_N], tl.float32)
-    for _ in range(0, D, BLOCK_K):
-        left = tl.load(hidden_at).to(tl.float32)
-        right = tl.load(weight_at, mask=alive[:, None], other=0.0).to(tl.float32)
-        logits += tl.sum(right * left[None, :], axis=1)
-        hidden_at += BLOCK_K
-        weight_at += BLOCK_K
-    for index in tl.static_range(N_EXCLUDED):
-        alive = alive & (v != tl.load(excluded + index))
-    tl.store(logits_out + row.to(tl.int64) * BLOCK_N + column, tl.where(alive, logits, LOWEST))
-
-
 def choose_tiling(rows: int) -> HeadTiling:
     """Return the tiling for this many rows."""
     return next(tiling for limit, tiling in TILINGS if rows <= limit)
@@ -262,19 +244,25 @@ def reduce_panels(
 ) -> Panels:
     """Run the product; ``excluded``, ``eos`` and ``target_R`` are int32 on the device.
 
-    ``mass`` sums exp((logit − top) / temperature); ``moment`` means something at temperature 1 only.
+    ``heat`` sums exp((logit − top) / temperature), everything else is at temperature 1.
     """
     rows, D = hidden_RD.shape
     device = hidden_RD.device
     n_panels = triton.cdiv(valid_vocab, tiling.block_n)
-    numbers = torch.empty(4, n_panels, rows, device=device, dtype=torch.float32)
+    heated = temperature != 1.0
+    numbers = torch.empty(5 if heated else 4, n_panels, rows, device=device, dtype=torch.float32)
     token = torch.empty(n_panels, rows, device=device, dtype=torch.int32)
     eos_XR = torch.full((max(1, len(eos)), rows), -torch.inf, device=device)
     picked_R = torch.full((rows,), -torch.inf, device=device)
-    panels = Panels(numbers[0], numbers[1], token, numbers[2], numbers[3], eos_XR, picked_R)
+    heat = numbers[4] if heated else numbers[2]
+    panels = Panels(numbers[0], numbers[1], token, numbers[2], numbers[3], heat, eos_XR, picked_R)
+    block_k = min(tiling.block_k, D & -D)
+    matrices = (
+        TensorDescriptor.from_tensor(hidden_RD, [tiling.block_m, block_k]),
+        TensorDescriptor.from_tensor(unembed_VD, [tiling.block_n, block_k]),
+    )
     _panel_kernel[(triton.cdiv(rows, tiling.block_m) * n_panels,)](
-        hidden_RD,
-        unembed_VD,
+        *(matrices if tiling.tiled else (hidden_RD, unembed_VD)),
         excluded,
         eos,
         target_R if target_R is not None else token,
@@ -283,6 +271,7 @@ def reduce_panels(
         panels.token,
         panels.mass,
         panels.moment,
+        panels.heat,
         panels.eos_XR,
         panels.target_R,
         rows,
@@ -291,10 +280,12 @@ def reduce_panels(
         N_EXCLUDED=len(excluded),
         N_EOS=len(eos),
         HAS_TARGET=target_R is not None,
+        HEATED=heated,
+        TILED=tiling.tiled,
         D=D,
         BLOCK_M=tiling.block_m,
         BLOCK_N=tiling.block_n,
-        BLOCK_K=min(tiling.block_k, D & -D),
+        BLOCK_K=block_k,
         num_warps=tiling.warps,
         num_stages=tiling.stages,
         **({"maxnreg": tiling.registers} if tiling.registers else {}),
@@ -328,25 +319,3 @@ def merge_panels(panels: Panels, n_eos: int, has_target: bool) -> tuple[Tensor, 
         num_warps=4,
     )
     return token_R, columns_RC
-
-
-def panel_logits(
-    hidden_RD: Tensor, unembed_VD: Tensor, valid_vocab: int, excluded: Tensor, panel_R: Tensor, width: int
-) -> Tensor:
-    """Return the float32 logits [R, width] of one panel per row; −inf where nothing can be revealed."""
-    rows, D = hidden_RD.shape
-    logits_RK = torch.empty(rows, width, device=hidden_RD.device, dtype=torch.float32)
-    _one_panel_kernel[(rows,)](
-        hidden_RD,
-        unembed_VD,
-        excluded,
-        panel_R,
-        logits_RK,
-        valid_vocab,
-        N_EXCLUDED=len(excluded),
-        D=D,
-        BLOCK_N=width,
-        BLOCK_K=min(64, D & -D),
-        num_warps=4,
-    )
-    return logits_RK

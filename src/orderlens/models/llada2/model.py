@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 
@@ -33,13 +33,13 @@ from orderlens.models.llada2.config import (
 )
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.roles import find_roles
-from orderlens.models.llada2.weights import Weights, published_tensors
+from orderlens.models.llada2.weights import Weights, cast_weights, published_tensors
 from orderlens.models.options import LoadOptions
 from orderlens.models.roles import IdsOnly, TokenRoles
 from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
-from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.engine import MAX_TOKENS, Engine
 from orderlens.models.torch.model import Facts, Loaded, NetworkModel, Plain
 from orderlens.models.torch.outlook import Look
 
@@ -74,8 +74,18 @@ class LLaDA2Model(NetworkModel):
             chat=find_template(tokenizer) if tokenizer else None,
             kind="a LLaDA-2 model",
         )
-        loaded = Loaded(Engine(Network(weights, config), config), _plain(weights, config), weights.unembed_VC)
-        super().__init__(facts, loaded, block_size)
+        super().__init__(facts, _assembled(weights, config), block_size)
+
+    def with_dtype(self, name: str) -> Self:
+        """Return a copy whose weights and activations have another dtype; the router's bias stays float32."""
+        weights = cast_weights(self.weights, pick_dtype(name, self.dtype))
+        return self._changed(weights=weights, loaded=_assembled(weights, self.config))
+
+
+def _assembled(weights: Weights, config: LLaDA2Config) -> Loaded:
+    """Put engine and plain forward around the network."""
+    engine = Engine(Network(weights, config), config, MAX_TOKENS)
+    return Loaded(engine, _plain(weights, config), weights.unembed_VC)
 
 
 def _plain(weights: Weights, config: LLaDA2Config) -> Plain:

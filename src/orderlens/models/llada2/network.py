@@ -51,6 +51,11 @@ class Network:
         return self._forward(windows, pool, store=True)
 
     @torch.no_grad()
+    def picked(self, windows: Windows, pool: PagePool, rows_R: Tensor, store: bool) -> Tensor:
+        """Return the hidden states [R, C] of some tokens; the last layer skips the rest of the others."""
+        return self._forward(windows, pool, store=store, rows_R=rows_R)
+
+    @torch.no_grad()
     def store(self, windows: Windows, pool: PagePool) -> None:
         """Cache the windows' keys and values in pages that the caller has reserved.
 
@@ -63,11 +68,13 @@ class Network:
             x_TC, h_TC = self._after_attention(x_TC, attended, index)
         ops.attention(h_TC, len(layers) - 1, layers[-1], windows, pool, store=True)
 
-    def _forward(self, windows: Windows, pool: PagePool, store: bool) -> Tensor:
+    def _forward(self, windows: Windows, pool: PagePool, store: bool, rows_R: Tensor | None = None) -> Tensor:
         ops, layers = self.ops, self.weights.layers
         x_TC, h_TC = self._embed(windows)
         for index in range(len(layers)):
             attended = ops.attention(h_TC, index, layers[index], windows, pool, store=store)
+            if rows_R is not None and index == len(layers) - 1:
+                x_TC, attended = x_TC[rows_R], attended[rows_R]
             x_TC, h_TC = self._after_attention(x_TC, attended, index)
         return h_TC
 

@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from orderlens.models.llada2.config import LLaDA2Config
-from orderlens.models.llada2.kernels.experts import choose_tiling, combine, down, gate_up
+from orderlens.models.llada2.kernels.experts import choose_tiling, combine, expert_rows
 from orderlens.models.llada2.kernels.route import choose_experts
-from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.routing import router_logits
 from orderlens.models.llada2.torch_ops import dense
 from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
@@ -72,7 +71,5 @@ class TritonOps:
         logits_TE = router_logits(h_TC, block.router_EC)
         ids_TK, weights_TK = choose_experts(logits_TE, block.bias_E, self.config)
         tiling = choose_tiling(ids_TK.numel(), len(block.experts))
-        plan = plan_tiles(ids_TK, len(block.experts), tiling.block_m)
-        inner_AF = gate_up(h_TC, block.experts, plan, tiling.gate_up)
-        y_AC = down(inner_AF, block.experts, plan, tiling.down)
+        y_AC = expert_rows(h_TC, block.experts, ids_TK, tiling)
         return combine(y_AC, weights_TK, x_TC, next_norm_C, self.config.norm_eps)

@@ -52,7 +52,23 @@ class MappedExperts:
         return self.triples[expert]
 
 
-Experts: TypeAlias = StackedExperts | MappedExperts
+@dataclass(frozen=True, slots=True)
+class CastExperts:
+    """Memory-mapped experts in another precision, each cast when a token needs it."""
+
+    mapped: MappedExperts
+    dtype: torch.dtype
+
+    def __len__(self) -> int:
+        return len(self.mapped)
+
+    def matrices(self, expert: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return gate [F, C], up [F, C] and down [C, F] of one expert."""
+        gate_FC, up_FC, down_CF = self.mapped.matrices(expert)
+        return gate_FC.to(self.dtype), up_FC.to(self.dtype), down_CF.to(self.dtype)
+
+
+Experts: TypeAlias = StackedExperts | MappedExperts | CastExperts
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +103,39 @@ class LayerWeights:
 
 class Weights(shared.Weights[LayerWeights]):
     """The whole network; the output matrix is its own tensor (untied)."""
+
+
+def cast_weights(weights: Weights, dtype: torch.dtype) -> Weights:
+    """Return a copy in another precision; the router's bias stays in float32."""
+
+    def feed_forward(block: DenseWeights | SparseWeights) -> DenseWeights | SparseWeights:
+        if isinstance(block, DenseWeights):
+            return DenseWeights(block.gate_up_FC.to(dtype), block.down_CF.to(dtype))
+        return SparseWeights(block.router_EC.to(dtype), block.bias_E, _cast_experts(block.experts, dtype))
+
+    def layer(given: LayerWeights) -> LayerWeights:
+        return LayerWeights(
+            given.input_norm_C.to(dtype),
+            given.qkv_OC.to(dtype),
+            None if given.q_norm_D is None else given.q_norm_D.to(dtype),
+            None if given.k_norm_D is None else given.k_norm_D.to(dtype),
+            given.out_CO.to(dtype),
+            given.post_norm_C.to(dtype),
+            feed_forward(given.feed_forward),
+        )
+
+    return Weights(
+        weights.embedding_VC.to(dtype),
+        tuple(layer(given) for given in weights.layers),
+        weights.final_norm_C.to(dtype),
+        weights.unembed_VC.to(dtype),
+    )
+
+
+def _cast_experts(experts: Experts, dtype: torch.dtype) -> Experts:
+    if isinstance(experts, StackedExperts):
+        return StackedExperts(experts.gate_up_EFC.to(dtype), experts.down_ECF.to(dtype))
+    return CastExperts(experts if isinstance(experts, MappedExperts) else experts.mapped, dtype)
 
 
 def published_tensors(weights: Weights, config: LLaDA2Config) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ Shape letters: N windows, W width, C model width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -17,16 +17,19 @@ from torch import Tensor
 
 from orderlens.errors import DeviceMemoryError
 from orderlens.machine import is_out_of_memory, keep_freed_memory
+from orderlens.models.protocol import IntArray
 from orderlens.models.torch.graphs import (
     MAX_GRAPH_TOKENS,
     AdvancingNetwork,
     GraphedNetwork,
     Mode,
     PagedNetwork,
+    PickingNetwork,
     run_plainly,
 )
 from orderlens.models.torch.pages import CacheShape, PagePool
-from orderlens.models.torch.window import HEADER, Windows, to_device
+from orderlens.models.torch.transfer import to_device
+from orderlens.models.torch.window import HEADER, Windows
 
 Packed = NDArray[np.int32]
 MAX_TOKENS = 16384
@@ -80,6 +83,29 @@ class Engine:
             assert hidden_NWC is not None
             yield low, hidden_NWC
 
+    def rows(
+        self, packed_NX: Packed, row_state_R: IntArray, row_offset_R: IntArray, *, advance: bool = False
+    ) -> Iterator[tuple[IntArray, Tensor]]:
+        """Yield (places among the R rows, their hidden states [r, C]) for consecutive runs of windows.
+
+        Args:
+            packed_NX: the windows.
+            row_state_R: window of each wanted row.
+            row_offset_R: its place in the window.
+            advance: the windows are cached as well.
+        """
+        width = packed_NX.shape[1] - HEADER
+        places: list[IntArray] = []
+
+        def pick(low: int, count: int) -> IntArray:
+            places[:] = [np.flatnonzero((row_state_R >= low) & (row_state_R < low + count))]
+            flat_r: IntArray = (row_state_R[places[0]] - low) * width + row_offset_R[places[0]]
+            return flat_r
+
+        for _, hidden_rC in self._in_parts(packed_NX, "advance" if advance else "read", pick):
+            if hidden_rC is not None:
+                yield places[0], hidden_rC
+
     def store(self, packed_NX: Packed) -> None:
         """Cache the windows' keys and values (pages reserved, earlier blocks of a sequence first)."""
         for _ in self._in_parts(packed_NX, "store"):
@@ -93,14 +119,21 @@ class Engine:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _in_parts(self, packed_NX: Packed, mode: Mode) -> Iterator[tuple[int, Tensor | None]]:
-        """Run consecutive windows together, as many as fit; out of memory means half as many from then on."""
+    def _in_parts(
+        self, packed_NX: Packed, mode: Mode, pick: Callable[[int, int], IntArray] | None = None
+    ) -> Iterator[tuple[int, Tensor | None]]:
+        """Run consecutive windows together, as many as fit; out of memory means half as many from then on.
+
+        ``pick`` names the wanted tokens of a run (first window, number of windows).
+        """
         self.pool.flush()
         width, low = packed_NX.shape[1] - HEADER, 0
         while low < len(packed_NX):
             part = packed_NX[low : low + self._fitting(packed_NX[low:])]
             try:
-                result = self._run(part, mode)
+                result = (
+                    self._run(part, mode) if pick is None else self._picked(part, mode, pick(low, len(part)))
+                )
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -128,6 +161,20 @@ class Engine:
             longest = int(packed_NX[:count, 1].max()) + width
             count = min(count, max(1, MAX_GATHERED // (longest * per_token)))
         return int(min(count, len(packed_NX)))
+
+    def _picked(self, packed_NX: Packed, mode: Mode, flat_r: IntArray) -> Tensor | None:
+        """Run windows; return the hidden states [r, C] of some of their tokens, None where none is wanted."""
+        if not len(flat_r):
+            return self._run(packed_NX, "store") if mode == "advance" else None
+        count, width = len(packed_NX), packed_NX.shape[1] - HEADER
+        rows_r = to_device(flat_r, self.device)
+        recorded = self._graphs is not None and self._graphs.takes(count, width)
+        if isinstance(self.network, PickingNetwork) and not recorded:
+            windows = Windows(to_device(packed_NX, self.device), int(packed_NX[:, 1].max()))
+            return self.network.picked(windows, self.pool, rows_r, mode == "advance")
+        hidden_NWC = self._run(packed_NX, mode)
+        assert hidden_NWC is not None
+        return hidden_NWC.flatten(0, 1)[rows_r]
 
     def _run(self, packed_NX: Packed, mode: Mode) -> Tensor | None:
         count, width = len(packed_NX), packed_NX.shape[1] - HEADER

@@ -13,7 +13,7 @@ import torch
 
 from orderlens.models.torch.memory import WORKING_BYTES, free_bytes
 
-MAX_BATCH, UNKNOWN_MEMORY_BATCH = 512, 8
+MAX_BATCH, UNKNOWN_MEMORY_BATCH = 1024, 8
 """Suggested batches: past the first a GPU gains nothing; the second where free memory is unknown."""
 STATES_BYTES, STATE_BYTES_PER_TOKEN = 2 * 2**30, 96
 """Under full attention nothing is cached, but scoring lays out a canvas for every token and order at once on

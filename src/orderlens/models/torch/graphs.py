@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.models.torch.pages import PagePool
-from orderlens.models.torch.window import HEADER, Windows, to_device
+from orderlens.models.torch.transfer import to_device
+from orderlens.models.torch.window import HEADER, Windows
 
 Mode: TypeAlias = Literal["read", "store", "advance"]
 """What a forward is for: hidden states, filling the cache, or both at once."""
@@ -106,6 +107,15 @@ class AdvancingNetwork(Protocol):
         ...
 
 
+@runtime_checkable
+class PickingNetwork(Protocol):
+    """A paged network that can leave out, where nobody asks for it, what only the hidden states need."""
+
+    def picked(self, windows: Windows, pool: PagePool, rows_R: Tensor, store: bool) -> Tensor:
+        """Return hidden states [R, C] of the tokens ``rows_R``; with ``store`` all windows are cached."""
+        ...
+
+
 def run_plainly(network: PagedNetwork, windows: Windows, pool: PagePool, mode: Mode) -> Tensor | None:
     """Run one forward; return hidden states [T, C], or None when it only fills the cache."""
     if mode == "store":
@@ -148,10 +158,14 @@ class GraphedNetwork:
         self._version = pool.version
         self._memory = torch.cuda.graph_pool_handle()
 
+    def takes(self, count: int, width: int) -> bool:
+        """Return whether a forward of so many windows is replayed, once it has come up often enough."""
+        return bucket(count) * width <= self._max_tokens
+
     def run(self, packed_NX: NDArray[np.int32], longest_start: int, mode: Mode) -> Tensor | None:
         """Return hidden states (padding included) or None; overwritten by the next run."""
         count, width = bucket(len(packed_NX)), packed_NX.shape[1] - HEADER
-        small = count * width <= self._max_tokens
+        small = self.takes(len(packed_NX), width)
         packed = to_device(padded(packed_NX, count) if small else packed_NX, self.pool.device)
         windows = Windows(packed, longest_start)
         recorded = self._find(windows, mode) if small else None

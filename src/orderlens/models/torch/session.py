@@ -22,7 +22,7 @@ from orderlens.grid import block_edges
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.pages import Slot
-from orderlens.models.torch.window import HEADER, pack, to_device
+from orderlens.models.torch.window import pack
 
 Window: TypeAlias = tuple[int, int, IntArray]
 """Page-table row (or slot), first position, tokens."""
@@ -46,13 +46,9 @@ class RowReader:
         advance: bool = False,
     ) -> HiddenRows:
         """Return the hidden states at (state, offset) of packed windows, in the order asked."""
-        width = packed_NX.shape[1] - HEADER
         parts, places = [], []
-        for low, hidden_nWC in self._engine.hidden(packed_NX, advance=advance):
-            inside = (row_state_R >= low) & (row_state_R < low + len(hidden_nWC))
-            place_r = np.flatnonzero(inside)
-            flat_r = (row_state_R[place_r] - low) * width + row_offset_R[place_r]
-            parts.append(hidden_nWC.flatten(0, 1)[to_device(flat_r, hidden_nWC.device)])
+        for place_r, hidden_rC in self._engine.rows(packed_NX, row_state_R, row_offset_R, advance=advance):
+            parts.append(hidden_rC)
             places.append(place_r)
         return self.rows(self._in_order(parts, places))
 

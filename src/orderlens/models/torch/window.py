@@ -69,11 +69,3 @@ class Windows:
 def pack(rows_N: IntArray, starts_N: IntArray, widths_N: IntArray, tokens_NW: IntArray) -> NDArray[np.int32]:
     """Return the packed integers [N, 3 + W] on the host."""
     return np.column_stack((rows_N, starts_N, widths_N, tokens_NW)).astype(np.int32)
-
-
-def to_device(integers: NDArray[np.int32] | IntArray, device: torch.device) -> Tensor:
-    """Return ``integers`` on ``device``; through pinned memory, so that the host does not wait for CUDA."""
-    host = torch.from_numpy(np.ascontiguousarray(integers))
-    if device.type != "cuda":
-        return host.to(device)
-    return host.pin_memory().to(device, non_blocking=True)

@@ -21,7 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.models.llada2.kernels.tiles import TilePlan
+from orderlens.models.llada2.kernels.segments import plan_segments
+from orderlens.models.llada2.kernels.tiles import TilePlan, close_gaps, plan_tiles
+from orderlens.models.llada2.kernels.wide import WideTiling, divides, down_wide, gate_up_wide
 from orderlens.models.llada2.weights import StackedExperts
 from orderlens.models.torch.kernels.norm import scaled_rms
 
@@ -39,20 +41,37 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class ExpertTiling:
-    """Tokens per tile and the launch parameters of both products."""
+    """Tokens per tile and the launch parameters of both products.
+
+    Where the tiles divide an expert's shape, a product with a wide tiling uses the kernels of ``wide``.
+    """
 
     block_m: int
     gate_up: Tiling
     down: Tiling
+    wide_gate_up: WideTiling | None = None
+    wide_down: WideTiling | None = None
+
+
+def _wide(gate_up: WideTiling) -> ExpertTiling:
+    """Return tiles of 128 tokens, with plain products where the wide ones do not divide the shape."""
+    down = WideTiling(128, 64, 4, 3, programs=2, flatten=True)
+    return ExpertTiling(128, Tiling(128, 64, 8, 4), Tiling(256, 64, 8, 3), gate_up, down)
 
 
 TILINGS = (
     (10.0, ExpertTiling(16, Tiling(64, 128, 4, 3, True), Tiling(128, 128, 4, 3, True))),
     (22.0, ExpertTiling(32, Tiling(64, 64, 4, 4, True), Tiling(128, 64, 4, 4, True))),
     (64.0, ExpertTiling(64, Tiling(64, 64, 4, 4), Tiling(128, 64, 4, 4))),
-    (float("inf"), ExpertTiling(128, Tiling(128, 64, 8, 4), Tiling(256, 64, 8, 3))),
+    (200.0, _wide(WideTiling(128, 64, 8, 4, programs=1, swap=True))),
+    (float("inf"), _wide(WideTiling(128, 64, 8, 4))),
 )
-"""(largest mean of assignments per expert, tiling). ``bench_llada2.py --tune`` measures candidates."""
+"""(largest mean of assignments per expert, tiling). ``bench_llada2.py --tune`` and ``--wide`` measure
+candidates."""
+
+
+MANY = 16384
+"""Assignments above which they are sorted segment by segment."""
 
 
 def choose_tiling(n_assignments: int, n_experts: int) -> ExpertTiling:
@@ -199,6 +218,27 @@ def _combine_kernel(
     tl.store(total + token * WIDTH + column, acc.to(dtype), mask=inside)
     scale = tl.load(norm_weight + column, mask=inside, other=0.0)
     tl.store(out + token * WIDTH + column, scaled_rms(acc, scale, eps, WIDTH, dtype).to(dtype), mask=inside)
+
+
+def expert_rows(x_TC: Tensor, experts: StackedExperts, ids_TK: Tensor, tiling: ExpertTiling) -> Tensor:
+    """Return every assignment's output [A, C], in the order of assignments (a token's rows together)."""
+    planned = plan_segments if ids_TK.numel() > MANY else plan_tiles
+    plan = planned(ids_TK, len(experts), tiling.block_m)
+    width, F = experts.down_ECF.shape[1:]
+    wide = [
+        item if item is not None and divides(item, rows, summed) else None
+        for item, rows, summed in ((tiling.wide_gate_up, F, width), (tiling.wide_down, width, F))
+    ]
+    if any(wide) and plan.used is None:
+        plan = close_gaps(plan)
+    inner_AF = (
+        gate_up_wide(x_TC, experts, plan, wide[0])
+        if wide[0]
+        else gate_up(x_TC, experts, plan, tiling.gate_up)
+    )
+    if wide[1]:
+        return down_wide(inner_AF, experts, plan, wide[1])
+    return down(inner_AF, experts, plan, tiling.down)
 
 
 def gate_up(x_TC: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tiling) -> Tensor:

@@ -11,7 +11,7 @@ Shape letters: A assignments (token × chosen expert), E experts, M tiles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -31,12 +31,14 @@ class TilePlan:
         tiles_M3: expert (−1: nothing to do), first place and last place + 1 of every tile.
         block_m: assignments per tile.
         per_token: assignments per token.
+        used: [1], how many tiles there are where they stand without gaps; None where empty ones lie between.
     """
 
     order_A: Tensor
     tiles_M3: Tensor
     block_m: int
     per_token: int
+    used: Tensor | None = None
 
 
 @triton.jit
@@ -77,6 +79,33 @@ def _plan_kernel(
         tl.store(tiles + number * 3, tl.where(low < end, expert, EMPTY))
         tl.store(tiles + number * 3 + 1, low)
         tl.store(tiles + number * 3 + 2, tl.minimum(end, low + BLOCK_M))
+
+
+@triton.jit
+def _close_gaps_kernel(tiles, out, used, count_M, BLOCK: tl.constexpr):
+    """Copy the tiles that are not empty, in their order, and count them; grid (1,).
+
+    Reads tiles [M, 3]; writes the first rows of out [M, 3] and used [1].
+    """
+    m = tl.arange(0, BLOCK)
+    expert = tl.load(tiles + m * 3, mask=m < count_M, other=-1)
+    real = expert >= 0
+    place = (tl.cumsum(real.to(tl.int32), axis=0) - 1) * 3
+    tl.store(out + place, expert, mask=real)
+    tl.store(out + place + 1, tl.load(tiles + m * 3 + 1, mask=real), mask=real)
+    tl.store(out + place + 2, tl.load(tiles + m * 3 + 2, mask=real), mask=real)
+    tl.store(used, tl.sum(real.to(tl.int32), axis=0))
+
+
+def close_gaps(plan: TilePlan) -> TilePlan:
+    """Return the plan with its tiles side by side, for programs that take one tile after the other."""
+    count = len(plan.tiles_M3)
+    tiles_M3 = torch.full_like(plan.tiles_M3, EMPTY)  # for kernels that look at every tile
+    used = torch.empty(1, device=tiles_M3.device, dtype=torch.int32)
+    _close_gaps_kernel[(1,)](
+        plan.tiles_M3, tiles_M3, used, count, BLOCK=triton.next_power_of_2(count), num_warps=8
+    )
+    return replace(plan, tiles_M3=tiles_M3, used=used)
 
 
 def plan_tiles(ids_TK: Tensor, n_experts: int, block_m: int) -> TilePlan:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""QK-norm, partial rotary encoding and the write to the cache: one program per (token, head).
+"""QK-norm, partial rotary encoding and the write to the cache: one program per head of a few tokens.
 
 Reads the fused projection [T, (H + 2K)·D] and writes normalised, rotated queries and keys [T, H + K, D].
 Values need no work: attention reads them in place. When storing, keys and values also go to their pages.
@@ -18,6 +18,9 @@ from orderlens.models.torch.pages import PAGE, PagePool
 from orderlens.models.torch.shapes import HeadNorms, HeadShape
 from orderlens.models.torch.window import Windows
 
+FEW_TOKENS = 128
+"""Up to here a program takes one token: more programs than multiprocessors matter more than their size."""
+
 
 @triton.jit
 def _heads_kernel(
@@ -35,6 +38,7 @@ def _heads_kernel(
     table_stride,
     last_position,
     eps,
+    tokens,
     WIDTH: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -43,8 +47,9 @@ def _heads_kernel(
     PAGE: tl.constexpr,
     QK_NORM: tl.constexpr,
     STORE: tl.constexpr,
+    BLOCK_T: tl.constexpr,
 ):
-    """Prepare one head of one token; grid (T, H + K), or (T, H + 2K) when storing.
+    """Prepare one head of BLOCK_T tokens; grid (T / BLOCK_T, H + K), or (T / BLOCK_T, H + 2K) when storing.
 
     Reads fused [T, (H + 2K)·D], the norm weights [D], cos and sin [positions, ROTARY / 2] and packed (cache
     row, start and width of a window); writes out [T, H + K, D] and, for positions inside a window's width,
@@ -52,40 +57,42 @@ def _heads_kernel(
     and normalised a second time, so that lanes need not exchange values. Positions past the last table row
     occur only in padding and are clamped.
     """
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    token, head = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.program_id(1)
+    there = token < tokens
     window, offset = token // WIDTH, token % WIDTH
-    row = tl.load(packed + window * packed_stride)
-    position = tl.load(packed + window * packed_stride + 1) + offset
-    stored = offset < tl.load(packed + window * packed_stride + 2)
-    d = tl.arange(0, HEAD)
-    source = fused + (token * (HEADS + 2 * KV_HEADS) + head) * HEAD
+    position = tl.load(packed + window * packed_stride + 1, mask=there, other=0) + offset
+    d = tl.arange(0, HEAD)[None, :]
+    source = fused + ((token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + head) * HEAD)[:, None]
     dtype = out.dtype.element_ty
-    x = tl.load(source + d).to(tl.float32)
+    x = tl.load(source + d, mask=there[:, None], other=0.0).to(tl.float32)
     if head < HEADS + KV_HEADS:
         half: tl.constexpr = ROTARY // 2
         partner = tl.where(d < half, d + half, tl.where(d < ROTARY, d - half, d))
-        y = tl.load(source + partner).to(tl.float32)
+        y = tl.load(source + partner, mask=there[:, None], other=0.0).to(tl.float32)
         if QK_NORM:
             weight = q_norm if head < HEADS else k_norm
-            scale = tl.rsqrt(tl.sum(x * x, axis=0) / HEAD + eps)
+            scale = tl.rsqrt(tl.sum(x * x, axis=1) / HEAD + eps)[:, None]
             x = (x * scale).to(dtype).to(tl.float32) * tl.load(weight + d).to(tl.float32)
             y = (y * scale).to(dtype).to(tl.float32) * tl.load(weight + partner).to(tl.float32)
             x, y = x.to(dtype).to(tl.float32), y.to(dtype).to(tl.float32)
-        angle = tl.minimum(position, last_position) * half + d % half
-        turning = d < ROTARY
+        angle = (tl.minimum(position, last_position) * half)[:, None] + d % half
+        turning = (d < ROTARY) & there[:, None]
         c = tl.load(cos + angle, mask=turning, other=1.0).to(tl.float32)
         s = tl.load(sin + angle, mask=turning, other=0.0).to(tl.float32)
         x = x * c + tl.where(d < half, -y, y) * s
-        tl.store(out + (token * (HEADS + KV_HEADS) + head) * HEAD + d, x.to(dtype))
+        target = ((token.to(tl.int64) * (HEADS + KV_HEADS) + head) * HEAD)[:, None]
+        tl.store(out + target + d, x.to(dtype), mask=there[:, None])
     if STORE:  # noqa: SIM102  the outer test is for the compiler, the inner one for the device
-        if stored & (head >= HEADS):
-            page = tl.load(table + row.to(tl.int64) * table_stride + position // PAGE).to(tl.int64)
+        if head >= HEADS:
+            row = tl.load(packed + window * packed_stride, mask=there, other=0).to(tl.int64)
+            inside = there & (offset < tl.load(packed + window * packed_stride + 2, mask=there, other=0))
+            page = tl.load(table + row * table_stride + position // PAGE, mask=inside, other=0).to(tl.int64)
             kv = (head - HEADS) % KV_HEADS
-            place = ((page * KV_HEADS + kv) * PAGE + position % PAGE) * HEAD + d
+            place = (((page * KV_HEADS + kv) * PAGE + position % PAGE) * HEAD)[:, None] + d
             if head < HEADS + KV_HEADS:
-                tl.store(keys + place, x.to(dtype))
+                tl.store(keys + place, x.to(dtype), mask=inside[:, None])
             else:
-                tl.store(values + place, x.to(dtype))
+                tl.store(values + place, x.to(dtype), mask=inside[:, None])
 
 
 def prepare_heads(
@@ -108,7 +115,8 @@ def prepare_heads(
     cache = (unused, unused, unused)
     if store and pool is not None:
         cache = (pool.keys[index], pool.values[index], pool.table_RX)
-    grid = (len(fused_TO), heads + (config.n_kv_heads if store else 0))
+    block = 1 if len(fused_TO) <= FEW_TOKENS else 8
+    grid = (triton.cdiv(len(fused_TO), block), heads + (config.n_kv_heads if store else 0))
     _heads_kernel[grid](
         fused_TO,
         windows.packed_NX,
@@ -121,6 +129,7 @@ def prepare_heads(
         cache[2].stride(0),
         config.max_positions - 1,
         config.norm_eps,
+        len(fused_TO),
         WIDTH=windows.width,
         HEADS=config.n_heads,
         KV_HEADS=config.n_kv_heads,
@@ -129,6 +138,7 @@ def prepare_heads(
         PAGE=PAGE,
         QK_NORM=layer.q_norm_D is not None,
         STORE=store,
-        num_warps=1,
+        BLOCK_T=block,
+        num_warps=1 if block == 1 else 4,
     )
     return out
