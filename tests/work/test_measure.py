@@ -1,56 +1,111 @@
-"""Circulation: Γ of adjacent reveals, recomputed from whole-window forwards, with text on both sides."""
+"""The noise floor: one thing changed at a time, on the fast path; what it tells of its progress."""
 
 from __future__ import annotations
+
+import logging
 
 import numpy as np
 import pytest
 
 from orderlens.decode.score import score_batch
+from orderlens.errors import DeviceMemoryError, ModelOutputError
+from orderlens.models.abilities import CastsDtype, other_dtype
+from orderlens.models.loading import load_model
 from orderlens.policies import parse_policies
-from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
-from orderlens.testing import StubModel
-from orderlens.work.measure import circulation_table
+from orderlens.work import execute, measure
+from orderlens.work.measure import PERTURBATIONS, noise_table
+from orderlens.work.spec import RunSpec, describe_data, describe_model
+from orderlens.work.units import Unit
 
-V = 5
-
-
-def stub(attention):
-    """Rows that depend on every visible token and fit no joint, so that Γ is not 0."""
-    own, seen = (keyed_generator(3, name).normal(size=(16, V)) for name in ("own", "seen"))
-
-    def logits(visible, position):
-        shown = [token * 3 + place for place, token in enumerate(visible) if token < V and place != position]
-        return own[position] + sum((seen[(key + position) % 16] for key in shown), np.zeros(V))
-
-    return StubModel(logits, vocab_size=V + 1, block_size=4, attention=attention)
+ORDERS = parse_policies(["forced-ar", "random:0"])
+SAMPLES = [EncodedSample(f"s{i}", np.arange(4) + i, np.arange(12) % 9 + i) for i in range(2)]
+HMM = load_model("hmm:block=8")
 
 
-@pytest.mark.parametrize("attention", ["full", "block-causal"])
-@pytest.mark.parametrize("suffix", [[], [4, 1]])
-def test_gamma_is_that_of_the_states_that_scoring_saw(attention, suffix):
-    model, orders = stub(attention), parse_policies("random:1,max-prob")
-    given = np.array(suffix, np.int64)
-    sample = EncodedSample("s", np.array([0, 2]), np.array([1, 4, 2, 0, 3]), suffix=given)
-    columns = score_batch(model, [sample], orders)
-    rows = circulation_table(model, [sample], orders, columns, 99).to_pylist()
-    assert len(rows) == 2 * 3, "two positions in the first block, three in the second"
-    truth = np.concatenate([sample.prompt, sample.target, sample.suffix])
-    length = len(truth) if suffix else 8
-    traced = zip(*(columns[name].tolist() for name in ("order", "position", "logq")), strict=True)
-    logq = {(o, position): value for o, position, value in traced}
-    for row in rows:
-        o = [order.label for order in orders].index(row["order"])
-        steps = columns["position"][columns["order"] == o]
-        hidden = set(steps[row["step"] :].tolist())
-        i, j = row["position_i"], row["position_j"]
+@pytest.fixture(scope="module")
+def llada2(tmp_path_factory):
+    pytest.importorskip("torch")
+    from orderlens.models.llada2.model import load_llada2
+    from orderlens.testing.llada2 import write_llada2
 
-        def log_p(position, shown, hidden=hidden):
-            window = [t if p not in hidden or p in shown else model.mask_id for p, t in enumerate(truth)]
-            window += [model.mask_id] * (length - len(window))
-            return model.log_probs(window)[position, truth[position]]
+    folder = tmp_path_factory.mktemp("llada2")
+    write_llada2(folder, num_hidden_layers=2)
+    return load_llada2(folder, device="cpu", block_size=8)
 
-        gamma = log_p(i, ()) + log_p(j, (i,)) - log_p(j, ()) - log_p(i, (j,))
-        assert row["gamma"] == pytest.approx(gamma, abs=1e-12)
-        assert row["logp_i"] == pytest.approx(logq[o, i], abs=1e-12), "the pass that scored it"
-    assert max(abs(row["gamma"]) for row in rows) > 0.01
+
+def rows_of(model, **options):
+    columns = score_batch(model, SAMPLES, ORDERS)
+    return noise_table(model, SAMPLES, ORDERS, columns, **options).to_pandas()
+
+
+@pytest.mark.needs_torch
+def test_one_thing_is_changed_at_a_time(llada2, monkeypatch):
+    monkeypatch.setattr(measure, "device_type", lambda _: "cuda")  # all samples and orders without a cache
+    frame = rows_of(llada2)
+    assert frame.groupby("perturbation").size().to_dict() == {"batch-size": 4, "bfloat16": 4, "cache": 4}
+    change = (frame.log_prob - frame.log_prob_perturbed).abs() / frame.n
+    assert change[frame.perturbation != "bfloat16"].max() < 1e-6
+    assert 1e-6 < change[frame.perturbation == "bfloat16"].max() < 0.1
+    assert set(frame.n) == {12}
+
+
+@pytest.mark.needs_torch
+def test_the_other_precision_of_a_model_in_bfloat16_is_float16(llada2):
+    rough = llada2.with_dtype("bfloat16")
+    assert isinstance(llada2, CastsDtype)
+    assert (other_dtype(llada2), other_dtype(rough)) == ("bfloat16", "float16")
+    assert str(rough.with_dtype("float16").dtype) == "torch.float16"
+    assert rough.digest != llada2.digest
+    mapped = rough.weights.layers[1].feed_forward.experts
+    assert len(mapped) == len(llada2.weights.layers[1].feed_forward.experts)
+    assert {str(matrix.dtype) for matrix in mapped.matrices(0)} == {"torch.bfloat16"}
+
+
+@pytest.mark.parametrize("error", [ModelOutputError("NaN"), DeviceMemoryError("no memory left")])
+def test_a_precision_that_fails_is_left_out_with_a_word(caplog, error):
+    class Castable(type(HMM)):
+        def with_dtype(self, name):
+            raise error
+
+    model = Castable()
+    with caplog.at_level(logging.WARNING):
+        frame = rows_of(model)
+    assert set(frame.perturbation) == {"batch-size", "cache"}
+    assert "not measured in bfloat16" in caplog.text
+
+
+def test_other_errors_are_not_hidden():
+    class Castable(type(HMM)):
+        def with_dtype(self, name):
+            raise TypeError("a bug")
+
+    with pytest.raises(TypeError, match="a bug"):
+        rows_of(Castable())
+
+
+def test_on_a_cpu_the_cache_is_left_out_for_one_path_only():
+    told = []
+    frame = rows_of(HMM, tell=lambda: told.append(1))
+    assert frame.groupby("perturbation").size().to_dict() == {"batch-size": 4, "cache": 1}
+    assert np.abs(frame.log_prob - frame.log_prob_perturbed).max() < 1e-9
+    assert len(told) == PERTURBATIONS
+
+
+def test_measuring_tells_of_every_part():
+    told = []
+    spec = RunSpec(
+        "measure",
+        describe_model(HMM),
+        HMM.block_size,
+        tuple(order.spec for order in ORDERS),
+        describe_data(SAMPLES, {}),
+        circulation_pairs=2,
+        batch_size=2,
+    )
+    unit = Unit(tuple(SAMPLES))
+    tables = execute.compute(spec, unit, HMM, execute.Local(on_reveals=told.append))
+    assert set(tables) == {"circulation", "noise"}
+    assert len(told) == PERTURBATIONS + 2
+    assert sum(told) == execute.reveals_ahead(spec, unit) == 24
+    assert max(told) - min(told) <= 1
