@@ -176,10 +176,11 @@ def _first_maximum(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
 
 def _draw(logits_RV: Tensor, temperature: float, uniforms_R: Tensor) -> tuple[Tensor, Tensor]:
     """Return one drawn token per row and its log-probabilities [R, 2] at temperature 1 and at this one."""
-    lse_R = torch.logsumexp(logits_RV, dim=1)
-    scaled_RV = (logits_RV - logits_RV.amax(dim=1, keepdim=True)) / temperature
+    below_RV = logits_RV - logits_RV.amax(dim=1, keepdim=True)
+    log_mass_R = torch.exp(below_RV).sum(dim=1).log()  # as the statistics do: equal for the top token
+    scaled_RV = below_RV / temperature
     token_R, mass_R = _invert(torch.exp(scaled_RV), uniforms_R)
-    picked_R = logits_RV.gather(1, token_R[:, None])[:, 0] - lse_R
+    picked_R = below_RV.gather(1, token_R[:, None])[:, 0] - log_mass_R
     tempered_R = scaled_RV.gather(1, token_R[:, None])[:, 0].double() - mass_R.log()
     return token_R, torch.stack([picked_R.double(), tempered_R], dim=1)
 
