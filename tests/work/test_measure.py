@@ -13,7 +13,7 @@ from orderlens.models.abilities import CastsDtype, other_dtype
 from orderlens.models.loading import load_model
 from orderlens.policies import parse_policies
 from orderlens.samples import EncodedSample
-from orderlens.work import execute, measure
+from orderlens.work import compute, measure
 from orderlens.work.measure import PERTURBATIONS, noise_table
 from orderlens.work.spec import RunSpec, describe_data, describe_model
 from orderlens.work.units import Unit
@@ -104,8 +104,8 @@ def test_measuring_tells_of_every_part():
         batch_size=2,
     )
     unit = Unit(tuple(SAMPLES))
-    tables = execute.compute(spec, unit, HMM, execute.Local(on_reveals=told.append))
+    tables = compute.compute(spec, unit, HMM, compute.Local(on_reveals=told.append))
     assert set(tables) == {"circulation", "noise"}
     assert len(told) == PERTURBATIONS + 2
-    assert sum(told) == execute.reveals_ahead(spec, unit) == 24
+    assert sum(told) == compute.reveals_ahead(spec, unit) == 24
     assert max(told) - min(told) <= 1
