@@ -143,5 +143,10 @@ def test_odd_tables():
     assert (missing.estimate.n_undefined, missing.estimate.is_defined) == (2, False)
     single = order_range(np.array([[1.0, 2.0]]))
     assert (single.estimate.value, math.isnan(single.estimate.low), math.isnan(single.p)) == (1.0, True, True)
+    unasked = order_range(np.array([[1.0, 2.0], [2.0, 2.5], [math.nan, 9.0]]), Resampling(reps=0))
+    assert unasked.estimate.why == "no interval asked for"
+    assert (unasked.estimate.value, unasked.plain) == (0.75, 0.75)
+    assert (unasked.estimate.n, unasked.estimate.n_undefined) == (2, 1)
+    assert math.isnan(unasked.p)
     few = order_range(np.array([[1.0, 2.0, 3.0], [2.0, 2.5, 5.0], [1.0, 1.5, 2.0]]))
     assert few.estimate.low <= few.estimate.value <= few.estimate.high

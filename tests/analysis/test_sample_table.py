@@ -219,3 +219,23 @@ def test_length_matched_distinct(builders):
 def test_an_empty_run_gives_an_empty_table(builders):
     run = builders.make_run([builders.trace("a", "forced-ar", [])])
     assert len(sample_table(run)) == 0
+
+
+def test_passes_that_a_run_states_win_over_those_that_reveals_tell(builders):
+    """A rule that revises spends passes after the last reveal; without a statement the last reveal counts."""
+    traces = [
+        builders.trace(name, "max-prob", [-1.0, -2.0, -3.0], forward=[0, 0, 1], temperature=0.0)
+        for name in ("stated", "silent")
+    ]
+    key = {"order": "max-prob", "temperature": 0.0}
+    outputs = [
+        key | {"sample_id": "stated", "n_forwards": 7},
+        key | {"sample_id": "silent", "n_forwards": None},
+    ]
+    run = builders.make_run(traces, outputs=outputs)
+    told = dict(zip(*(sample_table(run)[name] for name in ("sample_id", "n_forwards")), strict=True))
+    assert told == {"stated": 7, "silent": 2}
+    rows = run.samples().to_arrow().to_pylist()
+    assert {row["sample_id"]: row["n_forwards"] for row in rows} == told
+    assert {name: run.sample(name).traces[0].n_forwards for name in told} == told
+    assert run.stated_passes() == {run.names[0]: {("stated", None, "max-prob", None, 0.0, None): 7}}
