@@ -35,6 +35,10 @@ export class App {
       return;
     }
     const mine = ++this.opened;
+    if (!this.explorer) {
+      this.view("sample");
+      show(this.sampleBox, h("p", { class: "quiet", role: "status" }, "Reading the sample…"));
+    }
     try {
       const sample = await this.source.sample(wanted.run, wanted.sample);
       if (mine !== this.opened) return;

@@ -144,3 +144,12 @@ def test_a_file_is_no_folder(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserInputError, match=r"fig\.svg: a part of the path is a file"):
         save.save_figure(drawn(), {}, tmp_path / "file", "fig")
+
+
+def test_a_panel_without_rows_is_empty_and_no_warning():
+    from orderlens.figures.marks import rows
+
+    with style.look():
+        _, (panel,) = style.new_figure()
+        rows(panel, [], [], [])
+    assert panel.get_ylim() == (0.5, -0.5)

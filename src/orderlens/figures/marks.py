@@ -42,7 +42,7 @@ def rows(panel: Axes, orders: Sequence[str], cells: Sequence[Cell], hollow: Sequ
     """Draw one point per row, the first order on top; the row labels are the caller's."""
     for place, (order, cell, empty) in enumerate(zip(orders, cells, hollow, strict=True)):
         point(panel, order, cell, float(place), hollow=empty)
-    panel.set_ylim(len(orders) - 0.5, -0.5)
+    panel.set_ylim(max(len(orders), 1) - 0.5, -0.5)
     panel.grid(visible=False, axis="y")
     panel.tick_params(axis="y", length=0)
 
