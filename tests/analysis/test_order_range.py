@@ -5,18 +5,21 @@ A population of texts is scored once; its own range is the truth for samples dra
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from orderlens import Sample, score
 from orderlens.analysis import order_range as module
 from orderlens.analysis.estimate import Resampling
 from orderlens.analysis.order_range import agreement_p, order_range
 from orderlens.models.loading import load_model
+from orderlens.rng import keyed_generator
 
 ORDERS = "forced-ar,reverse-ar,random,max-prob"
 
@@ -131,6 +134,41 @@ def test_two_equal_orders_include_zero():
     assert found.p > 0.05
     assert found.estimate.low == 0.0
     assert found.estimate.value <= found.plain <= found.estimate.high
+
+
+def test_the_lower_end_of_two_orders_is_a_studentised_interval_by_sign_flips():
+    """With a clear gap it is the mean difference less the 97.5 % quantile of t times its standard error."""
+    gaps, how = np.array([3.0, 3.2, 2.9, 3.4, 3.1]), Resampling(seed=4)
+    n = len(gaps)
+    signs = keyed_generator(how.seed, "order range", n).choice(np.array([-1.0, 1.0]), size=(module.DRAWS, n))
+    flipped = signs * (gaps - gaps.mean())
+    t = flipped.mean(axis=1) / (flipped.std(axis=1, ddof=1) / math.sqrt(n))
+    error = gaps.std(ddof=1) / math.sqrt(n)
+    found = order_range(np.column_stack([gaps, np.zeros(n)]), how)
+    assert found.estimate.low == pytest.approx(gaps.mean() - np.quantile(t, 0.975) * error, rel=1e-9)
+    assert found.plain == pytest.approx(gaps.mean())
+    reversed_ = order_range(np.column_stack([np.zeros(n), gaps]), how).estimate
+    assert reversed_.low == pytest.approx(gaps.mean() - np.quantile(-t, 0.975) * error, rel=1e-9)
+
+
+def test_the_statistic_is_the_largest_paired_t():
+    values = np.random.default_rng(2).normal(size=(3, 9, 1)) * 3 + np.random.default_rng(3).normal(
+        size=(3, 9, 4)
+    )
+    found = module._largest_t(values)
+    for row, table in enumerate(values):
+        every = [abs(stats.ttest_rel(table[:, a], table[:, b]).statistic) for a in range(4) for b in range(a)]
+        assert found[row] == pytest.approx(max(every))
+
+
+def test_the_p_of_two_orders_is_that_of_all_sign_flips():
+    """Permuting two orders within a text flips the sign of its difference: 2⁷ ways, all counted here."""
+    gaps = np.array([0.4, -0.1, 0.8, 0.3, -0.2, 0.5, 0.6])
+    flips = np.array(list(itertools.product([-1, 1], repeat=7))) * gaps
+    t = np.abs(flips.mean(axis=1)) / flips.std(axis=1, ddof=1)
+    exact = np.mean(t >= abs(gaps.mean()) / gaps.std(ddof=1) - 1e-12)
+    found = agreement_p(np.column_stack([gaps, np.zeros(7)]), Resampling())
+    assert found == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / module.DRAWS))
 
 
 def test_odd_tables():
