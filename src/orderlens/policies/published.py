@@ -58,13 +58,14 @@ LLADA2_0 = Preset(
     "Every position with p > 0.95, at least the best one (32 steps for blocks of 32); above=T:N has the "
     "floor of N steps.",
     "A block is always finished: with eos_early_stop the public loop leaves it with masks. No extra pass per "
-    "block, which SGLang needs for its cache.",
+    "block, which SGLang needs for its cache. p is that of temperature 1; theirs is tempered.",
 )
 SDAR = Preset(
     "max-prob+above=0.85",
     "SDAR low_confidence_dynamic; SDAR generate.py",
     "Every position with p > 0.85, at least the best one (4 steps for blocks of 4).",
-    "Counts are those of the positions to fill; the public top-k may overwrite given tokens.",
+    "Counts are those of the positions to fill; the public top-k may overwrite given tokens. p is that of "
+    "temperature 1; theirs is tempered and truncated (the same at its default, temperature 1).",
 )
 DINFER = Preset(
     "max-prob+near=0.9",
@@ -84,7 +85,8 @@ DREAM = Preset(
     "Dream, arXiv 2508.15487; DreamLM/Dream generation_utils.py, alg entropy, eps 0.001",
     "The lowest entropy first, floor(|M| (1 − t'/t)) positions per pass, as many passes as positions.",
     "Every text has its own count (the public one is the mean over the batch); passes that reveal nothing "
-    "are left out; alg origin, the public default, reveals at random and is not this preset.",
+    "are left out; alg origin, the public default, reveals at random and is not this preset. H is that of "
+    "temperature 1; theirs is tempered and truncated.",
 )
 MASKGIT = Preset(
     "noised-prob+cosine=12",
