@@ -176,6 +176,34 @@ def test_order_differences_are_paired():
     assert row.difference_pp == pytest.approx(300 / 7)
 
 
+def test_several_answers_to_an_item_are_a_majority_and_a_tie_is_incorrect():
+    answers = {"a": ["11", "10", "110", "100"], "b": ["00", "00", "000", "000"]}
+    rows = [
+        ("t", order, item, mark == "1", -0.1, 0.1, 9)
+        for order, marks in answers.items()
+        for item, mine in enumerate(marks)
+        for mark in mine
+    ]
+    row = order_differences(study(rows)).iloc[0]
+    assert (row.n, row.only_first, row.only_second) == (4, 2, 0)
+
+
+def test_rows_without_a_verdict_or_a_number_are_counted_in_every_table():
+    frame = simulate_study(12, n_tokens=8).query("order in ('random', 'max-prob')").reset_index(drop=True)
+    frame["correct"] = frame["correct"].astype(object)
+    first = frame.index[frame["order"] == "random"]
+    frame.loc[first[:2], "correct"] = None
+    frame.loc[first[2], "var"] = np.nan
+    frame.loc[first[3:6], "mean"] = np.nan
+    within = within_cell(frame, QUICK).set_index("order")
+    assert within["n_undefined"].to_dict() == {"random": 3, "max-prob": 0}
+    assert within.loc["random", ["n_correct", "n_incorrect"]].sum() == 9
+    assert quadrants(frame, QUICK)["n_undefined"].tolist() == [6]
+    checked = controls(frame, QUICK).set_index("order")
+    assert checked["n_undefined"].to_dict() == {"random": 6, "max-prob": 0, "(all, order held fixed)": 6}
+    assert checked["n"].to_dict() == {"random": 6, "max-prob": 12, "(all, order held fixed)": 18}
+
+
 def test_repeated_items_get_bootstrap_intervals():
     frame = simulate_study(60, seed=2).query("order == 'random'")
     once = controls(frame, QUICK).iloc[0]
