@@ -127,6 +127,9 @@ def test_nested_logistic_equals_statsmodels(seed):
     assert mine.statistic == pytest.approx(ratio, abs=1e-10)
     assert mine.p == pytest.approx(stats.chi2.sf(ratio, 1), abs=1e-10)
     assert mine.coefficient == pytest.approx(full.params[-1], abs=1e-10)
+    assert (mine.low, mine.high) == pytest.approx(tuple(full.conf_int()[-1]), abs=1e-9)
+    wide = nested_logistic(yes, var, [mean, n], level=0.5)
+    assert (wide.low, wide.high) == pytest.approx(tuple(full.conf_int(alpha=0.5)[-1]), abs=1e-9)
 
 
 def test_nested_logistic_says_why_it_is_undefined():
@@ -142,7 +145,7 @@ def test_nested_logistic_says_why_it_is_undefined():
     assert "too few" in nested_logistic(mixed, x, [z], clusters=np.zeros(50)).why
 
 
-def test_clustered_rows_get_a_wald_test_with_robust_errors():
+def test_clustered_rows_get_a_wald_test_with_robust_errors(capsys):
     rng = np.random.default_rng(1)
     groups = np.repeat(np.arange(60), 4)
     x, m = np.repeat(rng.normal(size=(2, 60)), 4, axis=1)
@@ -150,6 +153,13 @@ def test_clustered_rows_get_a_wald_test_with_robust_errors():
     plain, robust = nested_logistic(yes, x, [m]), nested_logistic(yes, x, [m], clusters=groups)
     assert robust.coefficient == pytest.approx(plain.coefficient)
     assert robust.high - robust.low > plain.high - plain.low
+    columns = [(c - c.mean()) / c.std() for c in (m, x)]
+    theirs = sm.Logit(yes.astype(float), sm.add_constant(np.column_stack(columns))).fit(
+        disp=0, cov_type="cluster", cov_kwds={"groups": groups}
+    )
+    assert robust.statistic == pytest.approx((theirs.params[-1] / theirs.bse[-1]) ** 2, rel=1e-6)
+    assert robust.p == pytest.approx(theirs.pvalues[-1], rel=1e-6)
+    assert capsys.readouterr().out == "", "a fit says nothing on the screen"
 
 
 def brute_delong(scores, yes):
