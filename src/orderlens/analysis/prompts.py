@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orderlens.errors import UserInputError
+from orderlens.errors import UserInputError, counted
 from orderlens.metrics.segments import BoolArray
 from orderlens.store.reader import Run
 
@@ -103,4 +103,6 @@ def repeated(frame: pd.DataFrame) -> tuple[BoolArray, list[str]]:
             f"run '{row['run']}' and another hold different traces of sample '{row['sample_id']}' under "
             f"order '{row['order']}'; read them apart, or give the samples ids of their own"
         )
-    return again, [f"{int(again.sum())} traces are stored in more than one run and counted once."]
+    count = int(again.sum())
+    stored = f"{counted(count, 'trace')} {'is' if count == 1 else 'are'} stored"
+    return again, [f"{stored} in more than one run and counted once."]
