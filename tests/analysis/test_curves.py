@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
+from orderlens.analysis import sample_table
 from orderlens.analysis.curves import lorenz_curves
 from orderlens.metrics import gini, lorenz
+from orderlens.store.codec import trace_starts
 
 
 def test_lorenz_curves_average_block_0(builders):
@@ -21,3 +25,36 @@ def test_lorenz_curves_average_block_0(builders):
     assert sorted(everything["length"].unique()) == [8, 32]
     broken = builders.make_run([builders.trace("s", "forced-ar", [-0.1, np.nan])])
     assert lorenz_curves(broken)["n_undefined"].iloc[0] == 1
+
+
+def one_by_one(run, columns):
+    """Yield each trace as a chunk of its own."""
+    for chunk in sample_table.read_chunks(run, columns):
+        starts = [*trace_starts(chunk), chunk.num_rows]
+        yield from (chunk.slice(start, stop - start) for start, stop in itertools.pairwise(starts))
+
+
+@pytest.mark.parametrize("chunks", [sample_table.read_chunks, one_by_one])
+def test_only_the_traces_that_count_enter_however_they_are_read(builders, monkeypatch, chunks):
+    monkeypatch.setattr("orderlens.analysis.curves.read_chunks", chunks)
+    rng = np.random.default_rng(1)
+    kinds = [
+        ("a", "forced-ar", None),
+        ("a", "max-prob", 0.0),
+        ("b", "forced-ar", None),
+        ("b", "max-prob", None),
+    ]
+    logs = {kind: -rng.gamma(0.5, size=8) for kind in kinds}
+    traces = [
+        builders.trace(name, order, y, temperature=temperature, block_size=8)
+        for (name, order, temperature), y in logs.items()
+    ]
+    run = builders.make_run(traces)
+    rows = run.samples().to_pandas()
+    keep = np.array([(row.sample_id, row.order) != ("a", "forced-ar") for row in rows.itertuples()])
+    curves = lorenz_curves(run, keep=keep).groupby(["order", "scored"])
+    expected = {("forced-ar", True): kinds[2], ("max-prob", False): kinds[1], ("max-prob", True): kinds[3]}
+    assert set(curves.groups) == set(expected)
+    for key, kind in expected.items():
+        np.testing.assert_allclose(curves.get_group(key)["lorenz"], lorenz(-logs[kind]))
+        assert set(curves.get_group(key)["n"]) == {1}
