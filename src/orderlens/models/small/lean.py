@@ -12,6 +12,7 @@ prefix.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,8 +29,8 @@ from orderlens.models.small.windows import CachedWindows, WantedRows
 from orderlens.models.torch.rotary import rotary_at
 
 Rotary = tuple[Tensor, Tensor]
-FEW_PRODUCTS = 16
-"""Up to here products are written where they belong, one by one."""
+LARGE_PRODUCT = 2**15
+"""Numbers of a result from which products are written where they belong, one by one."""
 
 
 class Workspace:
@@ -40,7 +41,7 @@ class Workspace:
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Return a float32 tensor without values; valid until ``name`` is taken again."""
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         flat = self._flat.get(name)
         if flat is None or len(flat) < size:
             flat = self._flat[name] = torch.empty(size)
@@ -215,20 +216,20 @@ class LeanPasses:
     def _scores(self, into_BQL: Tensor, q_BQD: Tensor, k_BLD: Tensor) -> None:
         """Write q · kᵀ / √D into a part of the scores.
 
-        torch makes one call of many small products only where the result is contiguous: they go through a
+        torch makes one call of many products only where the result is contiguous: small ones go through a
         buffer.
         """
-        few = len(into_BQL) <= FEW_PRODUCTS
-        out = into_BQL if few else self._space.take("products", *into_BQL.shape)
+        large = into_BQL[0].numel() >= LARGE_PRODUCT
+        out = into_BQL if large else self._space.take("products", *into_BQL.shape)
         out.baddbmm_(q_BQD, k_BLD.transpose(1, 2), beta=0, alpha=self._config.head_width**-0.5)
-        if not few:
+        if not large:
             into_BQL.copy_(out)
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
     """Return 1 / √(mean x² + eps) over the last dimension, which stays."""
-    squares: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
-    return squares.div_(x.shape[-1]).add_(eps).rsqrt_()
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norms.square_().add_(x.shape[-1] * eps).rsqrt_().mul_(math.sqrt(x.shape[-1]))
 
 
 def _head_weights(layer: Layer) -> Tensor | None:
