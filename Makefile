@@ -9,7 +9,7 @@ EXTRAS := torch,hf,polars,eval,ray,docs,dev
 # Threads that spin while they wait make small products ten times slower wherever something else runs too.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint types unit minimal bench docs gallery frontend browser clean
+.PHONY: demo test lint types unit minimal bench faults docs gallery frontend browser clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -51,6 +51,10 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_theory.py
 	$(BIN)/python benchmarks/bench_store.py
 	$(BIN)/python benchmarks/bench_analysis.py
+
+# Kills, hangs, fills and cuts off real workers, drivers, nodes and disks; each line is a fault and its outcome.
+faults: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -m 'slow or not slow' -p no:cacheprovider tests/engines
 
 # Builds what report and viewer run in the browser; users need no Node, the built files are committed.
 frontend/node_modules/.installed: frontend/package.json frontend/package-lock.json

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -97,14 +98,19 @@ def claims(workers: int, units: int, on_s3: bool) -> None:
     with s3_server() if on_s3 else disk() as (out, files, requests):
         open_writer(out, spec, files).close()
 
+        ready = threading.Barrier(workers + 1)
+
         def work(number: int) -> None:
             with open_writer(out, spec, files) as writer:
+                ready.wait()
                 execute(writer, keys, tables, shift=Counting(number, workers, counts))
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
-        start, cpu = time.perf_counter(), time.process_time()
+        sys.setswitchinterval(0.5)  # else a thousand waiting threads wake up every 5 ms
         for thread in threads:
             thread.start()
+        ready.wait()
+        start, cpu = time.perf_counter(), time.process_time()
         for thread in threads:
             thread.join()
         seconds, used, working = time.perf_counter() - start, time.process_time() - cpu, Counter(requests)

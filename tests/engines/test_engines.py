@@ -14,7 +14,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.engines.ranks import Rank, this_rank
-from orderlens.errors import MissingPackageError, UserInputError
+from orderlens.errors import MissingPackageError, UserInputError, WorkersLostError
 from orderlens.store.folder import open_folder
 from orderlens.store.workers import read_log, read_states
 
@@ -148,6 +148,27 @@ def test_nobody_at_the_address_is_said_at_once_and_leaves_no_folder(tmp_path: Pa
     with pytest.raises(UserInputError, match=f"no Ray cluster answers at '{nowhere}'.*ray start --head"):
         score(tmp_path / "run", engine=ol.Engine("ray", 2, nowhere))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "kind", "words"),
+    [
+        (None, WorkersLostError, "Ray did not start"),
+        ("auto", UserInputError, "no Ray cluster answers at 'auto'"),
+    ],
+)
+def test_a_ray_that_does_not_start_is_one_line(
+    address: str | None, kind: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
+
+    def slow(**_: object) -> None:
+        raise Exception("The current node timed out\nduring startup")
+
+    monkeypatch.setattr(ray, "init", slow)
+    with pytest.raises(kind, match=words) as raised:
+        score(tmp_path / "run", engine=ol.Engine("ray", 2, address))
+    assert "\n" not in str(raised.value)
 
 
 def test_a_missing_ray_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

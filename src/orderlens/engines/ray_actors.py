@@ -9,7 +9,13 @@ import socket
 from typing import Any
 
 from orderlens.engines.worker import Brief, Ending, Seat, work
-from orderlens.errors import MissingPackageError, UserInputError, one_line
+from orderlens.errors import (
+    MissingPackageError,
+    OrderLensError,
+    UserInputError,
+    WorkersLostError,
+    one_line,
+)
 from orderlens.work.engine import Engine
 
 _ANSWER_S = 10.0
@@ -101,7 +107,12 @@ def _import_ray() -> Any:
         ) from error
 
 
-def _no_cluster(engine: Engine, error: Exception) -> UserInputError:
+def _no_cluster(engine: Engine, error: Exception) -> OrderLensError:
+    if engine.address is None:
+        return WorkersLostError(
+            f"Ray did not start on this machine ({one_line(error)[:200]}); give the same command again, or "
+            "use --engine local"
+        )
     return UserInputError(
         f"no Ray cluster answers at '{engine.address}' ({one_line(error)[:200]}); start one with "
         "'ray start --head', or leave the address out"
@@ -120,7 +131,7 @@ def _connect(engine: Engine) -> Any:
         else:
             wanted = (engine.workers or 1) * (engine.threads or 1)
             ray.init(num_cpus=max(wanted, os.cpu_count() or 1), include_dashboard=False, **_QUIET)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray raises bare ones, too, where a node takes too long to start
         raise _no_cluster(engine, error) from error
     return ray
 

@@ -24,8 +24,8 @@ _MISSES = 3
 """Units in a row that others took first, after which a worker looks at what is left."""
 _WATCHED = 8
 """Claims of others that a waiting worker looks into at a time: a thousand waiting ones may be many."""
-_LOCAL_PAUSE_S, _REMOTE_PAUSE_S = 5.0, 15.0
-"""Longest pause of a waiting worker, on a disk and on an object store."""
+_LONGEST_PAUSE_S = 15.0
+"""Pauses of a waiting worker double up to this: it never waits longer than twice what it had to."""
 
 
 class Shift:
@@ -88,7 +88,7 @@ def execute(
         if _work_for_a_while(writer, left, units, work, report, mine):
             pause = 0.0
         else:
-            pause = min(max(2 * pause, 0.2), _longest_pause(writer), writer.lease_s / 4)
+            pause = min(max(2 * pause, 0.2), _LONGEST_PAUSE_S, writer.lease_s / 4)
             mine.waits()
             time.sleep(pause)
         left = _open_units(writer, left, mine, by_name=True) or (
@@ -103,10 +103,6 @@ def _dealt(keys: list[str], shift: Shift) -> list[str]:
     """Return all units, the worker's own share first, then those of the workers after it."""
     count = max(shift.count, 1)
     return [key for turn in range(count) for key in keys[(shift.place + turn) % count :: count]]
-
-
-def _longest_pause(writer: RunWriter) -> float:
-    return _LOCAL_PAUSE_S if writer.folder.filesystem() is None else _REMOTE_PAUSE_S
 
 
 def finish_or_say(writer: RunWriter, keys: Iterable[str]) -> None:

@@ -1,0 +1,165 @@
+"""Hours and GPU-hours of the paper's studies from measured speeds, and the serial parts of a large one.
+
+    python benchmarks/capacity.py                # the table of docs/capacity.md
+    python benchmarks/capacity.py --plan 23713   # time and memory of planning so many prompts, measured here
+
+Speeds are those of one H200 in benchmarks/RESULTS.md (LLaDA-2.x mini shape), read from there. A study is cut
+into units as OrderLens cuts it; with more GPUs than units some have nothing to do, and the last round counts
+whole. Loading the model is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import pickle
+import re
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orderlens.replicate.plan import make_plan
+from orderlens.work.units import AUTO_SEQUENCES
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+_ROWS = {
+    "score": r"\| score 32 sequences × 6 orders × 128 \|.*?([\d,]+) states/s",
+    "batch 32": r"\| the same, batch 32 \| \| ([\d,]+) tokens/s",
+    "batch 128": r"\| the same, batch 128 \| \| ([\d,]+) tokens/s",
+}
+PAPER_ORDERS, GPUS = 4, (1, 8, 64)
+SEQUENCES = AUTO_SEQUENCES["block-causal"]
+DOWNSTREAM = {"hellaswag": 10_042, "cmath": 1_098, "mmlu-pro": 12_032, "ifeval": 541}
+"""Items of the paper's downstream study, each answered in four orders."""
+DOWNSTREAM_TOKENS = 150_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What a study reveals.
+
+    Attributes:
+        name: in the table.
+        texts: prompts or fixed texts, once for each temperature.
+        orders: paths per text.
+        tokens: revealed in all.
+        speeds: rows of RESULTS.md that bound its speed.
+    """
+
+    name: str
+    texts: int
+    orders: int
+    tokens: int
+    speeds: tuple[str, ...]
+
+    @property
+    def units(self) -> int:
+        """Units that it is cut into."""
+        return math.ceil(self.texts / max(1, SEQUENCES // self.orders))
+
+    def hours(self, rate: float, gpus: int) -> float:
+        """Wall time at so many tokens per second and GPU."""
+        return math.ceil(self.units / gpus) * self.tokens / self.units / rate / 3600
+
+
+def studies() -> list[Study]:
+    """Return the paper's protocol on C4 with our controls, its sweep, and the downstream tasks."""
+    plan = make_plan("full", "hf:inclusionAI/LLaDA2.0-mini", "c4")
+    n, length = plan.n_sequences, plan.target_tokens
+    generated = ("batch 32", "batch 128")
+    warm = n * len(plan.temperatures)
+    counts = [
+        ("C4, six orders scored", n, 6, ("score",)),
+        (f"C4, our {len(plan.score_orders)} scored", n, len(plan.score_orders), ("score",)),
+        ("C4, four orders generated", n, len(plan.generate_orders), generated),
+        (f"C4, sweep over {len(plan.temperatures)} temperatures", warm, len(plan.sweep_orders), generated),
+    ]
+    found = [Study(name, texts, orders, texts * orders * length, s) for name, texts, orders, s in counts]
+    items = sum(DOWNSTREAM.values())
+    return [*found, Study("downstream, four orders", items, PAPER_ORDERS, DOWNSTREAM_TOKENS, generated)]
+
+
+def speeds(text: str) -> dict[str, float]:
+    """Return tokens per second and GPU by row of RESULTS.md."""
+    found = {name: re.search(pattern, text) for name, pattern in _ROWS.items()}
+    missing = [name for name, match in found.items() if match is None]
+    if missing:
+        raise SystemExit(f"{RESULTS} no longer has the rows of {', '.join(missing)}: mend _ROWS")
+    return {name: float(match[1].replace(",", "")) for name, match in found.items() if match}
+
+
+def table() -> None:
+    """Print one row per study and speed."""
+    known = speeds(RESULTS.read_text(encoding="utf-8"))
+    print("| study | tokens | units | tokens/s per GPU | 1 GPU | 8 GPUs | 64 GPUs | GPU-hours |")
+    print("|---|---|---|---|---|---|---|---|")
+    for study in studies():
+        for name in study.speeds:
+            walls = " | ".join(shown(study.hours(known[name], gpus)) for gpus in GPUS)
+            busy = study.tokens / known[name] / 3600
+            size = f"{study.tokens / 1e6:,.2f} M | {study.units:,}"
+            print(f"| {study.name} | {size} | {known[name]:,.0f} ({name}) | {walls} | {busy:,.2f} |")
+
+
+def shown(hours: float) -> str:
+    """Return a time in words."""
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    return f"{60 * hours:.1f} min" if hours > 1 / 60 else f"{3600 * hours:.0f} s"
+
+
+def plan(prompts: int) -> None:
+    """Print what it takes to encode, cut, state and hand out a study of so many prompts of 200 tokens."""
+    import orderlens as ol
+    from orderlens.engines.worker import brief_items
+    from orderlens.store.writer import open_writer
+    from orderlens.work.job import generate_job
+    from orderlens.work.options import Computing
+
+    took: dict[str, float] = {}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        found = work()
+        took[name] = round(time.process_time() - start, 2)
+        return found
+
+    text = "what a reader asks is not what a writer knows, and so on. " * 4
+    given = [ol.Sample(f"{number:06d}", f"{number} {text}"[:200]) for number in range(prompts)]
+    settings = {"max_new_tokens": 16_384, "temperatures": (0.0,), "seed": 0, "stop_at_eos": True}
+    orders = ["forced-ar", "max-prob", "top-margin", "random"]
+    options = Computing(batch_size=SEQUENCES // PAPER_ORDERS)
+    job = timed("encode and cut", lambda: generate_job("hmm", given, orders, options, **settings))
+    items = timed("unit keys", lambda: {unit.key(): (job.spec, unit) for unit in job.units})
+    with tempfile.TemporaryDirectory() as out:
+        writer = timed("spec and folder", lambda: open_writer(f"{out}/run", job.spec.to_json()))
+        timed("what is left", lambda: writer.pending(items))
+        writer.close()
+    brief = timed("brief for the workers", lambda: pickle.dumps(brief_items(items)))
+    peak = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(
+        json.dumps(
+            {
+                "prompts": prompts,
+                "units": len(items),
+                "cpu_s": took,
+                "brief_mb": len(brief) / 1e6,
+                "peak_mb": peak,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--plan", type=int, default=0, help="prompts to plan for, measured")
+    asked = parser.parse_args()
+    if asked.plan:
+        plan(asked.plan)
+    else:
+        table()

@@ -1,0 +1,58 @@
+"""The capacity page holds what its command computes."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def capacity() -> ModuleType:
+    found = importlib.util.spec_from_file_location("capacity", ROOT / "benchmarks" / "capacity.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules["capacity"] = module  # dataclasses look there
+    found.loader.exec_module(module)
+    return module
+
+
+def test_each_row_follows_from_its_speed(capacity: ModuleType) -> None:
+    studies = {study.name: study for study in capacity.studies()}
+    page = (ROOT / "docs" / "capacity.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.count("|") == 9 and "tokens/s" not in line and "---" not in line
+    ]
+    assert {row[0] for row in rows} == set(studies)
+    for name, tokens, units, speed, *walls, busy in rows:
+        study, rate = studies[name], float(re.match(r"[\d,]+", speed)[0].replace(",", ""))
+        assert (tokens, units) == (f"{study.tokens / 1e6:,.2f} M", f"{study.units:,}")
+        assert walls == [capacity.shown(study.hours(rate, gpus)) for gpus in capacity.GPUS]
+        assert busy == f"{study.tokens / rate / 3600:,.2f}"
+
+
+def test_more_gpus_than_units_do_not_help(capacity: ModuleType) -> None:
+    study = capacity.Study("s", capacity.SEQUENCES, 4, 1_000_000, ())
+    assert study.units == 4
+    assert study.hours(1000, 1) == pytest.approx(4 * study.hours(1000, 4))
+    assert study.hours(1000, 3) == pytest.approx(2 * study.hours(1000, 4))  # the last round counts whole
+    assert study.hours(1000, 64) == study.hours(1000, 4)
+
+
+def test_speeds_are_read_from_the_results(capacity: ModuleType) -> None:
+    text = (
+        "| the same, batch 32 | | 2,727 tokens/s |\n| the same, batch 128 | | 5,004 tokens/s |\n"
+        "| score 32 sequences × 6 orders × 128 | `--score 32` | 3.6 s, 6,802 states/s |\n"
+    )
+    assert capacity.speeds(text) == {"score": 6802.0, "batch 32": 2727.0, "batch 128": 5004.0}
+    with pytest.raises(SystemExit, match="no longer has the rows of batch 32, batch 128"):
+        capacity.speeds(text.split("\n")[2])
