@@ -7,6 +7,7 @@ layout. Needs torch, safetensors and tokenizers when called.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +217,6 @@ def write_dense(
         changes: further values for ``config.json``.
     """
     import torch
-    from safetensors import torch as safetensors_torch
 
     config = {**CONFIGS[family], **changes}
     tensors = random_tensors(config, seed, dtype or torch.float32)
@@ -224,6 +224,16 @@ def write_dense(
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
+    write_shards(folder, tensors, shards)
+    if tokenizer:
+        write_tokenizer(folder, family)
+    return tensors
+
+
+def write_shards(folder: Path, tensors: Mapping[str, Any], shards: int) -> None:
+    """Write tensors into several safetensors files with an index, as published checkpoints come."""
+    from safetensors import torch as safetensors_torch
+
     names, weight_map = sorted(tensors), dict[str, str]()
     for shard in range(shards):
         file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
@@ -232,6 +242,3 @@ def write_dense(
         weight_map |= dict.fromkeys(part, file)
     index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-    if tokenizer:
-        write_tokenizer(folder, family)
-    return tensors

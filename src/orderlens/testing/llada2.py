@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from orderlens.testing.dense import write_shards
+
 CONFIG: dict[str, Any] = {
     "architectures": ["LLaDA2MoeModelLM"],
     "model_type": "llada2_moe",
@@ -148,20 +150,12 @@ def write_llada2(
         changes: further values for ``config.json``, over those of ``CONFIG``.
     """
     import torch
-    from safetensors import torch as safetensors_torch
 
     config = {**CONFIG, **changes}
     tensors = random_tensors(config, seed, dtype or torch.float32)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    names, weight_map = sorted(tensors), dict[str, str]()
-    for shard in range(shards):
-        file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
-        part = {name: tensors[name] for name in names[shard::shards]}
-        safetensors_torch.save_file(part, folder / file, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(part, file)
-    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    write_shards(folder, tensors, shards)
     if tokenizer:
         write_tokenizer(folder)
     return tensors
