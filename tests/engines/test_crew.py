@@ -28,7 +28,7 @@ class Inline:
     def start(self, place, name):
         self.started.append(name)
         told = self.script.pop(0) if self.script else "work"
-        self.endings[place] = work(self.brief, Seat(name, place, None)) if told == "work" else told
+        self.endings[place] = work(self.brief, Seat(name, place, 2, None)) if told == "work" else told
 
     def ending(self, place):
         return self.endings[place]
@@ -51,7 +51,7 @@ def score(tmp_path, monkeypatch):
             return made[-1], seats
 
         monkeypatch.setattr(run, "_crew", crew_of)
-        monkeypatch.setattr(crew, "_LOOK_S", 0.0)
+        monkeypatch.setattr(crew, "pace", lambda _: 0.0)
         return ol.score("hmm", SAMPLES, ["random"], batch_size=1, out=tmp_path / "run", workers=2)
 
     return call, made
