@@ -41,9 +41,9 @@ def local_place(value: str | Path) -> Path:
         raise typer.BadParameter(f"'{text}' is an address; only runs can be written there, name a local path")
     if "\0" in text:
         raise typer.BadParameter(f"{text!r}: no file can have this name")
-    path = Path(text)
     try:
-        resolved = path.expanduser().resolve()
+        path = Path(text).expanduser()  # a shell leaves the ~ of --out=~/runs alone
+        resolved = path.resolve()
     except (OSError, RuntimeError) as error:
         raise typer.BadParameter(f"'{text}' cannot be reached ({error})") from None
     if resolved == resolved.parent:

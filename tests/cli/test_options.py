@@ -1,0 +1,33 @@
+"""Places that a user names on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from orderlens.cli.options import local_place, run_place
+
+
+def test_a_tilde_behind_an_equals_sign_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/somewhere/home")
+    assert local_place("~/runs/a") == Path("/somewhere/home/runs/a")
+    assert run_place("~/runs/a") == "/somewhere/home/runs/a"
+    assert run_place("s3://bucket/~/a") == "s3://bucket/~/a"
+    assert local_place("runs/~a") == Path("runs/~a")
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        (" ", "it is empty"),
+        ("/", "the root of the file system"),
+        ("s3://bucket/a", "is an address"),
+        ("a\0b", "no file can have this name"),
+        ("~nobody-has-this-name/a", "cannot be reached"),
+    ],
+)
+def test_places_that_cannot_be_meant_are_refused(place: str, told: str) -> None:
+    with pytest.raises(typer.BadParameter, match=told):
+        local_place(place)
