@@ -28,9 +28,9 @@ from orderlens.work.units import AUTO_SEQUENCES
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _ROWS = {
-    "score": r"\| score 32 sequences × 6 orders × 128 \|.*?([\d,]+) states/s",
-    "batch 32": r"\| the same, batch 32 \| \| ([\d,]+) tokens/s",
-    "batch 128": r"\| the same, batch 128 \| \| ([\d,]+) tokens/s",
+    "score": r"\(a\) and ([\d,]+) states/s \(b\)",
+    "batch 32": r"\n\| 32 \| [\d,]+ \| [\d,]+ \| ([\d,]+) \|",
+    "batch 128": r"\n\| 128 \| [\d,]+ \| [\d,]+ \| ([\d,]+) \|",
 }
 PAPER_ORDERS, GPUS = 4, (1, 8, 64)
 SEQUENCES = AUTO_SEQUENCES["block-causal"]

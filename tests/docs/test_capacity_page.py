@@ -50,9 +50,9 @@ def test_more_gpus_than_units_do_not_help(capacity: ModuleType) -> None:
 
 def test_speeds_are_read_from_the_results(capacity: ModuleType) -> None:
     text = (
-        "| the same, batch 32 | | 2,727 tokens/s |\n| the same, batch 128 | | 5,004 tokens/s |\n"
-        "| score 32 sequences × 6 orders × 128 | `--score 32` | 3.6 s, 6,802 states/s |\n"
+        "batch\n| 32 | 2,771 | 2,706 | 2,759 | 1,986 |\n| 128 | 5,092 | 5,390 | 5,607 | 3,935 |\n"
+        "`--score 64` gave 7,515 (a) and 7,835 states/s (b)"
     )
-    assert capacity.speeds(text) == {"score": 6802.0, "batch 32": 2727.0, "batch 128": 5004.0}
+    assert capacity.speeds(text) == {"score": 7835.0, "batch 32": 2759.0, "batch 128": 5607.0}
     with pytest.raises(SystemExit, match="no longer has the rows of batch 32, batch 128"):
-        capacity.speeds(text.split("\n")[2])
+        capacity.speeds(text.split("\n")[3])
