@@ -154,17 +154,20 @@ def test_the_overview_has_a_row_per_policy_and_only_what_can_be_better() -> None
         row("bits per byte", "max-prob", 1.5, "yes"),
         row("accuracy, sums", "max-prob", 80.0, "no"),
         row("accuracy, sums", "max-prob+edit=0.9", 20.0, "no"),
+        row("accuracy, sums", "max-prob+top=4", 60.0, "no"),
         row("EOS share, sums", "max-prob", 25.0, ""),
     )
     found = overview(Table("frontier", "Quality", ("measure", "order"), (), rows, ("counts.", "more.")))
-    assert [row["order"] for row in found.rows] == ["max-prob", "max-prob+edit=0.9"]
+    assert [row["order"] for row in found.rows] == ["max-prob", "max-prob+edit=0.9", "max-prob+top=4"]
     assert [column.name for column in found.columns] == [
         "bits per byte, tokens/pass",
         "bits per byte",
+        "bits per byte, gain",
         "accuracy, sums, tokens/pass",
         "accuracy, sums",
+        "accuracy, sums, gain",
     ]
     assert found.rows[0]["bits per byte"].value == 1.5
     assert found.rows[1]["accuracy, sums"].value == 20.0
     assert found.rows[1]["bits per byte"].why == "not measured under this policy"
-    assert found.notes == ("counts.",)
+    assert found.notes[-1] == "Ladder: max-prob, max-prob+top=4."

@@ -79,6 +79,7 @@ class Stage:
     def fresh(self) -> str:
         """Return a new place to write to."""
         self.count += 1
+        (self.root / "out").mkdir(exist_ok=True)  # a single file is not given a folder
         return str(self.root / "out" / str(self.count))
 
     def command(self, verb: str) -> list[str]:

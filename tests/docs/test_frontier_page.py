@@ -16,7 +16,7 @@ def test_the_command_runs(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     (command,) = [line for line in PAGE.splitlines() if line.startswith("$ orderlens ")]
     assert main(shlex.split(command)[2:]) == 0, capsys.readouterr().err
-    assert "gain at equal passes" in capsys.readouterr().out
+    assert "Ladder: max-prob, " in capsys.readouterr().out
 
 
 def test_the_code_runs(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -34,7 +35,9 @@ def ask(*headers, method="GET", query="", kind="http"):
         "query_string": query.encode("latin-1"),
         "headers": [(name.encode(), value.encode("utf-8")) for name, value in headers],
     }
-    asyncio.run(Guard(everything, "secret", frozenset({HOST[1], "localhost:8000"}))(scope, receive, send))
+    guard = Guard(everything, "secret", frozenset({HOST[1], "localhost:8000"}))
+    with ThreadPoolExecutor(1) as apart:  # tests in a browser may have left a loop running in this thread
+        apart.submit(lambda: asyncio.run(guard(scope, receive, send))).result()
     return sent
 
 

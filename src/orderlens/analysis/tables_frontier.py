@@ -19,7 +19,8 @@ _COLUMNS = (
 )
 _OVERVIEW_NOTES = (
     "tokens/pass counts every forward pass: committing, looking ahead, revising, completing a block.",
-    "The table frontier adds passes per text, gains at equal passes, and how texts end.",
+    "gain: over a mixture of two neighbouring rungs of the ladder with as many passes; positive is better.",
+    "The table frontier adds passes per text and how texts end.",
 )
 NOTHING = "nothing to measure: the runs hold neither scored nor generated texts"
 NOT_HERE = "not measured under this policy"
@@ -43,20 +44,22 @@ def frontier(study: Study) -> Table:
 def overview(long: Table) -> Table:
     """Turn the frontier into one row per policy: what can be better, beside its tokens per pass."""
     rows: dict[str, dict[str, Cell]] = {}
-    columns: dict[str, tuple[Column, Column]] = {}
+    columns: dict[str, tuple[Column, ...]] = {}
     for row in long.rows:
         name, order = str(row["measure"]), str(row["order"])
         if not row["front"]:
             continue
-        passes, quality = f"{name}, tokens/pass", name
-        columns[name] = (Column(passes, "tokens/pass", 2), Column(quality, name))
+        passes, gain = f"{name}, tokens/pass", f"{name}, gain"
+        columns[name] = (Column(passes, "tokens/pass", 2), Column(name, name), Column(gain, "gain"))
         rows.setdefault(order, {"order": order}).update(
-            {passes: row["tokens_per_pass"], quality: row["quality"]}
+            {passes: row["tokens_per_pass"], name: row["quality"], gain: row["gain"]}
         )
-    flat = tuple(column for pair in columns.values() for column in pair)
+    flat = tuple(column for group in columns.values() for column in group)
     missing: dict[str, Cell] = dict.fromkeys((column.name for column in flat), Estimate.undefined(NOT_HERE))
     filled = tuple(missing | row for row in rows.values())
-    return Table("frontier-overview", long.title, ("order",), flat, filled, _OVERVIEW_NOTES)
+    ladder = ladder_of(list(rows))
+    notes = (*_OVERVIEW_NOTES, f"Ladder: {', '.join(ladder)}.") if ladder else _OVERVIEW_NOTES
+    return Table("frontier-overview", long.title, ("order",), flat, filled, notes)
 
 
 def _rows(study: Study, measure: Measure) -> list[dict[str, Cell]]:
