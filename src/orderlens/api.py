@@ -26,6 +26,7 @@ def score(
     circulation: int = 0,
     couplings: int = 0,
     noise_floor: bool = False,
+    chat: bool = False,
     extend: bool = False,
     data_record: Mapping[str, Any] | None = None,
     **computing: Unpack[Keywords],
@@ -40,6 +41,7 @@ def score(
         couplings: sets committed in one pass, per sample and policy, that are revealed again one by one
             (table ``couplings``).
         noise_floor: score every path again under perturbations that should change nothing (table ``noise``).
+        chat: put each prompt as a user's question in the model's chat template; the target is the answer.
         extend: add to the complete run in ``out`` the orders and samples that it lacks; all its samples must
             be given again, its orders need not. Nothing that is there is computed again.
         data_record: where the samples came from, for the run's spec; known for what ``load_samples`` gives.
@@ -51,7 +53,14 @@ def score(
     options = Computing.asked(computing, data_record or recorded(samples))
     given = as_samples(samples)
     job = score_job(
-        model, given, orders, options, circulation=circulation, couplings=couplings, noise_floor=noise_floor
+        model,
+        given,
+        orders,
+        options,
+        circulation=circulation,
+        couplings=couplings,
+        noise_floor=noise_floor,
+        chat=chat,
     )
     return run_job(job, options, extend=extend)
 
@@ -66,6 +75,7 @@ def generate(
     temperature: float | Sequence[float] = 0.0,
     seed: int = 0,
     stop_at_eos: bool = True,
+    chat: bool = False,
     extend: bool = False,
     data_record: Mapping[str, Any] | None = None,
     **computing: Unpack[Keywords],
@@ -80,6 +90,7 @@ def generate(
         temperature: 0 is greedy; several temperatures give a sweep in one run.
         seed: seed of the token draws at temperature > 0.
         stop_at_eos: end after the block in which an EOS was committed.
+        chat: put each prompt as a user's question in the model's chat template.
         extend: add to the complete run in ``out`` the orders and samples that it lacks, as ``score`` does.
         data_record: where the prompts came from, for the run's spec; known for what ``load_samples`` gives.
         **computing: blocks, batches, device, workers, folder: see ``orderlens.work.options.Keywords``.
@@ -97,6 +108,7 @@ def generate(
         temperatures=as_temperatures(temperature),
         seed=seed,
         stop_at_eos=stop_at_eos,
+        chat=chat,
     )
     return run_job(job, options, extend=extend)
 

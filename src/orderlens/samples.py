@@ -6,11 +6,12 @@ import hashlib
 import re
 import reprlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
 from orderlens.errors import UserInputError
+from orderlens.models.abilities import as_question, chat_template
 from orderlens.models.protocol import IntArray, Model
 
 TextOrTokens = str | Sequence[int]
@@ -76,6 +77,22 @@ class EncodedSample:
                     f"\x00{len(self.target)}\x00{len(part)}\x00".encode() + part.astype("<i8").tobytes()
                 )
         return state.hexdigest()
+
+
+def in_chat(model: Model, samples: Iterable[Sample]) -> list[Sample]:
+    """Return the samples with each prompt put as a user's question in the model's chat template."""
+    template = chat_template(model)
+    if template is None:
+        raise UserInputError(f"{model.name} has no chat template; leave out --chat (chat=True)")
+    asked = []
+    for sample in samples:
+        if not isinstance(sample.prompt, str) or sample.template is not None:
+            raise UserInputError(
+                f"sample '{sample.id}': only a prompt given as text can be put as a question; give rows with "
+                "'prompt', or leave out --chat (chat=True)"
+            )
+        asked.append(replace(sample, prompt=as_question(template, sample.prompt)))
+    return asked
 
 
 def encode_samples(

@@ -17,6 +17,7 @@ from orderlens.errors import UserInputError
 
 if TYPE_CHECKING:
     from orderlens.models.protocol import Model
+    from orderlens.samples import Sample
     from orderlens.work.options import ProgressSink
 
 _ORDERS = "forced-ar,max-prob,top-margin,random"
@@ -37,6 +38,7 @@ class Decoding:
     max_new_tokens: int
     seed: int
     stop_at_eos: bool
+    chat: bool
     extend: bool
 
 
@@ -52,6 +54,10 @@ def generate(
     model: opt.ModelOption = "tiny",
     orders: opt.OrdersOption = _ORDERS,
     temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", help="A prompt instead of --data; may be given several times."),
+    ] = None,
     template: Annotated[
         list[str] | None,
         typer.Option("--template", help="Text with holes to fill instead of --data: 'Once [[8]] and [[4]].'"),
@@ -59,6 +65,7 @@ def generate(
     max_new_tokens: opt.LengthOption = 128,
     seed: opt.SeedOption = 0,
     stop_at_eos: StopOption = True,
+    chat: opt.ChatOption = False,
     texts: Texts,
     grid: Grid,
     machine: Machine,
@@ -67,9 +74,13 @@ def generate(
     json: JsonFlag = False,
 ) -> None:
     """Decode prompts under several reveal orders or policies."""
-    asked = Decoding(texts, grid, machine, max_new_tokens, seed, stop_at_eos, extend)
+    from orderlens.samples import Sample
+
+    asked = Decoding(texts, grid, machine, max_new_tokens, seed, stop_at_eos, chat, extend)
     live = live and _can_be_live(machine, as_json=json)
-    _decode(out, model, orders, [temperature], asked, as_json=json, templates=template or (), live=live)
+    given = [Sample(f"prompt-{place}", text) for place, text in enumerate(prompt or ())]
+    given += [Sample(str(place), "", template=text) for place, text in enumerate(template or ())]
+    _decode(out, model, orders, [temperature], asked, as_json=json, given=given, live=live)
 
 
 def sweep(
@@ -83,6 +94,7 @@ def sweep(
     max_new_tokens: opt.LengthOption = 128,
     seed: opt.SeedOption = 0,
     stop_at_eos: StopOption = False,
+    chat: opt.ChatOption = False,
     texts: Texts,
     grid: Grid,
     machine: Machine,
@@ -92,7 +104,7 @@ def sweep(
     """Decode prompts over several temperatures into one run."""
     from orderlens.cli.inputs import parse_temperatures
 
-    asked = Decoding(texts, grid, machine, max_new_tokens, seed, stop_at_eos, extend)
+    asked = Decoding(texts, grid, machine, max_new_tokens, seed, stop_at_eos, chat, extend)
     _decode(out, model, orders, parse_temperatures(temperatures), asked, as_json=json)
 
 
@@ -104,21 +116,19 @@ def _decode(
     asked: Decoding,
     *,
     as_json: bool,
-    templates: Sequence[str] = (),
+    given: Sequence[Sample] = (),
     live: bool = False,
 ) -> None:
     """Decode and print: what ``generate`` and ``sweep`` share."""
     from orderlens import api
-    from orderlens.cli.inputs import load_inputs, template_inputs
+    from orderlens.cli.inputs import given_inputs, load_inputs
     from orderlens.cli.summary import show_summary
     from orderlens.work.job import check_generation, deployable
 
     chosen, keywords = deployable(orders), computing(out, asked.grid, asked.machine)
     check_generation(asked.max_new_tokens, temperatures)  # before the model is loaded
     inputs = (
-        template_inputs(model, templates, asked.machine)
-        if templates
-        else load_inputs(model, asked.texts, asked.machine)
+        given_inputs(model, given, asked.machine) if given else load_inputs(model, asked.texts, asked.machine)
     )
     quiet, shorter = as_json or live, "--limit, --max-new-tokens"
     with (
@@ -134,6 +144,7 @@ def _decode(
             temperature=temperatures,
             seed=asked.seed,
             stop_at_eos=asked.stop_at_eos,
+            chat=asked.chat,
             extend=asked.extend,
             data_record=inputs.data.record(),
             **keywords | {"progress": shown},

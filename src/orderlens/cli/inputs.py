@@ -38,11 +38,11 @@ def load_inputs(
     return Inputs(loaded, load_data(texts.data, loaded.tokenizer, rule, limit=texts.limit))
 
 
-def template_inputs(model: str, templates: Sequence[str], machine: Machine) -> Inputs:
-    """Load the model; the samples are the templates given on the command line."""
-    samples = [Sample(str(index), "", template=text) for index, text in enumerate(templates)]
+def given_inputs(model: str, samples: Sequence[Sample], machine: Machine) -> Inputs:
+    """Load the model; the samples are the prompts and templates given on the command line."""
+    kind = "command line" if any(sample.template is None for sample in samples) else "template"
     loaded = load_model(model, device=machine.device, dtype=machine.dtype)
-    return Inputs(loaded, LoadedData(samples, "template", len(samples)))
+    return Inputs(loaded, LoadedData(list(samples), kind, len(samples)))
 
 
 def parse_temperatures(text: str) -> list[float]:

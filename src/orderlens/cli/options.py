@@ -51,6 +51,9 @@ def local_place(value: str | Path) -> Path:
     return path
 
 
+ChatOption = Annotated[
+    bool, typer.Option("--chat", help="Put each prompt as a question in the model's chat template.")
+]
 OutOption = Annotated[
     str,
     typer.Option(

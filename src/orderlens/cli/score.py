@@ -34,6 +34,7 @@ def score(
     noise_floor: Annotated[
         bool, typer.Option("--noise-floor", help="Rescore each path under harmless perturbations.")
     ] = False,
+    chat: opt.ChatOption = False,
     grid: Grid,
     machine: Machine,
     extend: opt.ExtendOption = False,
@@ -58,6 +59,7 @@ def score(
             circulation=circulation,
             couplings=couplings,
             noise_floor=noise_floor,
+            chat=chat,
             extend=extend,
             data_record=inputs.data.record(),
             **asked | {"progress": bar},

@@ -15,7 +15,7 @@ from typing import Any
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import UserInputError
 from orderlens.grid import Canvas
-from orderlens.models.abilities import chat_template
+from orderlens.models.abilities import as_question, chat_template
 from orderlens.models.protocol import Model
 from orderlens.samples import EncodedSample, Sample, encode_samples
 from orderlens.tasks import get_task
@@ -147,7 +147,7 @@ def full_prompt(model: Model, task: Task, doc: Document, chat: bool) -> str:
     template = chat_template(model) if chat else None
     if template is None:
         return task.prompt(doc) + task.cue
-    return template.render([{"role": "user", "content": task.prompt(doc)}])
+    return as_question(template, task.prompt(doc))
 
 
 def fits(model: Model, n_prompt: int, settings: GenerationSettings) -> bool:

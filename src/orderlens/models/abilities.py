@@ -101,6 +101,11 @@ def chat_template(model: Model) -> Template | None:
     return model.chat if isinstance(model, Chats) else None
 
 
+def as_question(template: Template, text: str) -> str:
+    """Return the prompt of a conversation that begins with ``text``, the assistant's turn opened."""
+    return template.render([{"role": "user", "content": text}])
+
+
 def other_dtype(model: CastsDtype) -> str:
     """Return a precision to compare with: bfloat16, or float16 for a model that is in bfloat16 already."""
     return "float16" if isinstance(model, HasDtype) and str(model.dtype) == "torch.bfloat16" else "bfloat16"

@@ -12,7 +12,7 @@ from orderlens.errors import UserInputError
 from orderlens.models.protocol import Model
 from orderlens.policies import Policy, parse_policies
 from orderlens.policies.catalogue import PolicyLike
-from orderlens.samples import EncodedSample, Sample, encode_samples
+from orderlens.samples import EncodedSample, Sample, encode_samples, in_chat
 from orderlens.work.compute import canvases, longest_canvas
 from orderlens.work.inputs import whole_number
 from orderlens.work.options import Computing, ModelLike
@@ -65,6 +65,7 @@ def score_job(
     circulation: int = 0,
     couplings: int = 0,
     noise_floor: bool = False,
+    chat: bool = False,
 ) -> Job:
     """Return the job of scoring fixed targets."""
     chosen = parse_policies(orders)
@@ -73,7 +74,7 @@ def score_job(
     whole_number("circulation", circulation, least=0)
     whole_number("couplings", couplings, least=0)
     loaded = options.load(model)
-    encoded = encode_samples(loaded, samples, need_target=True)
+    encoded = encode_samples(loaded, in_chat(loaded, samples) if chat else samples, need_target=True)
     spec = base_spec(
         "score",
         loaded,
@@ -83,6 +84,7 @@ def score_job(
         circulation_pairs=circulation or None,
         coupling_sets=couplings or None,
         noise_floor=noise_floor or None,
+        chat=chat or None,
     )
     return checked(Job(spec, cut_units(encoded, spec.batch_size), loaded, chosen, options.batch_size is None))
 
@@ -97,13 +99,14 @@ def generate_job(
     temperatures: Sequence[float],
     seed: int,
     stop_at_eos: bool,
+    chat: bool = False,
 ) -> Job:
     """Return the job of decoding prompts at one or several temperatures."""
     chosen = deployable(orders)
     whole_number("seed", seed)
     check_generation(max_new_tokens, temperatures)
     loaded = options.load(model)
-    encoded = encode_samples(loaded, prompts, need_target=False)
+    encoded = encode_samples(loaded, in_chat(loaded, prompts) if chat else prompts, need_target=False)
     spec = base_spec(
         "generate",
         loaded,
@@ -114,6 +117,7 @@ def generate_job(
         temperatures=tuple(temperatures),
         seed=seed,
         stop_at_eos=stop_at_eos,
+        chat=chat or None,
     )
     units = [unit for value in temperatures for unit in cut_units(encoded, spec.batch_size, value)]
     return checked(Job(spec, units, loaded, chosen, options.batch_size is None))
