@@ -76,8 +76,7 @@ def test_wide_tables_join_runs_and_name_columns():
     frame = pd.DataFrame(
         {
             "run": ["generate", "sweep"],
-            "task": [None, None],
-            "sample_id": ["a", "a"],
+            "prompt": [4, 4],
             "order": ["random", "random"],
             "temperature": [0.0, 0.5],
             "var": [1.0, 2.0],
@@ -86,6 +85,31 @@ def test_wide_tables_join_runs_and_name_columns():
     wide = wide_of(frame, "var", ("order", "temperature"))
     assert wide.shape == (1, 2)
     assert list(wide.columns) == ["random@0", "random@0.5"]
+
+
+def test_prompts_of_one_name_with_other_texts_stay_apart():
+    """A study numbers prompts by task, id and text; what it keeps apart no finding may average."""
+    rows = [(0, "a", "max-prob", 1.0), (1, "a", "max-prob", 3.0), (0, "a", "random", 5.0)]
+    frame = pd.DataFrame(rows, columns=["prompt", "sample_id", "order", "var"]).assign(task=None)
+    wide = wide_of(frame, "var")
+    assert wide["max-prob"].tolist() == [1.0, 3.0]
+    assert wide["random"].iloc[0] == 5.0
+    assert math.isnan(wide["random"].iloc[1])
+
+
+def test_seeds_of_one_order_are_averaged_before_prompts_are_compared():
+    rows = [(0, "random", 0.0, 1.0), (0, "random", 1.0, 2.0), (1, "random", 0.0, 4.0), (1, "x", None, 7.0)]
+    wide = wide_of(pd.DataFrame(rows, columns=["prompt", "order", "seed", "var"]), "var")
+    assert wide["random"].tolist() == [1.5, 4.0]
+    assert Paired.of(wide, Resampling(0)).mean("random").value == pytest.approx(2.75)
+
+
+def test_differences_and_means_of_columns_that_are_not_there_say_so():
+    table = Paired.of(pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, np.nan]}), Resampling(30))
+    assert table.mean("c").why == "c was not run, or is undefined for every text"
+    assert table.difference("a", "c").why == "a and c were not both run"
+    assert table.difference("a", "b").value == pytest.approx(1.5 - 3.0)
+    assert table.mean("a").n == 2
 
 
 def test_picked_columns_keep_prompts_and_sequence():

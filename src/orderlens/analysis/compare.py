@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling
-from orderlens.analysis.frames import joined_keys
 from orderlens.metrics.segments import FloatArray, divide
 
 Function = Callable[[FloatArray], FloatArray]
@@ -119,9 +118,8 @@ def rank_rows(x_BK: FloatArray, y_BK: FloatArray) -> FloatArray:
 
 
 def wide_of(frame: pd.DataFrame, column: str, keys: Sequence[str] = ("order",)) -> pd.DataFrame:
-    """Return ``column`` with one row per prompt; columns are named by ``keys`` joined with ``@``."""
+    """Return ``column`` of a study's traces by ``prompt``; ``keys`` joined with ``@`` name the columns."""
     named = frame.assign(
-        prompt=joined_keys(frame, ("task", "sample_id")),
         what=["@".join(_name(value) for value in row) for row in frame[list(keys)].itertuples(index=False)],
     )
     return named.pivot_table(index="prompt", columns="what", values=column, aggfunc="mean", sort=False)

@@ -63,9 +63,9 @@ def correlation_p(rho: float, freedom: int) -> float:
 def orthonormal_basis(columns: Sequence[FloatArray], n: int) -> FloatArray:
     """Return an orthonormal basis [n, K] of the constant and the given columns (dependent ones dropped)."""
     design = np.column_stack([np.ones(n), *columns])
-    scale = np.abs(design).max(axis=0)
+    scale = np.abs(design).max(axis=0, initial=0.0)
     left, size, _ = np.linalg.svd(design / np.where(scale > 0, scale, 1.0), full_matrices=False)
-    return np.asarray(left[:, size > 1e-10 * max(size[0], 1e-300)])
+    return np.asarray(left[:, size > 1e-10 * size.max(initial=1e-300)])
 
 
 def bent(values: ArrayLike, knots: int = 5) -> list[FloatArray]:

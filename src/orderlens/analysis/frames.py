@@ -67,7 +67,7 @@ def finite_rows(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 def joined_keys(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Return one text per row that tells rows apart by ``columns``; null is a value like any other."""
-    return ["/".join(map(str, row)) for row in frame[list(columns)].itertuples(index=False)]
+    return ["/".join(map(repr, row)) for row in frame[list(columns)].itertuples(index=False)]
 
 
 def cells(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:

@@ -57,12 +57,17 @@ def differences(setups: Sequence[Setup]) -> str:
     """Return what differs, e.g. ``model (hmm, hmm:seed=7), block size (16, 32)``."""
     out = []
     for name, word in _WORDS.items():
-        values = list(dict.fromkeys(_short(getattr(item, name)) for item in setups))
+        values = list(dict.fromkeys(getattr(item, name) for item in setups))
         if len(values) > 1:
-            out.append(f"{word} ({', '.join(values)})")
+            shown = values if name == "model" else map(_short, values)
+            out.append(f"{word} ({', '.join(map(_said, shown))})")
     return ", ".join(out)
 
 
+def _said(value: Any) -> str:
+    return "not recorded" if value is None else str(value)
+
+
 def _short(value: Any) -> str:
-    text = "not recorded" if value is None else str(value)
+    text = _said(value)
     return text if len(text) <= 24 else f"{text[:12]}…"
