@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orderlens.analysis import Study
-from orderlens.analysis.agreement import agreement_matrix
+from orderlens.analysis.tables_generation import agreement_matrix
 
 
 def test_agreement_matrix_is_symmetric(scored, builders):
@@ -17,6 +17,6 @@ def test_agreement_matrix_is_symmetric(scored, builders):
 
 
 def test_agreement_looks_at_a_bounded_number_of_samples(scored, monkeypatch, builders):
-    monkeypatch.setattr("orderlens.analysis.agreement.MAX_SAMPLES", 5)
+    monkeypatch.setattr("orderlens.analysis.tables_generation.MAX_SAMPLES", 5)
     study = Study(scored, builders.QUICK)
     assert agreement_matrix(study, study.scored)["forced-ar"]["max-prob"].n == 5

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orderlens.analysis.columns import chosen_verdicts, graded_samples, order_labels, var_about, with_reason
 from orderlens.analysis.estimate import Estimate
+from orderlens.analysis.frames import chosen_verdicts, graded_samples, order_labels, var_about, with_reason
 from orderlens.errors import UserInputError
 from orderlens.store.samples import KEYS
 

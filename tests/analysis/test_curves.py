@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orderlens.analysis import sample_table
-from orderlens.analysis.curves import lorenz_curves
+from orderlens.figures.lorenz import lorenz_curves
 from orderlens.metrics import gini, lorenz
 from orderlens.store.codec import trace_starts
 
@@ -36,7 +36,7 @@ def one_by_one(run, columns):
 
 @pytest.mark.parametrize("chunks", [sample_table.read_chunks, one_by_one])
 def test_only_the_traces_that_count_enter_however_they_are_read(builders, monkeypatch, chunks):
-    monkeypatch.setattr("orderlens.analysis.curves.read_chunks", chunks)
+    monkeypatch.setattr("orderlens.figures.lorenz.read_chunks", chunks)
     rng = np.random.default_rng(1)
     kinds = [
         ("a", "forced-ar", None),

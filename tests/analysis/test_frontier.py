@@ -9,8 +9,7 @@ import pytest
 import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study, Table
 from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.frontier import NO_LADDER, OUTSIDE, Measure, ladder_of, on_ladder
-from orderlens.analysis.frontier_measures import BITS, measures
+from orderlens.analysis.frontier import BITS, NO_LADDER, OUTSIDE, Measure, ladder_of, measures, on_ladder
 from orderlens.analysis.tables_frontier import overview
 from orderlens.testing import make_run, make_trace
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from orderlens.analysis import Study
-from orderlens.analysis.guessing import guessing_level, guessing_levels
+from orderlens.analysis.tables_downstream import guessing_level, guessing_levels
 from orderlens.tasks.named_option import NAMED_GRADER
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from orderlens.analysis import Study, noise_fit
+from orderlens.analysis import Study, tables_theory
 from orderlens.figures import jensen
 
 
@@ -14,7 +14,7 @@ def test_table_and_figure_show_one_fit_which_is_made_once(builders, monkeypatch)
 
     calls, fit_noise = [], orderlens.theory.fit_noise
     monkeypatch.setattr(orderlens.theory, "fit_noise", lambda *given: calls.append(1) or fit_noise(*given))
-    noise_fit._fitted.cache_clear()
+    tables_theory._fitted.cache_clear()
     rng = np.random.default_rng(1)
     traces = [builders.trace(f"s{i}", "forced-ar", -rng.gamma(0.7, 2.0, 64)) for i in range(4)]
     traces = [with_hits(trace, rng, gap=0) for trace in traces[:3]] + [with_hits(traces[3], rng, gap=5)]

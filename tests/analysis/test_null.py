@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from orderlens.analysis.correlation import bent, correlation_p, left_over, orthonormal_basis, partial_spearman
 from orderlens.analysis.null import (
     _cell_statistics,
     _pooled_statistics,
@@ -19,6 +18,7 @@ from orderlens.analysis.null import (
     probability_given_mean,
     simulate_study,
 )
+from orderlens.analysis.ranks import bent, correlation_p, left_over, orthonormal_basis, partial_spearman
 
 
 @pytest.fixture(scope="module")

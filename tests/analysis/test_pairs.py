@@ -10,7 +10,7 @@ from scipy import stats
 
 import orderlens
 from orderlens.analysis import Options, Resampling, Study
-from orderlens.analysis.pairs import paired_differences, sign_flip_p
+from orderlens.analysis.tables_pairs import paired_differences, sign_flip_p
 
 
 def test_values_agree_with_scipy():

@@ -11,7 +11,6 @@ from statsmodels.api import OLS, Logit, add_constant
 
 from orderlens.analysis.association import normal_scores
 from orderlens.analysis.estimate import Resampling
-from orderlens.analysis.guessing import guessing_level
 from orderlens.analysis.predictors import (
     Cell,
     accuracy_by_var,
@@ -21,6 +20,7 @@ from orderlens.analysis.predictors import (
     same_item_correlation,
     var_effect,
 )
+from orderlens.analysis.tables_downstream import guessing_level
 
 HOW = Resampling(reps=200)
 

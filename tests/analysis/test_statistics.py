@@ -14,10 +14,9 @@ from statsmodels.stats.contingency_tables import mcnemar as sm_mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from orderlens.analysis.auroc import delong
-from orderlens.analysis.correlation import mann_whitney_less, partial_spearman
 from orderlens.analysis.estimate import BinaryRanks, Clusters, Resampling
 from orderlens.analysis.logistic import nested_logistic
+from orderlens.analysis.ranks import delong, mann_whitney_less, partial_spearman
 from orderlens.analysis.significance import adjust, mcnemar, wilson
 from orderlens.paper import printed
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orderlens.cli.forecast import Forecast
-from orderlens.cli.progress_lines import Lines
+from orderlens.cli.progress import Forecast, Lines
 
 
 class Clock:

@@ -10,8 +10,7 @@ import sys
 import pytest
 
 import orderlens as ol
-from orderlens.cli.foreign import explain
-from orderlens.cli.main import main
+from orderlens.cli.main import explain, main
 
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps for a while in the sun. "
 SMALL = "--steps 1 --layers 1 --width 16 --heads 1 --vocab-size 300 --window 32 --block-size 8 --batch-size 2"

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from orderlens.analysis import Options, Resampling, Study, simulate_study
-from orderlens.analysis.guessing import guessing_levels
+from orderlens.analysis.tables_downstream import guessing_levels
 from orderlens.api import evaluate
 from orderlens.cli.main import main
 from orderlens.errors import RunError, UndefinedFigureError

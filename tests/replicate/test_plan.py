@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orderlens.analysis import replication
+from orderlens.analysis import setups
 from orderlens.errors import RunError, UnknownNameError, UserInputError
 from orderlens.policies import parse_policies
 from orderlens.replicate import plan as plans
@@ -144,7 +144,7 @@ def test_hub_models_get_the_papers_evaluator():
 
 
 def test_the_plan_is_the_file_by_which_a_replication_is_known():
-    assert plans.PLAN_FILE == replication.PLAN_FILE
+    assert plans.PLAN_FILE == setups.PLAN_FILE
 
 
 def test_a_file_in_place_of_the_folder_and_sizes_below_the_least_are_refused(tmp_path):

@@ -14,8 +14,6 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from orderlens.analysis.auroc import delong
-from orderlens.analysis.correlation import mann_whitney_less, partial_spearman
 from orderlens.analysis.estimate import (
     BinaryRanks,
     Clusters,
@@ -27,6 +25,7 @@ from orderlens.analysis.estimate import (
 )
 from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind
 from orderlens.analysis.logistic import nested_logistic
+from orderlens.analysis.ranks import delong, mann_whitney_less, partial_spearman
 from orderlens.analysis.significance import adjust, mcnemar
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.segments import BoolArray, FloatArray, divide

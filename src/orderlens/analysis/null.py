@@ -18,8 +18,8 @@ import scipy
 from scipy.special import expit
 
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
-from orderlens.analysis.correlation import bent, left_over, orthonormal_basis
 from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind
+from orderlens.analysis.ranks import bent, left_over, orthonormal_basis
 from orderlens.analysis.selecting import is_candidate, pick_weights
 from orderlens.errors import UserInputError
 from orderlens.metrics.segments import FloatArray, divide

@@ -1,12 +1,13 @@
 """What decoded a run: model, weights, block size and precision. Tables and figures never mix two of them.
 
-Reads specs only; knows no traces.
+Also which runs of a replication's folder are read together. Reads specs and names; knows no traces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -71,3 +72,21 @@ def _said(value: Any) -> str:
 def _short(value: Any) -> str:
     text = _said(value)
     return text if len(text) <= 24 else f"{text[:12]}…"
+
+
+PLAN_FILE = "plan.json"
+"""Marks a replication; its runs lie below ``runs``."""
+
+RUNS_OF: dict[str, tuple[str, ...]] = {
+    "score": ("score", "measure"),
+    "generate": ("generate", "tokens"),
+    "ending": ("generate", "questions", "tokens"),
+    "sweep": ("generate", "sweep"),
+}
+"""Which run folders are read together; ``ending`` is for EOS: it includes the demo's questions. Folders of
+earlier versions keep the texts of tokens in a run of their own, ``tokens``."""
+
+
+def is_replication(place: Path) -> bool:
+    """Whether ``place`` is the folder of a replication."""
+    return (place / PLAN_FILE).is_file()

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis import prompts, replication
-from orderlens.analysis.columns import chosen_verdicts, graded_samples, order_labels, var_about, with_reason
+from orderlens.analysis import prompts
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
+from orderlens.analysis.frames import chosen_verdicts, graded_samples, order_labels, var_about, with_reason
 from orderlens.analysis.orders import in_paper_order
 from orderlens.analysis.passes import total_passes, trace_rows
 from orderlens.analysis.sample_table import PARTS, matched_distinct, sample_table
-from orderlens.analysis.setups import Setup, differences, labels
+from orderlens.analysis.setups import RUNS_OF, Setup, differences, is_replication, labels
 from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
 from orderlens.analysis.table import Table, by_model
 from orderlens.analysis.tables import Recipe, table_recipe, table_recipes
@@ -102,8 +102,8 @@ class Study:
         places = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         if not places:
             raise UserInputError("no run given; name at least one run folder")
-        whole = len(places) == 1 and replication.is_replication(Path(places[0]))
-        return cls(open_run(places), options, views=replication.RUNS_OF if whole else None)
+        whole = len(places) == 1 and is_replication(Path(places[0]))
+        return cls(open_run(places), options, views=RUNS_OF if whole else None)
 
     def __repr__(self) -> str:
         return f"Study({', '.join(self.run.names)})"
@@ -138,7 +138,7 @@ class Study:
         return [table.with_notes(study.remarks) for table in found]
 
     def view(self, traces: str | None) -> Study:
-        """Return the study of one kind of traces of a replication (``replication.RUNS_OF``), else itself."""
+        """Return the study of one kind of traces of a replication (``setups.RUNS_OF``), else itself."""
         if self._views is None or traces is None or traces not in self._views:
             return self
         names = [name for name in self._views[traces] if name in self.run.names]
@@ -146,11 +146,11 @@ class Study:
 
     def has_view(self, traces: str) -> bool:
         """Whether the runs hold this kind of traces, as far as their names tell."""
-        return self._views is None or replication.main_run(traces) in self.run.names
+        return self._views is None or self.main_run(traces) in self.run.names
 
     def main_run(self, traces: str) -> str:
         """Return the name of the run without which a kind of traces of a replication is not there."""
-        return replication.main_run(traces)
+        return "generate" if traces == "ending" else traces
 
     def narrowed(self, names: Sequence[str]) -> Study:
         """Return the study of some of the runs; the evaluator stays that of all of them."""

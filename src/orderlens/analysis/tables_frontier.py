@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.frontier import Measure, ladder_of
-from orderlens.analysis.frontier_measures import measures
+from orderlens.analysis.frontier import Measure, ladder_of, measures
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table

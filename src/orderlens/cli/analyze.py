@@ -43,11 +43,6 @@ EvaluatorOption = Annotated[
 ListFlag = Annotated[bool, typer.Option("--list", help="List the tables and exit.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("analyze")(analyze)
-
-
 def analyze(
     runs: RunsArgument = None,
     table: TableOption = None,

@@ -1,14 +1,16 @@
 """What every verb shares: output and progress bars.
 
 The two consoles are the only way to the terminal: strings are plain text (no markup, no emoji codes), and
-what could steer a terminal is shown as its escape, wherever it came from.
+what could steer a terminal is shown as its escape, wherever it came from; ASCII where it shows no more.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import logging
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,13 +33,11 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
-from orderlens.cli.forecast import Forecast
-from orderlens.cli.printable import ENCODING_ERRORS, install, printable_json
-from orderlens.cli.progress_lines import Lines
+from orderlens.cli.progress import Forecast, Lines
+from orderlens.plaintext import UNSAFE, escape, printable
 
 if TYPE_CHECKING:
     from orderlens.store.workers import State
-from orderlens.plaintext import printable
 
 
 class SafeConsole(Console):
@@ -205,3 +205,35 @@ def progress_bar(
         running = Bar(bar, bar.add_task(label, total=total), forecast)
         yield running
         running.finish()
+
+
+_ASCII = {
+    "–": "-", "—": "-", "−": "-", "─": "-", "━": "-", "…": "...", "×": "x", "·": ".", "•": "*", "→": "->",
+    "≤": "<=", "≥": ">=", "≈": "~", "±": "+/-", "²": "^2", "₀": "0", "σ": "sigma", "ρ": "rho", "Σ": "sum",
+    "Γ": "Gamma", "γ": "gamma", "Δ": "Delta", "τ": "tau", "‘": "'", "’": "'", "“": '"', "”": '"', "│": "|",
+    "╸": "-", "╺": "-", "\u00a0": " ", "\u202f": " ",
+}  # fmt: skip
+ENCODING_ERRORS = "orderlens-ascii"
+"""Name of the codec error handler that :func:`install` registers."""
+
+
+def printable_json(text: str) -> str:
+    r"""Return serialised JSON with unsafe characters as ``\uXXXX``: the same data, harmless to look at."""
+    return UNSAFE.sub(_json_escape, text)
+
+
+def install() -> None:
+    """Make the ASCII spelling known to the codecs, for terminals that cannot show more."""
+    codecs.register_error(ENCODING_ERRORS, _spell)
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(_ASCII.get(letter) or escape(ord(letter)) for letter in lost), error.end

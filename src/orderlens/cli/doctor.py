@@ -30,11 +30,6 @@ _PACKAGES = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("doctor")(doctor)
-
-
 def doctor(
     model: Annotated[
         str | None,

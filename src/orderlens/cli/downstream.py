@@ -11,11 +11,6 @@ from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("downstream")(downstream)
-
-
 def downstream(
     runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Graded runs of 'orderlens evaluate'.")],
     out: Annotated[Path | None, opt.out_option("Write reading, tables and figures to this folder.")] = None,

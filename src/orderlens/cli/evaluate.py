@@ -10,7 +10,7 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, progress_bar, stdout
 from orderlens.cli.interrupt import keeping, kept_in
-from orderlens.cli.option_groups import Grid, Machine, computing, spread
+from orderlens.cli.option_groups import Grid, Machine, computing
 from orderlens.errors import UserInputError
 
 if TYPE_CHECKING:
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
 TOO_LONG = "prompt too long"
 _ORDERS = "forced-ar,max-prob,top-margin,random"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("evaluate")(spread(evaluate))
 
 
 def evaluate(

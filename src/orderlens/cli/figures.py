@@ -12,11 +12,6 @@ from orderlens.cli.console import JsonFlag, print_json, print_text
 from orderlens.cli.interrupt import keeping
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("figures")(figures)
-
-
 def figures(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, folders of runs, or a replication.")],
     out: Annotated[Path, opt.out_option("Where the files go.")] = Path("figures"),

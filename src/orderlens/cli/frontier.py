@@ -11,21 +11,16 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar
 from orderlens.cli.interrupt import keeping, kept_in
-from orderlens.cli.option_groups import Machine, spread
+from orderlens.cli.option_groups import Machine
 from orderlens.errors import UserInputError
 
 if TYPE_CHECKING:
-    from orderlens.cli.progress_lines import Lines
+    from orderlens.cli.progress import Lines
     from orderlens.frontier.plan import Plan
     from orderlens.frontier.results import Results
     from orderlens.frontier.run import Decoded
 
 _POLICIES = "max-prob+threshold=0.9,max-prob+threshold=0.7,forced-ar,forced-ar+top=4,random+top=4"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("frontier")(spread(frontier))
 
 
 def frontier(

@@ -12,7 +12,7 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, progress_bar
 from orderlens.cli.interrupt import keeping, kept_in
-from orderlens.cli.option_groups import Grid, Machine, Texts, computing, spread
+from orderlens.cli.option_groups import Grid, Machine, Texts, computing
 from orderlens.errors import UserInputError
 
 if TYPE_CHECKING:
@@ -40,12 +40,6 @@ class Decoding:
     stop_at_eos: bool
     chat: bool
     extend: bool
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs."""
-    app.command("generate")(spread(generate))
-    app.command("sweep")(spread(sweep))
 
 
 def generate(

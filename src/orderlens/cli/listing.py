@@ -22,16 +22,6 @@ _MODEL_NOTES = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs."""
-    app.command("orders")(orders)
-    group = typer.Typer(help=models.__doc__)
-    group.callback(invoke_without_command=True)(models)
-    group.command("get")(get)
-    app.add_typer(group, name="models")
-    app.command("tasks")(tasks)
-
-
 def orders(json: JsonFlag = False) -> None:
     """List reveal orders, the commit and revise rules that make policies of them, and published samplers."""
     from orderlens.orders.catalogue import ORDERS
@@ -154,3 +144,8 @@ def _show(rows: Sequence[Mapping[str, object]], columns: tuple[str, ...], as_jso
     for row in rows:
         table.add_row(*(str(row[name]) for name in columns))
     stdout.print(table)
+
+
+model_verbs = typer.Typer(help=models.__doc__)
+model_verbs.callback(invoke_without_command=True)(models)
+model_verbs.command("get")(get)

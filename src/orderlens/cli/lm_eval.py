@@ -16,13 +16,6 @@ from orderlens.cli.console import JsonFlag, print_json
 from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.errors import DataFileError, MissingPackageError, UnknownNameError, UserInputError, one_line
 
-_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("lm-eval", context_settings=_SETTINGS)(lm_eval)
-
 
 def lm_eval(
     context: typer.Context,

@@ -16,32 +16,39 @@ import typer
 
 from orderlens._version import __version__
 from orderlens.cli.console import hush, prepare_streams, print_line, stderr
-from orderlens.cli.foreign import explain
-from orderlens.cli.group import Verbs
-from orderlens.cli.interrupt import NOTHING, interrupted, listen
+from orderlens.cli.interrupt import NOTHING, Verbs, interrupted, listen
+from orderlens.cli.option_groups import spread
 from orderlens.engines.ranks import this_rank
 from orderlens.errors import OrderLensError, UserInputError, one_line
+from orderlens.files import refusal
+from orderlens.machine import is_out_of_memory
 
-VERB_MODULES: tuple[str, ...] = (
-    "score",
-    "generate",
-    "evaluate",
-    "downstream",
-    "frontier",
-    "lm_eval",
-    "listing",
-    "runs",
-    "analyze",
-    "figures",
-    "report",
-    "view",
-    "replicate",
-    "demo",
-    "theory",
-    "train",
-    "doctor",
-)
-"""Modules of this package with a ``register(app)`` function, in the order of ``--help``."""
+VERBS = {
+    "score": "score",
+    "generate": "generate",
+    "sweep": "generate:sweep",
+    "evaluate": "evaluate",
+    "downstream": "downstream",
+    "frontier": "frontier",
+    "lm-eval": "lm_eval:lm_eval",
+    "orders": "listing:orders",
+    "models": "listing:model_verbs",
+    "tasks": "listing:tasks",
+    "runs": "runs:run_verbs",
+    "analyze": "analyze",
+    "figures": "figures",
+    "report": "report",
+    "view": "view",
+    "replicate": "replicate",
+    "demo": "replicate:demo",
+    "theory": "theory:theory_verbs",
+    "train": "train",
+    "doctor": "doctor",
+}
+"""Verb → module of this package and the function or group in it (of the verb's name unless given), in the
+order of ``--help``."""
+LOOSE = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_options": True}}
+"""Verbs that hand on options they do not know."""
 
 
 FORMER = {"--eos-stop": "--stop-at-eos", "--no-eos-stop": "--no-stop-at-eos"}
@@ -77,8 +84,13 @@ def build_app() -> typer.Typer:
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
 
-    for name in VERB_MODULES:
-        importlib.import_module(f"orderlens.cli.{name}").register(app)
+    for name, place in VERBS.items():
+        module, _, attribute = place.partition(":")
+        verb = getattr(importlib.import_module(f"orderlens.cli.{module}"), attribute or name)
+        if isinstance(verb, typer.Typer):
+            app.add_typer(verb, name=name)
+        else:
+            app.command(name, context_settings=LOOSE.get(name))(spread(verb))
     return app
 
 
@@ -137,3 +149,43 @@ def entry_point() -> None:
     listen()
     logging.captureWarnings(True)
     sys.exit(main(sys.argv[1:]))
+
+
+_PACKAGES = {
+    "torch": "orderlens[torch]",
+    "safetensors": "orderlens[torch]",
+    "tokenizers": "orderlens[torch]",
+    "huggingface_hub": "orderlens[torch]",
+    "transformers": "orderlens[hf]",
+    "lm_eval": "orderlens[eval]",
+    "polars": "orderlens[polars]",
+    "s3fs": "s3fs",
+    "gcsfs": "gcsfs",
+    "adlfs": "adlfs",
+}
+"""Package to import → what to install."""
+_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """Return the line to print and the exit code for an exception that is not ours."""
+    name, text = type(error).__name__, one_line(error)
+    if getattr(error, "is_user_input_error", False):
+        return text, 2
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.partition(".")[0]
+        return f"the package {top} is missing: pip install '{_PACKAGES.get(top, top)}'", 2
+    if name in _CREDENTIALS or "Unable to locate credentials" in text:
+        return f"no credentials for the object store ({text}); set them up as its client expects", 2
+    if isinstance(error, RecursionError):
+        return "the input is nested too deeply to be read", 2
+    if is_out_of_memory(error):
+        return "not enough memory; use fewer or shorter texts at once (--batch-size, --limit, lengths)", 1
+    if isinstance(error, OverflowError):
+        return f"a number is too large ({text})", 2
+    if isinstance(error, UnicodeError):
+        return f"a text or a name holds characters that cannot be stored ({text})", 2
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        return f"the system refused: {where}{refusal(error)}", 1
+    return f"unexpected {name}: {text} (run again with --debug for the traceback)", 1

@@ -1,4 +1,4 @@
-"""``orderlens replicate``: the paper's C4 experiments from one command."""
+"""``orderlens replicate`` and ``demo``: the paper end to end, on any model or in small on the bundled one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar
 from orderlens.cli.interrupt import keeping, kept_in
-from orderlens.cli.option_groups import Machine, spread
-from orderlens.cli.progress_lines import Lines
+from orderlens.cli.option_groups import Machine
+from orderlens.cli.progress import Lines
 from orderlens.engines.ranks import this_rank
 from orderlens.errors import UserInputError
 
@@ -52,11 +52,6 @@ PresetOption = Annotated[str, typer.Option("--preset", help="demo, quick (100 te
 
 LONG_TABLES = ("theory", "circulation", "agreement")
 """Written to files but not printed: they are long, and the findings quote what matters of them."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("replicate")(spread(replicate))
 
 
 def replicate(
@@ -227,3 +222,15 @@ def show(outcome: Outcome) -> None:
     print_text(f"tables:  {results.folder / 'tables'} ({names})")
     print_text(f"figures: {results.folder / 'figures'}")
     print_text(f"report:  {results.page} (open it in a browser; samples: orderlens view {results.folder})")
+
+
+def demo(out: opt.FolderOption = Path("demo-out"), json: JsonFlag = False) -> None:
+    """Show in minutes what the reveal order does: every experiment of the paper on the bundled model."""
+    from orderlens.replicate.plan import choose_evaluator, demo_model, make_plan
+    from orderlens.replicate.run import STAGES
+
+    model = demo_model()
+    if model != "tiny" and not json:
+        print_text(f"the bundled model tiny cannot run here (weights or torch missing); using {model}")
+    plan = make_plan("demo", model, "passages", evaluator=choose_evaluator("auto", model))
+    run_plan(plan, out, STAGES, Machine(), as_json=json)

@@ -11,11 +11,6 @@ from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("report")(report)
-
-
 def report(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN…", help="Run folders, folders of runs, or a replication.")

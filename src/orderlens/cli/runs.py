@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +12,7 @@ from rich.table import Table
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text, stdout
-from orderlens.cli.group import Verbs
-from orderlens.cli.import_traces import import_traces
-from orderlens.cli.show_sample import show_sample
+from orderlens.cli.interrupt import Verbs
 from orderlens.cli.watch import watch
 from orderlens.errors import UserInputError, counted
 
@@ -23,21 +21,6 @@ if TYPE_CHECKING:
     from orderlens.store.verify import Report
 
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run folder or its address (s3://…).")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb ``runs`` with its commands."""
-    runs = typer.Typer(
-        cls=Verbs, help="Look at, verify, export, import and compact runs.", no_args_is_help=True
-    )
-    runs.command("list")(list_runs)
-    runs.command("show")(show)
-    runs.command("verify")(verify)
-    runs.command("export")(export)
-    runs.command("import")(import_traces)
-    runs.command("compact")(compact)
-    runs.command("watch")(watch)
-    app.add_typer(runs, name="runs")
 
 
 def _run_folder(path: str) -> Folder:
@@ -208,3 +191,82 @@ def compact(
         return
     before, after = _size(done.bytes_before), _size(done.bytes_after)
     print_text(f"{run}: {done.parts_before} parts ({before}) became {done.parts_after} ({after})")
+
+
+def import_traces(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, TSV, JSON lines or Parquet, see docs.")],
+    out: Annotated[str, typer.Option("--out", "-o", parser=opt.run_place, metavar="RUN", help="Run folder.")],
+    column: Annotated[
+        list[str] | None, typer.Option("--column", help="FIELD=COLUMN, where names do not tell: logq=lp.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Name of what decoded.")] = None,
+    block_size: Annotated[
+        int | None, typer.Option("--block-size", min=1, help="Tokens per block; default: one block.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", min=0.0, help="Of rows that do not say; 0 is greedy.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Make a run of traces that another decoder recorded.
+
+    A row is a revealed token with at least sample, order, logq (nats), and step or position.
+    """
+    from dataclasses import asdict
+
+    from orderlens.imports import import_run
+
+    found = import_run(
+        file, out, columns=_pairs(column or ()), model=model, block_size=block_size, temperature=temperature
+    )
+    if json:
+        print_json(asdict(found))
+        return
+    counts = (counted(found.n_samples, "sample"), counted(found.n_traces, "trace"))
+    print_text(f"{out}: {', '.join(counts)}, {counted(found.n_reveals, 'reveal')} from {file}")
+    for note in found.notes:
+        print_text(f"  {note}")
+    print_text(f"next: orderlens view {out}, orderlens report {out}, orderlens analyze {out}")
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Return field → column of ``--column FIELD=COLUMN``."""
+    found: dict[str, str] = {}
+    for text in texts:
+        field, sign, column = text.partition("=")
+        if not (field and sign and column):
+            raise UserInputError(f"--column '{text}' is not of the form FIELD=COLUMN")
+        if field in found:
+            raise UserInputError(f"--column names {field} twice; give each field one column")
+        found[field] = column
+    return found
+
+
+def show_sample(
+    run: str, sample_id: str, orders: Sequence[str], *, film: Path | None = None, as_json: bool = False
+) -> None:
+    """Print the traces of a sample below each other, or as JSON what pages show of it; or write a film."""
+    from orderlens.files import write_text
+    from orderlens.store.reader import open_run
+    from orderlens.views import Shown, plain_sample
+
+    view = open_run(run).sample(sample_id, orders=list(orders) or None)
+    if as_json and film is None:
+        print_json(plain_sample(view))
+        return
+    traces = tuple(view.trace(name) for name in orders) if orders else view.show().traces
+    shown = Shown(view, traces)
+    if film is not None:
+        written = write_text(film, shown.film())
+        print_json({"film": str(written)}) if as_json else print_text(f"film: {written}")
+        return
+    print_text(shown.text(max(stdout.width, 40)))
+    if len(traces) < len(view.traces):
+        print_text(f"\n{len(view.traces)} traces in all; name others with --order: {', '.join(view.labels)}")
+
+
+run_verbs = typer.Typer(
+    cls=Verbs, help="Look at, verify, export, import and compact runs.", no_args_is_help=True
+)
+for verb in (list_runs, show, verify, export, import_traces, compact, watch):
+    run_verbs.command(verb.__name__.partition("_")[0])(verb)

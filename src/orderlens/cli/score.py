@@ -9,12 +9,7 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, progress_bar
 from orderlens.cli.interrupt import keeping, kept_in
-from orderlens.cli.option_groups import Grid, Machine, Texts, computing, spread
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("score")(spread(score))
+from orderlens.cli.option_groups import Grid, Machine, Texts, computing
 
 
 def score(

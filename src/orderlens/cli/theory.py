@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orderlens.cli.console import JsonFlag, print_json, print_text, progress_bar
-from orderlens.cli.group import Verbs
+from orderlens.cli.interrupt import Verbs
 from orderlens.errors import UserInputError, counted
 
 if TYPE_CHECKING:
@@ -32,27 +32,6 @@ ByOption = Annotated[
 ]
 SampleOption = Annotated[str | None, typer.Option("--sample", help="Only this sample_id.")]
 OrderOption = Annotated[str | None, typer.Option("--order", help="Only this order.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb and its parts."""
-    group = typer.Typer(
-        cls=Verbs,
-        help="The uniform-spreading theory: critical noise, curves, the paper's claims, your traces.",
-        invoke_without_command=True,
-    )
-    group.callback()(_help)
-    group.command("sigma0")(sigma0)
-    group.command("curve")(curve)
-    group.command("check")(check)
-    group.command("profile")(profile)
-    group.command("fit")(fit)
-    app.add_typer(group, name="theory")
-
-
-def _help(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 def sigma0(
@@ -295,3 +274,12 @@ def _print_rows(rows: list[dict[str, Any]], formats: dict[str, str], default: st
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     for line in lines:
         print_text("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+theory_verbs = typer.Typer(
+    cls=Verbs,
+    help="The uniform-spreading theory: critical noise, curves, the paper's claims, your traces.",
+    no_args_is_help=True,
+)
+for verb in (sigma0, curve, check, profile, fit):
+    theory_verbs.command(verb.__name__)(verb)

@@ -23,11 +23,6 @@ class AttentionChoice(StrEnum):
     causal = "causal"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("train")(train)
-
-
 def train(
     data: Annotated[
         list[Path], typer.Option("--data", "-d", help="JSON lines, CSV, Parquet or text file; repeatable.")

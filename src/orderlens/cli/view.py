@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from orderlens.viewer.serve import Place
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("view")(view)
-
-
 def view(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN…", help="Run folders, folders of runs, or a replication.")

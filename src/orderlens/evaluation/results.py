@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.analysis import Study, Table
-from orderlens.analysis.guessing import guessing_levels
+from orderlens.analysis.tables_downstream import guessing_levels
 from orderlens.errors import RunError, StorageError, counted
 from orderlens.evaluation.reading import NOTES, Downstream
 from orderlens.figures.catalogue import Drawn, draw_figures, figure_names

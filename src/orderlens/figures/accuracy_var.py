@@ -26,7 +26,7 @@ LEAST_SPAN = 5.0
 
 def data(study: Study) -> dict[str, Any]:
     """Return per task and order mean content Var and accuracy (%), seeds pooled and apart, and guessing."""
-    from orderlens.analysis.guessing import guessing_levels
+    from orderlens.analysis.tables_downstream import guessing_levels
 
     guessing = guessing_levels(study)
     tasks = [

@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orderlens.analysis.frontier import ladder_of
-from orderlens.analysis.frontier_measures import EOS_SHARE, log_axis, measures, unit_of
+from orderlens.analysis.frontier import EOS_SHARE, ladder_of, log_axis, measures, unit_of
 from orderlens.analysis.orders import display_name
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.noise_fit import TraceHits, fit_hits, read_hits
 from orderlens.analysis.orders import display_name, in_paper_order, is_deployable
+from orderlens.analysis.tables_theory import TraceHits, fit_hits, read_hits
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.marks import footnote

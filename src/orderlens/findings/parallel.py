@@ -9,8 +9,7 @@ import pandas as pd
 from orderlens.analysis.compare import Paired, wide_of
 from orderlens.analysis.couplings import measured_sets, traced
 from orderlens.analysis.estimate import Estimate, Resampling
-from orderlens.analysis.frontier import Measure, Point, ladder_of
-from orderlens.analysis.frontier_measures import ACCURACY, BITS, EXTERNAL, measures
+from orderlens.analysis.frontier import ACCURACY, BITS, EXTERNAL, Measure, Point, ladder_of, measures
 from orderlens.analysis.judge import Check, Finding
 from orderlens.analysis.orders import base_name
 from orderlens.analysis.study import Study

@@ -11,7 +11,6 @@ import pandas as pd
 
 from orderlens import paper
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
-from orderlens.analysis.correlation import bent, left_over, orthonormal_basis
 from orderlens.analysis.estimate import (
     Clusters,
     Estimate,
@@ -25,6 +24,7 @@ from orderlens.analysis.frames import finite_rows, graded_rows
 from orderlens.analysis.judge import Check, Finding
 from orderlens.analysis.orders import is_random, is_structured
 from orderlens.analysis.predictors import pool_seeds
+from orderlens.analysis.ranks import bent, left_over, orthonormal_basis
 from orderlens.analysis.selecting import is_candidate, pick_weights
 from orderlens.metrics.segments import FloatArray, divide
 

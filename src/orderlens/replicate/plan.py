@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlens import paper
-from orderlens.analysis.replication import PLAN_FILE
+from orderlens.analysis.setups import PLAN_FILE
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import RunError, StorageError, UnknownNameError, UserInputError
 from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orderlens.analysis import Options, Study, Table
 from orderlens.analysis.judge import RULES, Finding, Reading, judge
-from orderlens.analysis.replication import RUNS_OF
+from orderlens.analysis.setups import RUNS_OF
 from orderlens.errors import StorageError
 from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
 from orderlens.figures.save import save_data, save_table
