@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orderlens.analysis.auroc import DeLong, delong
+from orderlens.analysis.ranks import DeLong, delong
 
 
 def test_the_interval_is_normal_at_its_level_and_cut_at_the_ends():

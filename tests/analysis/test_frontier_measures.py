@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orderlens.analysis import Options, Resampling, Study
-from orderlens.analysis.frontier_measures import log_axis, measures, unit_of
+from orderlens.analysis.frontier import log_axis, measures, unit_of
 from orderlens.analysis.stored_scores import pair_key
 from orderlens.testing import make_run, make_trace
 

@@ -7,16 +7,7 @@ import json
 import pytest
 
 from orderlens.analysis import Study
-from orderlens.analysis.replication import RUNS_OF, is_replication, main_run
-
-
-@pytest.mark.parametrize(
-    ("traces", "name"),
-    [("score", "score"), ("generate", "generate"), ("ending", "generate"), ("sweep", "sweep")],
-)
-def test_each_kind_has_a_run_without_which_it_is_not_there(traces, name):
-    assert main_run(traces) == name
-    assert name in RUNS_OF[traces]
+from orderlens.analysis.setups import RUNS_OF, is_replication
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +19,15 @@ def folder(tmp_path_factory, builders):
         builders.make_run([trace]).save(place / "runs" / name)
     (place / "plan.json").write_text(json.dumps({}), encoding="utf-8")
     return place
+
+
+@pytest.mark.parametrize(
+    ("traces", "name"),
+    [("score", "score"), ("generate", "generate"), ("ending", "generate"), ("sweep", "sweep")],
+)
+def test_each_kind_has_a_run_without_which_it_is_not_there(folder, builders, traces, name):
+    assert Study.open(folder, builders.QUICK).main_run(traces) == name
+    assert name in RUNS_OF[traces]
 
 
 @pytest.mark.parametrize(

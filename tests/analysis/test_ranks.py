@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import interpolate, stats
 
-from orderlens.analysis.correlation import (
+from orderlens.analysis.ranks import (
     bent,
     correlation_p,
     left_over,
