@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.errors import ModelLoadError, RunError, UserInputError  # noqa: E402
+from orderlens.errors import ModelLoadError, ModelOutputError, RunError, UserInputError  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.rng import keyed_generator  # noqa: E402
 from orderlens.training import loop  # noqa: E402
@@ -126,3 +126,71 @@ def test_schedule_warms_up_holds_and_decays_to_zero() -> None:
     assert factors[10:21] == [1.0] * 11
     assert factors[60] == pytest.approx(0.5)
     assert factors[99] == pytest.approx(0.0125)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_a_remedy(tmp_path: Path) -> None:
+    trainer = make(tmp_path, steps=10)
+    with torch.no_grad():
+        trainer.model.embedding.weight[3] = torch.nan
+    with pytest.raises(ModelOutputError, match=r"the loss is nan at step 5; lower the learning rate"):
+        trainer.run()
+    assert trainer.step == 5
+
+
+def test_heldout_windows_are_repeated_to_fill_a_batch_and_none_give_nan(tmp_path: Path) -> None:
+    trainer = make(tmp_path, steps=10)
+    windows = easy_windows(3)
+    trainer.heldout = windows
+    filled = windows[[0, 1, 2, 0, 1, 2, 0, 1]]
+    with torch.no_grad():
+        assert trainer.heldout_loss() == pytest.approx(float(trainer.loss(filled, (-1, 0))))
+    trainer.heldout = easy_windows(17)  # two whole batches of 8; the last window is left out
+    with torch.no_grad():
+        parts = [float(trainer.loss(easy_windows(17)[i * 8 : i * 8 + 8], (-1, i))) for i in (0, 1)]
+    assert trainer.heldout_loss() == pytest.approx(sum(parts) / 2)
+    trainer.heldout = windows[:0]
+    assert np.isnan(trainer.heldout_loss())
+
+
+def test_the_log_counts_tokens_and_reports_each_line(tmp_path: Path) -> None:
+    reported: list[dict] = []
+    trainer = make(tmp_path, steps=7)
+    last = trainer.run(reported.append)
+    assert [line["step"] for line in reported] == [5, 7]
+    assert [line["tokens"] for line in reported] == [5 * 8 * WINDOW, 7 * 8 * WINDOW]
+    assert last == reported[-1]
+    assert last["progress"] == 1.0
+    assert "heldout_loss" not in last
+    assert [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()] == reported
+
+
+def test_checkpoints_are_close_together_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 1.0
+        return now
+
+    monkeypatch.setattr(loop.time, "monotonic", clock)
+    trainer = make(tmp_path, max_minutes=10.0)
+    object.__setattr__(trainer.settings, "checkpoint_seconds", 60.0)
+    saved: list[float] = []
+    monkeypatch.setattr(trainer, "checkpoint", lambda: saved.append(now))
+    monkeypatch.setattr(trainer, "train_step", lambda *_: (torch.zeros(()), torch.zeros(())))
+    trainer.run()
+    gaps = np.diff([0.0, *saved[:-1]])
+    assert 20 <= gaps[0] <= 26
+    assert 20 <= gaps[1] <= 26
+    assert max(gaps) <= 66
+    assert min(gaps[-3:]) >= 60
+    assert all(later >= earlier - 4 for earlier, later in zip(gaps, gaps[1:], strict=False))
+
+
+def test_new_shards_are_found_while_running(tmp_path: Path) -> None:
+    trainer = make(tmp_path, steps=6)
+    object.__setattr__(trainer.settings, "refresh_every", 2)
+    write_shard(tmp_path / "windows", "a", "1", easy_windows(10))
+    trainer.run()
+    assert [phase.start for phase in trainer.mixture.phases] == [0, 0]
+    assert trainer.mixture.phases[-1].size("a") == 50
