@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import itertools
+
 from orderlens.errors import ModelLoadError, ModelOutputError, RunError, UserInputError  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.rng import keyed_generator  # noqa: E402
@@ -184,7 +186,7 @@ def test_checkpoints_are_close_together_at_first(tmp_path: Path, monkeypatch: py
     assert 20 <= gaps[1] <= 26
     assert max(gaps) <= 66
     assert min(gaps[-3:]) >= 60
-    assert all(later >= earlier - 4 for earlier, later in zip(gaps, gaps[1:], strict=False))
+    assert all(later >= earlier - 4 for earlier, later in itertools.pairwise(gaps))
 
 
 def test_new_shards_are_found_while_running(tmp_path: Path) -> None:

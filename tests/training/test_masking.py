@@ -45,7 +45,7 @@ def test_batch_and_blocks_share_the_weight() -> None:
 
 def test_every_set_of_one_size_is_as_likely_as_any_other() -> None:
     first = sample_masks(6000, 4, 4, torch.Generator().manual_seed(1)).first
-    counts = {chosen: 0 for chosen in itertools.product((False, True), repeat=4)}
+    counts = dict.fromkeys(itertools.product((False, True), repeat=4), 0)
     for row in first.tolist():
         counts[tuple(row)] += 1
     for chosen, count in counts.items():

@@ -23,7 +23,7 @@ def tokenizer():
 
 def test_special_tokens_come_first_and_the_size_is_a_limit(tokenizer) -> None:
     assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == [0, 1, 2, 3]
-    assert (MASK_ID, EOS_ID) == (tokenizer.token_to_id("<|mask|>"), tokenizer.token_to_id("<|eos|>"))
+    assert (tokenizer.token_to_id("<|mask|>"), tokenizer.token_to_id("<|eos|>")) == (MASK_ID, EOS_ID)
     assert tokenizer.get_vocab_size() == 280
     assert train_tokenizer(["ab"], 1000).get_vocab_size() < 300
 
