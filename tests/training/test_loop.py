@@ -1,5 +1,6 @@
 """The loop: it learns, a resumed run equals a straight one to the bit, and a time budget ends decayed."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -8,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import itertools
 
 from orderlens.errors import ModelLoadError, ModelOutputError, RunError, UserInputError  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
