@@ -147,3 +147,58 @@ def test_hostile_texts_end(piece: str) -> None:
 
 def test_no_pattern_can_backtrack_without_bound(endless_patterns) -> None:  # type: ignore[no-untyped-def]
     assert endless_patterns(letters) == {"_OPENCOMPASS"}  # to the letter; its spaces follow a whole word
+
+
+@pytest.mark.parametrize(
+    ("response", "letter"),
+    [
+        ("不选A，选B", "B"),
+        ("应选：D", "D"),
+        ("故答案为：B．", "B"),
+        ("正确答案是 B", "B"),
+        ("答案为（B）", "B"),
+        ("So A is wrong. B is right.", "B"),
+        ("B is the right answer, so A isn't", "B"),
+        ("E is the only correct option", "E"),
+        (r"\boxed{B} or \boxed{C}", "C"),
+        (r"$$\boxed{\textbf{B}}$$", "B"),
+        ("final answer: **d**", "D"),
+        ("I think the answer is probably B.", "B"),
+        ("The answer is B.\n\nLet me double-check: Actually the answer is C.", "C"),
+        ("Answer: A\n\nQuestion: next\nAnswer: B", "B"),
+        ("Answer: P", "P"),
+        ("Answer: `B`", "B"),
+        ("A\nB\nC", "C"),
+        ("[b]", "B"),
+    ],
+)
+def test_more_statements(response: str, letter: str) -> None:
+    assert last_stated(response) == letter
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "不选B",
+        "不应选B",
+        "不应该选B",
+        "不能选B",
+        "别选B",
+        "The answer is not A but B",
+        "The answer isn't A",
+        "The correct answer is not C",
+        "The answer is either A or B.",
+        "A is not correct",
+        "A is incorrect",
+        "Answer: None of the above",
+        "Answer: Q",
+        "Answer: а",  # Cyrillic
+        r"\boxed{AB}",
+        r"\boxed{2}",
+        "none of A, B, C, D",
+        "1. A",
+    ],
+)
+def test_denials_and_other_letters_are_no_statement(response: str) -> None:
+    assert last_stated(response) is None
+    assert last_line_only(response) is None

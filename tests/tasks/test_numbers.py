@@ -223,3 +223,86 @@ def test_a_number_far_from_the_end_is_found_whole() -> None:
     digits = "7" * 300
     for pad in range(3990, 4011):
         assert last_number("x" * 10 + digits + "y" * (pad - 300)).value == int(digits)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("-$5", -5),
+        (r"-\$5", -5),
+        (r"$-\$5$", -5),
+        ("profit: -$20.50", "-41/2"),
+        ("**-$1,200**", -1200),
+        ("$10-$5", 5),
+        ("$10 - $5", 5),
+        ("10 -$5", 5),
+        ("($10)-$3", 3),
+        ("x-$5", 5),
+        ("$x$-$5$", 5),
+        ("cost $5-$10", 10),
+        ("$-5", -5),
+        ("-5°C", -5),
+        ("x = 5 or x = -5", -5),
+        ("½%", "1/200"),
+        ("1 1/2%", "3/200"),
+        ("-1⅓", "-4/3"),
+        ("2^-1", "1/2"),
+        ("6.02×10²³", 602 * 10**21),
+        ("1.5E+2", 150),
+        ("The ratio is 3:4", 4),
+        ("5 (five)", 5),
+        ("1,234,56", 56),
+        ("x_1 = 3", 3),
+        ("5!", 5),
+        ("5 km2", 5),
+        ("100 cm3", 100),
+        (r"\frac{-1}{2}", "-1/2"),
+        ("负百分之五", "-1/20"),
+        ("x>-5", -5),
+        ("-0", 0),
+    ],
+)
+def test_signs_currencies_and_units(text: str, value: int | str) -> None:
+    number = last_number(text)
+    assert number is not None
+    assert number.value == Fraction(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "bare", "unit_value"),
+    [
+        ("5万", 50_000, 5, 50_000),
+        ("1.2万", 12_000, "6/5", 12_000),
+        ("5千万", 50_000_000, 5, 50_000_000),
+        ("3 million", 3_000_000, 3, 3_000_000),
+        ("2.5 billion", 2_500_000_000, "5/2", 2_500_000_000),
+        ("40%", "2/5", "2/5", 40),
+        ("5‰", "1/200", "1/200", 5),
+        ("7", 7, 7, 7),
+    ],
+)
+def test_the_three_readings(text: str, value: int | str, bare: int | str, unit_value: int | str) -> None:
+    number = last_number(text)
+    assert number is not None
+    assert [number.value, number.bare, number.unit_value] == [Fraction(x) for x in (value, bare, unit_value)]
+
+
+@pytest.mark.parametrize(
+    ("text", "readable"),
+    [
+        ("9" * numbers.MAX_DIGITS, True),
+        ("9" * (numbers.MAX_DIGITS + 1), False),
+        (f"1e{numbers.MAX_POWER}", True),
+        (f"1e{numbers.MAX_POWER + 1}", False),
+        (f"1e-{numbers.MAX_POWER + 1}", False),
+        ("10^133", True),
+        ("10^134", False),  # three digits of base and denominator, 134 times
+        ("0^-1", False),
+        ("0^0", True),
+        ("1/0", False),
+        (r"\frac{3}{0}", False),
+        ("0分之3", False),
+    ],
+)
+def test_the_limits_of_what_is_anybodys_answer(text: str, readable: bool) -> None:
+    assert (last_number(text) is not None) is readable

@@ -1,4 +1,4 @@
-"""Chinese numerals to exact numbers (``一百零五`` → 105, ``二点五`` → 5/2, ``二〇二三`` → 2023)."""
+"""Chinese numerals to exact numbers: 一百零五 is 105, 一百五 is 150, 二点五 is 5/2, 二〇二三 is 2023."""
 
 from __future__ import annotations
 
@@ -46,7 +46,14 @@ def _parse_with_units(text: str) -> Fraction | None:
         else:
             total = _raise_by(char, total, section + pending)
             section, pending, last_unit = 0, 0, 10**5
-    return Fraction(total + section + pending)
+    return Fraction(total + section + pending * _left_out(text))
+
+
+def _left_out(text: str) -> int:
+    """Return the unit that a last digit behind 百, 千, 万 or 亿 leaves unsaid: 一百二 is 120, not 102."""
+    if text[0] not in DIGITS:
+        return 1  # 万一 is a word
+    return {**SMALL_UNITS, **LARGE_UNITS}.get(text[-2], 10) // 10
 
 
 def _raise_by(unit: str, total: int, section: int) -> int:

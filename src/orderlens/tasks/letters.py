@@ -58,7 +58,8 @@ _STATEMENT = re.compile(
       {_letter("answer")}
     | \banswers?\b[*_`]{{0,4}}[ ]{{0,2}}\n\s{{0,4}}[*_`(\[]{{0,4}}
       (?-i:(?P<heading>[A-P]))(?=[.):\]*]|\s{{0,4}}$)
-    | (?:答案|应选|故选|选择?)\s?(?:应?该?[是为]|[:：])?{_letter("chinese")}
+    | (?<![不别没])(?<!不[能应该会可])(?<!不应该)(?:答案|应选|故选|选择?)\s?
+      (?:应?该?[是为]|[:：])?{_letter("chinese")}
     | \b(?:correct|right|best)\s(?:option|choice|letter|one|response|statement)\s?(?:{_VERB}|[:：])
       {_letter("option")}
     | \\boxed\s?\{{(?:\s|\\text\w{{0,2}}\s?\{{|\\math\w{{2}}\s?\{{|[(*]){{0,6}}

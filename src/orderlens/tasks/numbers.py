@@ -54,12 +54,14 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _LONE_NUMERAL = re.compile(rf"(?P<sign>[负-])?(?P<numeral>{_CN}{{1,30}})")
+_NO_TERM = r"(?<![0-9)\]}%] )(?<![0-9A-Za-z)\]}%])(?<![0-9A-Za-z)}]\$)"  # nothing to subtract from
 _REWRITES = (
     (re.compile("千(?=[克米瓦])"), "k"),  # 千克 is a unit: its 千 must not multiply
     (re.compile(r"\\[dtc]frac"), r"\\frac"),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"(?<=[0-9])\\[,!;:](?=[0-9]{3})"), ","),
     (re.compile(r"\\times|\\cdot"), "×"),
+    (re.compile(rf"{_NO_TERM}-(\\?\$)(?=\.?[0-9])"), r"\1-"),  # -$5 is $-5, unlike $9-$5
     (re.compile(r"\\([%$])"), r"\1"),
     (re.compile(r"\\(?:left|right|displaystyle|,|;|:|!)"), ""),
 )
