@@ -234,3 +234,46 @@ def test_tasks_bring_their_own_response_length() -> None:
     assert response_length(["arith", "mmlu-pro"]) == 2048
     run = small(tasks="arith", orders="forced-ar", limit=1, max_new_tokens=None)
     assert run.spec["max_new_tokens"] == 128
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_endings_are_scored_by_the_joint_whatever_shares_a_batch(batch_size: int) -> None:
+    model = HiddenMarkovModel.parse("").with_block_size(8)
+    requests = [("the sea", [" is", " was calm"]), ("", [" alone"]), ("no", []), ("a b", ["", " c"])]
+    found = score_endings(model, requests, "zero", batch_size)
+    assert [len(values) for values in found] == [2, 1, 0, 2]
+    for (text, endings), values in zip(requests, found, strict=True):
+        before = model.tokenizer.encode(text)
+        for ending, tokens in zip(endings, values, strict=True):
+            target = model.tokenizer.encode(ending)
+            joint = model.joint_log_prob([*before, *target]) - model.joint_log_prob(before)
+            assert len(tokens) == len(target)
+            assert sum(tokens) == pytest.approx(joint, abs=1e-9)
+
+
+def test_regrading_an_unfinished_run_leaves_it_unfinished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, calls = local.compute, []
+
+    def dies(*given: Any) -> dict[str, pa.Table]:
+        calls.append(given)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return work(*given)
+
+    monkeypatch.setattr(local, "compute", dies)
+    with pytest.raises(KeyboardInterrupt):
+        small(tmp_path / "cut", tasks="choice")
+    before = rows(ol.open_run(tmp_path / "cut"), "verdicts")
+    again = regrade(tmp_path / "cut", graders={"choice": "first-match"})
+    assert not again.is_complete
+    newest = latest_verdicts(again.table("verdicts").to_arrow()).to_pylist()
+    assert {row["grader"] for row in newest} == {"first-match"}
+    assert len(newest) == len(before)
+    assert {row["generation"] for row in newest} == {1}
+    monkeypatch.undo()
+    whole = small(tmp_path / "cut", tasks="choice")
+    assert whole.is_complete
+    newest = latest_verdicts(whole.table("verdicts").to_arrow()).to_pylist()
+    assert len(newest) == 6

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from orderlens.errors import counted
 from orderlens.store.reader import Run
 from orderlens.store.schema import TRACE_KEY
 
@@ -56,7 +57,7 @@ def ungraded(run: Run) -> dict[str, str]:
     for row in rows:
         if row["correct"] is None:
             found.setdefault(str(row["task"]), []).append(row["reason"] or "not graded")
-    return {task: f"{len(reasons)} responses {reasons[0]}" for task, reasons in found.items()}
+    return {task: f"{counted(len(reasons), 'response')} {reasons[0]}" for task, reasons in found.items()}
 
 
 def _instruction_levels(rows: list[Mapping[str, Any]]) -> dict[str, float]:
