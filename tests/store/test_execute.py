@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import closing
 from typing import Any
 
+import numpy as np
 import pytest
 
 from orderlens.store import execute as executing
@@ -37,21 +40,65 @@ class Member(Shift):
     [(0, 1, "abcdefg"), (0, 3, "adgbecf"), (1, 3, "becfadg"), (5, 3, "cfadgbe"), (9, 20, "abcdefg")],
 )
 def test_units_are_dealt_like_cards(place: int, count: int, wanted: str) -> None:
-    assert "".join(executing._dealt(list("abcdefg"), Member(place, count))) == wanted
+    dealt, own = executing._dealt(list("abcdefg"), place, count)
+    assert "".join(dealt) == wanted
+    assert own == set("abcdefg"[place % count :: count])
 
 
-def test_workers_that_start_together_take_no_unit_of_each_other(tmp_path, worker) -> None:
-    keys = list(worker.keyed_units(6))
-    writers = [open_writer(tmp_path, worker.spec(6)) for _ in range(2)]
-    turns = [
-        executing._claims(writer, executing._dealt(keys, Member(place, 2)), Member(place, 2))
-        for place, writer in enumerate(writers)
-    ]
-    taken = [next(turns[number % 2]) for number in range(6)]
-    assert None not in taken
-    assert sorted(claim.key for claim in taken if claim) == keys
-    for writer in writers:
-        writer.close()
+def test_workers_that_start_together_take_their_own_and_ask_nobody(tmp_path, worker, monkeypatch) -> None:
+    """While both are at work there is no listing and no lost claim."""
+    listed, lost = [], []
+    both = [open_writer(tmp_path, worker.spec(6)) for _ in range(2)]
+    for writer in both:
+        real, take = writer.folder.names, writer.take
+        monkeypatch.setattr(
+            writer.folder, "names", lambda *a, real=real, **b: listed.append(a) or real(*a, **b)
+        )
+        monkeypatch.setattr(writer, "take", lambda key, take=take: take(key) or lost.append(key))
+    shifts = [Member(place, 2) for place in range(2)]
+    meet, ends = threading.Barrier(2), []
+
+    def work(unit: int):
+        ends.append(len(listed))
+        if len(ends) <= 2:
+            meet.wait(30)
+        return worker.tables(unit)
+
+    def go(place: int) -> None:
+        execute(both[place], worker.keyed_units(6), work, shift=shifts[place])
+
+    threads = [threading.Thread(target=go, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+        both.pop().close()
+    begun = [key for shift in shifts for key in shift.begun]
+    assert sorted(begun) == list(worker.keyed_units(6))
+    assert ends[:2] == [0, 0]
+    assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("count", "first", "watched"), [(1, 0.2, 8), (50, 0.2, 8), (100, 0.4, 4), (1000, 4.0, 1)]
+)
+def test_a_crowd_asks_less_often_and_less(tmp_path, worker, count, first, watched) -> None:
+    shift = Member(3, count)
+    assert executing._longer(0.0, shift, 60.0) == pytest.approx(first)
+    assert executing._longer(first, shift, 60.0) == pytest.approx(2 * first)
+    assert executing._longer(100.0, shift, 60.0) == 15.0
+    assert executing._longer(100.0, shift, 8.0) == 2.0
+    keys = list(worker.keyed_units(20))
+    with open_writer(tmp_path, worker.spec(20)) as writer, closing(LeaseBook(writer.folder, 1000)) as others:
+        assert all(others.take(key) for key in keys)
+        assert len(list(executing._taken_over(writer, keys, writer.held(), shift))) == watched
+
+
+def test_a_crowd_is_spread_over_half_a_pause() -> None:
+    found = [executing._spread(place) for place in range(1000)]
+    assert 0.75 <= min(found) < 0.76
+    assert 1.24 < max(found) <= 1.25
+    assert max(np.histogram(found, 10)[0]) <= 102
 
 
 def test_a_worker_that_is_done_with_its_own_helps_the_others(tmp_path, worker) -> None:
@@ -70,7 +117,8 @@ def test_a_waiting_worker_looks_into_a_few_claims_only(tmp_path, worker, monkeyp
         real = writer.folder.read
         monkeypatch.setattr(writer.folder, "read", lambda name: read.append(name) or real(name))
         for place in (0, 1):
-            assert list(executing._claims(writer, keys, Member(place, 2))) == [None] * executing._WATCHED
+            found = executing._taken_over(writer, keys, writer.held(), Member(place, 2))
+            assert list(found) == [None] * executing._WATCHED
         assert len(set(read)) == 2 * executing._WATCHED  # and not all the same ones
         others.close()
 

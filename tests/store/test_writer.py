@@ -46,15 +46,6 @@ def parts_of(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.parquet")}
 
 
-def test_progress_counts_up_to_all_units(tmp_path, worker) -> None:
-    seen: list[tuple[int, int]] = []
-    with open_writer(tmp_path / "run", worker.spec(4)) as writer:
-        execute(writer, worker.keyed_units(4), worker.tables, lambda done, total: seen.append((done, total)))
-    assert seen[0] == (0, 4)
-    assert seen[-1] == (4, 4)
-    assert seen == sorted(seen)
-
-
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_rows_do_not_depend_on_the_number_of_workers(tmp_path, worker, content, straight, workers) -> None:
     def work() -> None:

@@ -50,7 +50,8 @@ def run_here(job: Job, options: Computing, rank: Rank | None = None, *, extend: 
     whole, items = plan_folder(job, folder, extend=extend)
     with open_writer(out, stated(whole, folder)) as writer, _notebook(folder, whole, rank) as notebook:
         bar = _Both(notebook, options.progress if rank is None or rank.leads else None)
-        bar.set_total(ahead(items[key] for key in writer.pending(items)))
+        left = writer.pending(items, by_name=rank is not None)
+        bar.set_total(ahead(items[key] for key in left))
         local = _local(whole, bar, options.progress)
 
         def work(item: tuple[RunSpec, Unit]) -> Tables:

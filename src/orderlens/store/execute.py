@@ -19,11 +19,12 @@ from orderlens.store.records import stem
 from orderlens.store.writer import RunWriter
 
 Payload = TypeVar("Payload")
-Progress = Callable[[int, int], None]
 _MISSES = 3
 """Units in a row that others took first, after which a worker looks at what is left."""
 _WATCHED = 8
-"""Claims of others that a waiting worker looks into at a time: a thousand waiting ones may be many."""
+"""Claims of others that a waiting worker looks into at a time."""
+_CROWD = 50
+"""Workers from which each looks less often and into fewer claims: together they still see all of them."""
 _LONGEST_PAUSE_S = 15.0
 """Pauses of a waiting worker double up to this: it never waits longer than twice what it had to."""
 
@@ -65,44 +66,56 @@ def execute(
     writer: RunWriter,
     units: Mapping[str, Payload],
     work: Callable[[Payload], Mapping[str, pa.Table]],
-    on_progress: Progress | None = None,
     shift: Shift | None = None,
 ) -> None:
     """Compute and commit units until every one is committed by somebody or set aside, then finish the run.
+
+    A worker begins with its own share and asks nobody: whoever creates a claim had it first. It lists claims
+    when it is through, and records only when every unit that is left has a claim.
 
     Args:
         writer: this worker's writer.
         units: unit key → what ``work`` needs.
         work: computes the tables of one unit; depends on its payload only.
-        on_progress: called with (committed units, all units) at the start and after each change.
         shift: how the work is shared with others; None works alone.
 
     Raises:
         UnitsFailedError: units were set aside; everything else is committed.
     """
-    report, mine = on_progress or _silent, shift or Shift()
-    dealt = _dealt(list(units), mine)
-    left, pause = _open_units(writer, dealt, mine, by_name=not mine.closes), 0.0
+    mine, pause = shift or Shift(), 0.0
+    dealt, own = _dealt(list(units), mine.place, mine.count)
+    left = writer.pending(dealt) if mine.closes else [key for key in dealt if key not in writer.done]
+    claims: Iterable[Lease | None] = map(writer.take, [key for key in left if key in own])
     while left:
-        report(len(units) - len(left), len(units))
-        if _work_for_a_while(writer, left, units, work, report, mine):
+        if _attempt_each(writer, claims, units, work, mine):
             pause = 0.0
         else:
-            pause = min(max(2 * pause, 0.2), _LONGEST_PAUSE_S, writer.lease_s / 4)
+            pause = _longer(pause, mine, writer.lease_s)
             mine.waits()
-            time.sleep(pause)
-        left = _open_units(writer, left, mine, by_name=True) or (
-            _open_units(writer, left, mine) if mine.closes else []
-        )
-    report(len(units), len(units))
+            time.sleep(pause * _spread(mine.place))
+        held = writer.held()
+        free = [key for key in left if stem(key) not in held]
+        if not free:
+            left = _open_units(writer, left, mine)
+        claims = map(writer.take, free) if free else _taken_over(writer, left, held, mine)
     if mine.closes:
         finish_or_say(writer, units)
 
 
-def _dealt(keys: list[str], shift: Shift) -> list[str]:
-    """Return all units, the worker's own share first, then those of the workers after it."""
-    count = max(shift.count, 1)
-    return [key for turn in range(count) for key in keys[(shift.place + turn) % count :: count]]
+def _dealt(keys: list[str], place: int, count: int) -> tuple[list[str], set[str]]:
+    """Return all units, the worker's own share first, then those of the workers after it; and that share."""
+    shares = [keys[(place + turn) % count :: count] for turn in range(count)]
+    return [key for share in shares for key in share], set(shares[0])
+
+
+def _longer(pause: float, shift: Shift, lease_s: float) -> float:
+    """Return the seconds to wait after a wait of ``pause``; in a crowd the first one is longer."""
+    return min(max(2 * pause, 0.2 * max(1.0, shift.count / _CROWD)), _LONGEST_PAUSE_S, lease_s / 4)
+
+
+def _spread(place: int) -> float:
+    """Return a factor of 0.75 to 1.25 that keeps workers from asking all at the same moment."""
+    return 0.75 + 0.5 * (0.618034 * place % 1)
 
 
 def finish_or_say(writer: RunWriter, keys: Iterable[str]) -> None:
@@ -126,55 +139,47 @@ def finish_or_say(writer: RunWriter, keys: Iterable[str]) -> None:
     )
 
 
-def _open_units(writer: RunWriter, keys: Iterable[str], shift: Shift, *, by_name: bool = False) -> list[str]:
-    """Return what is neither committed nor set aside; ``by_name`` trusts that records are sound."""
-    left = writer.unrecorded(keys) if by_name else writer.pending(keys)
+def _open_units(writer: RunWriter, keys: Iterable[str], shift: Shift) -> list[str]:
+    """Return what is neither committed nor set aside. Whoever closes the run also reads the last records."""
+    left = writer.pending(keys, by_name=True)
+    if not left and shift.closes:
+        left = writer.pending(keys)
     gone = shift.set_aside() if left else set()
     return [key for key in left if stem(key) not in gone]
 
 
-def _silent(done: int, total: int) -> None:
-    """Report nothing."""
-
-
-def _work_for_a_while(
+def _attempt_each(
     writer: RunWriter,
-    left: list[str],
+    claims: Iterable[Lease | None],
     units: Mapping[str, Payload],
     work: Callable[[Payload], Mapping[str, pa.Table]],
-    report: Progress,
     shift: Shift,
 ) -> int:
-    """Take up free units until others are faster or none is left; return how many were tried."""
+    """Compute what is claimed, until others are faster or nothing is left; return how many were tried."""
     count = misses = 0
-    for claim in _claims(writer, left, shift):
+    for claim in claims:
         misses = 0 if claim else misses + 1
         if claim is not None:
             with claim:
                 _attempt(writer, claim, units[claim.key], work, shift)
             count += 1
-            report(len(units) - len(left) + count, len(units))
         if misses >= _MISSES:
             break
     return count
 
 
-def _claims(writer: RunWriter, left: list[str], shift: Shift) -> Iterator[Lease | None]:
-    """Yield a claim, or None where another worker has it, for units in turn: free ones as far as we know.
-
-    Where all are held, some claims are looked into: an owner may be dead, or its work may have failed.
-    """
-    held = writer.held()
-    free = [key for key in left if stem(key) not in held]
-    yield from (writer.take(key) for key in free)
-    if not free:
-        first = _WATCHED * shift.place % len(left)
-        for key in [*left[first:], *left[:first]][:_WATCHED]:
-            claim = writer.claim(key, held[stem(key)])
-            if claim is not None and stem(key) in shift.set_aside():  # it failed elsewhere since we looked
-                claim.fail()
-                claim = None
-            yield claim
+def _taken_over(
+    writer: RunWriter, left: list[str], held: Mapping[str, list[str]], shift: Shift
+) -> Iterator[Lease | None]:
+    """Look into some of the claims on what is left: an owner may be dead, or its work may have failed."""
+    watched = max(1, min(_WATCHED, _WATCHED * _CROWD // shift.count))
+    first = watched * shift.place % max(len(left), 1)
+    for key in [*left[first:], *left[:first]][:watched]:
+        claim = writer.claim(key, held[stem(key)])
+        if claim is not None and stem(key) in shift.set_aside():  # it failed elsewhere since we looked
+            claim.fail()
+            claim = None
+        yield claim
 
 
 def _attempt(

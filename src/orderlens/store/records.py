@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -41,6 +42,7 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
+@lru_cache(1 << 16)
 def stem(key: str) -> str:
     """Return a safe file name (no suffix) for ``key``, different for different keys."""
     safe = quote(key, safe="")
@@ -229,15 +231,20 @@ def load_snapshot(folder: Folder, known: dict[str, list[Bundle]] | None = None) 
             and a catalog never change once they are sound.
     """
     known = {} if known is None else known
-    generation = next(iter(catalogs(folder.names(deep=False))), 0)
-    _read_bundles(folder, [catalog_file(generation)] if generation else [], known)
-    catalog = known.get(catalog_file(generation), [])
+    generation, catalog = newest_catalog(folder, known)
     listed = {bundle.record for bundle in catalog}
     rest = [name for name in folder.names("units") if _is_record(name) and name not in listed]
     _read_bundles(folder, rest, known)
     snapshot = _combine(generation, catalog, {name: known.get(name) for name in rest})
     sound = generation == 0 or catalog_file(generation) in known
     return snapshot if sound else _without_catalog(snapshot)
+
+
+def newest_catalog(folder: Folder, known: dict[str, list[Bundle]]) -> tuple[int, list[Bundle]]:
+    """Return the number of the newest catalog (0 for none) and its bundles: none when it is damaged."""
+    generation = next(iter(catalogs(folder.names(deep=False))), 0)
+    _read_bundles(folder, [catalog_file(generation)] if generation else [], known)
+    return generation, known.get(catalog_file(generation), [])
 
 
 def _without_catalog(snapshot: Snapshot) -> Snapshot:

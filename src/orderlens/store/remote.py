@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
@@ -14,6 +15,8 @@ from orderlens.errors import OrderLensError, StorageError, one_line
 from orderlens.store.protocol import Stamp, storage_errors
 
 _MEMORY_LOCK = threading.Lock()
+_CONFLICT_PAUSES_S = (0.1, 0.5, 2.0)
+"""S3 answers 409 where two conditional writes cross and neither has won yet: the loser asks again."""
 
 
 @contextmanager
@@ -75,20 +78,27 @@ class RemoteFolder:
             self._make_parent(name)
             if not self._conditional and self.exists(name):
                 return False
-            try:
-                self._files.pipe_file(self._path(name), data, mode="create")
-            except FileExistsError:
-                return False
-            except OSError as error:  # S3 answers 412 where another writer was first …
-                return self._is_ours(name, data, error)
-            return True
+            return self._created(name, data, _CONFLICT_PAUSES_S)
 
-    def _is_ours(self, name: str, data: bytes, error: OSError) -> bool:
-        """… or where a retry met our own earlier request."""
+    def _created(self, name: str, data: bytes, pauses: Sequence[float]) -> bool:
         try:
-            return self.read(name) == data
+            self._files.pipe_file(self._path(name), data, mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if (found := self._present(name)) is not None:
+                return found == data  # another writer was first, or a retry met our own earlier request
+            if not pauses or _code(error) != "ConditionalRequestConflict":
+                raise
+            time.sleep(pauses[0])
+            return self._created(name, data, pauses[1:])
+        return True
+
+    def _present(self, name: str) -> bytes | None:
+        try:
+            return self.read(name)
         except FileNotFoundError:
-            raise error from None
+            return None
 
     def append(self, name: str, data: bytes) -> None:
         """Write the object again with more at its end: object stores cannot append."""
@@ -204,6 +214,11 @@ class RemoteFolder:
 def _has_exclusive_create(filesystem: Any) -> bool:
     """Name the file systems whose exclusive creation is tested; on others the last writer may win."""
     return bool(protocols(filesystem) & {"s3", "s3a", "memory"})
+
+
+def _code(error: OSError) -> object:
+    """Return the name that S3 gave to what it refused; None where it gave none."""
+    return getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
 
 
 def protocols(filesystem: Any) -> set[str]:

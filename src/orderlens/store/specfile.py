@@ -81,11 +81,13 @@ def create_spec(folder: Folder, spec: Mapping[str, Any], provenance: Mapping[str
         "spec": wanted,
         "provenance": dict(provenance),
     }
-    if not folder.exists(SPEC):
+    try:
+        found = _spec_of(folder, folder.read(SPEC))
+    except FileNotFoundError:
         _refuse_foreign_folder(folder)
         folder.create(SPEC, _sealed(body))
-    found = read_spec(folder)
-    if wanted not in [extension.spec for extension in read_extensions(folder)]:
+        found = read_spec(folder)
+    if wanted != found.spec and wanted not in [item.spec for item in read_extensions(folder)]:
         _check_same(folder, found, wanted)
     return writable(folder, found)
 
@@ -110,6 +112,10 @@ def read_spec(folder: Folder) -> SpecFile:
         data = folder.read(SPEC)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise RunError(f"{folder.label} is not a run: it has no {SPEC}") from error
+    return _spec_of(folder, data)
+
+
+def _spec_of(folder: Folder, data: bytes) -> SpecFile:
     value = _parsed(folder, data)
     body = {name: item for name, item in value.items() if name != "digest"}
     whole = _fits(body, value["digest"]) if "digest" in value else value.get("schema_version") == "1.0"

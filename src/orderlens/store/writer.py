@@ -34,6 +34,7 @@ from orderlens.store.records import (
     digest_of,
     environment_file,
     load_snapshot,
+    newest_catalog,
     read_bundle,
     read_completion,
     save_catalog,
@@ -81,6 +82,7 @@ class RunWriter:
         folder: where the run lives.
         spec: the run's spec as plain JSON values.
         lease_s: the lease of this worker's claims in seconds.
+        done: units that are committed, as far as this worker has seen.
     """
 
     def __init__(self, folder: Folder, spec: SpecFile, lease_s: float) -> None:
@@ -90,7 +92,8 @@ class RunWriter:
         self._digest = spec.digest
         self._claims = LeaseBook(folder, lease_s)
         self._known: dict[str, list[Bundle]] = {}
-        self._done: set[str] = set()
+        self._catalogued: set[str] | None = None
+        self.done: set[str] = set()
         self._looked = -float("inf")
         self._environment = self._note_environment()
 
@@ -109,22 +112,28 @@ class RunWriter:
             trusted(self.folder, snapshot)
         return snapshot
 
-    def pending(self, keys: Iterable[str]) -> list[str]:
-        """Return the keys that nobody has committed yet, in the given order without repetitions."""
-        self._done = self._snapshot().unit_keys()
-        return [key for key in dict.fromkeys(keys) if key not in self._done]
+    def pending(self, keys: Iterable[str], *, by_name: bool = False) -> list[str]:
+        """Return the keys that nobody has committed yet, in the given order without repetitions.
 
-    def unrecorded(self, keys: Iterable[str]) -> list[str]:
-        """Return the keys that have no record, from one listing: cheap enough to ask again and again.
-
-        A record that was damaged on the way counts here; ``pending`` reads them all.
+        Args:
+            keys: the units in question.
+            by_name: trust that records are sound: one listing instead of a look into each.
         """
+        wanted = list(dict.fromkeys(keys))
+        self.done = self._named(wanted) if by_name else self._snapshot().unit_keys()
+        return [key for key in wanted if key not in self.done]
+
+    def _named(self, keys: Iterable[str]) -> set[str]:
+        """Return the units that have a record, in a file of their own or in the catalog of our first look."""
+        if self._catalogued is None:
+            catalog = newest_catalog(self.folder, self._known)[1]
+            self._catalogued = {key for bundle in catalog for key in bundle.units}
         names = set(self.folder.names("units"))
-        return [key for key in keys if unit_file(key) not in names]
+        return self._catalogued | {key for key in keys if unit_file(key) in names}
 
     def committed(self, key: str) -> bool:
         """Say whether a unit is committed."""
-        if key in self._done or read_bundle(self.folder, unit_file(key)) is not None:
+        if key in self.done or read_bundle(self.folder, unit_file(key)) is not None:
             return True
         # A complete run may have been compacted since; then the unit's own record is gone.
         return self.folder.exists(COMPLETE) and not self.pending([key])
