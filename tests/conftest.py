@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 
-SHARED = ("replication",)
+SHARED = ("replication", "golden_studies")
 """Session fixtures that cost more than a file of tests: all that use one run in one process."""
 
 
@@ -97,16 +98,32 @@ def nats_close():
     return close
 
 
-@pytest.fixture(scope="session")
-def worker() -> ModuleType:
-    """The module ``store/worker.py``, which computes a tiny run without a model."""
-    place = Path(__file__).parent / "store" / "worker.py"
-    description = importlib.util.spec_from_file_location("store_worker", place)
+def _module(name: str, place: str) -> ModuleType:
+    """Import a file of helpers below ``tests``."""
+    description = importlib.util.spec_from_file_location(name, Path(__file__).parent / place)
     assert description is not None
     assert description.loader is not None
     module = importlib.util.module_from_spec(description)
     description.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def worker() -> ModuleType:
+    """The module ``store/worker.py``, which computes a tiny run without a model."""
+    return _module("store_worker", "store/worker.py")
+
+
+@pytest.fixture(scope="session")
+def golden() -> ModuleType:
+    """The module ``golden/runs.py``: small runs of the exact control, and stored numbers."""
+    return _module("golden_runs", "golden/runs.py")
+
+
+@pytest.fixture(scope="session")
+def golden_studies(golden: ModuleType) -> dict[str | None, Any]:
+    """Studies by kind of traces; not to be changed."""
+    return golden.studies()
 
 
 class HtmlReader(HTMLParser):

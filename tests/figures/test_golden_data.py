@@ -5,140 +5,26 @@ To renew them after a deliberate change, run this file with ORDERLENS_RENEW_GOLD
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from pathlib import Path
-
-import pyarrow as pa
 import pytest
 
-import orderlens as ol
-from orderlens.analysis import Options, Resampling, Study
-from orderlens.analysis.stored_scores import pair_key
 from orderlens.figures.catalogue import FIGURES
 from orderlens.figures.save import plain
-from orderlens.store.reader import memory_run
-
-GOLDEN = Path(__file__).parent.parent / "golden" / "figures"
-OPTIONS = Options(Resampling(50))
-MODEL = "hmm:seed=3,states=6,characters=20,block=8,incoherence=0.3"
-SAMPLES = [
-    ol.Sample(f"s{i}", [(3 * i + k) % 19 for k in range(4)], [(5 * i + 3 * k * k) % 19 for k in range(16)])
-    for i in range(5)
-]
-SEEDED = [f"random:{seed}" for seed in range(3)]
-
-
-def scored():
-    orders = ["forced-ar", "reverse-ar", *SEEDED, "max-prob", "oracle-max-q", "oracle-margin", "oracle-min-q"]
-    return ol.score(ol.load_model(MODEL), SAMPLES, orders=orders, circulation=3, noise_floor=True)
-
-
-def swept():
-    """Texts at two temperatures, scored from outside by a made-up evaluator of letters."""
-    orders = ["forced-ar", "max-prob", "random:0"]
-    run = ol.generate(
-        ol.load_model(MODEL),
-        SAMPLES,
-        orders=orders,
-        max_new_tokens=16,
-        temperature=[0.0, 0.7],
-        stop_at_eos=False,
-    )
-    outputs = run.outputs().to_arrow()
-    pairs = sorted(set(zip(outputs["prompt_text"].to_pylist(), outputs["text"].to_pylist(), strict=True)))
-    scores = {
-        "evaluator": ["letters"] * len(pairs),
-        "text_key": [pair_key(pair) for pair in pairs],
-        "logprobs": [[-1.0 - ord(letter) % 5 for letter in text] for _, text in pairs],
-    }
-    tables = {name: run.table(name).to_arrow() for name in run.tables}
-    return memory_run(tables | {"external": pa.table(scores)}, run.spec)
-
-
-def graded():
-    """Greedy texts of many prompts; a text counts as correct when its first two tokens have an even sum."""
-    prompts = [ol.Sample(f"i{i}", [i % 19, (7 * i) % 19, i // 19], task="parity") for i in range(40)]
-    run = ol.generate(
-        ol.load_model(MODEL), prompts, orders=["forced-ar", "max-prob", *SEEDED[:2]], max_new_tokens=16
-    )
-    outputs = run.outputs().to_arrow()
-    correct = [sum(row[:2]) % 2 == 0 for row in outputs["token_ids"].to_pylist()]
-    keys = outputs.select(["sample_id", "task", "order", "seed", "temperature", "sample_seed"])
-    verdicts = keys.append_column("correct", pa.array(correct))
-    verdicts = verdicts.append_column("grader", pa.array(["parity"] * len(correct)))
-    return memory_run({"reveals": run.reveals().to_arrow(), "verdicts": verdicts}, run.spec)
-
-
-def parallel():
-    """Sets of several sizes with their couplings."""
-    orders = ["forced-ar", "forced-ar+top=4", "max-prob+top=2", "max-prob+top=4", "max-prob+threshold=0.2"]
-    return ol.score(ol.load_model(MODEL), SAMPLES, orders=orders, couplings=99)
-
-
-RUNS = {
-    None: parallel,
-    "score": scored,
-    "generate": swept,
-    "ending": swept,
-    "sweep": swept,
-    "evaluate": graded,
-}
-
-
-@pytest.fixture(scope="module")
-def studies():
-    made = {make: Study(make(), OPTIONS) for make in set(RUNS.values())}
-    return {kind: made[make] for kind, make in RUNS.items()}
-
-
-def close(found, stored, path=""):
-    """Yield where two pieces of plain data differ by more than rounding."""
-    if isinstance(stored, dict) and isinstance(found, dict):
-        if set(found) != set(stored):
-            yield f"{path}: {sorted(set(found) ^ set(stored))}"
-            return
-        for name in stored:
-            yield from close(found[name], stored[name], f"{path}.{name}")
-    elif isinstance(stored, list) and isinstance(found, list):
-        if len(found) != len(stored):
-            yield f"{path}: {len(found)} instead of {len(stored)}"
-            return
-        for place, (one, other) in enumerate(zip(found, stored, strict=True)):
-            yield from close(one, other, f"{path}[{place}]")
-    elif isinstance(stored, int | float) and isinstance(found, int | float) and not isinstance(stored, bool):
-        if not math.isclose(found, stored, rel_tol=1e-4, abs_tol=1e-6):
-            yield f"{path}: {found} instead of {stored}"
-    elif found != stored:
-        yield f"{path}: {found!r} instead of {stored!r}"
-
-
-def rounded(value):
-    if isinstance(value, float):
-        return float(f"{value:.7g}")
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    return {name: rounded(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 @pytest.mark.parametrize("name", FIGURES.names())
-def test_every_figure_shows_the_stored_numbers(name, studies):
+def test_every_figure_shows_the_stored_numbers(name, golden_studies, golden):
     recipe = FIGURES.get(name)
-    found = plain(recipe.data(studies[recipe.traces]))
-    path = GOLDEN / f"{name}.json"
-    if os.environ.get("ORDERLENS_RENEW_GOLDEN"):
-        path.write_text(json.dumps(rounded(found), ensure_ascii=False, indent=None) + "\n", encoding="utf-8")
-    assert list(close(found, json.loads(path.read_text(encoding="utf-8")))) == []
+    found = plain(recipe.data(golden_studies[recipe.traces]))
+    assert golden.differences("figures", name, found) == []
 
 
-def test_the_comparison_notices_a_small_change():
+def test_the_comparison_notices_a_small_change(golden):
     stored = {"points": [{"mean": {"value": -1.5, "low": None}}]}
-    assert not list(close({"points": [{"mean": {"value": -1.5 - 1e-9, "low": None}}]}, stored))
-    assert list(close({"points": [{"mean": {"value": -1.501, "low": None}}]}, stored))
-    assert list(close({"points": [{"mean": {"value": -1.5, "low": 0.0}}]}, stored))
-    assert list(close({"points": []}, stored))
+    assert not list(golden.close({"points": [{"mean": {"value": -1.5 - 1e-9, "low": None}}]}, stored))
+    assert list(golden.close({"points": [{"mean": {"value": -1.501, "low": None}}]}, stored))
+    assert list(golden.close({"points": [{"mean": {"value": -1.5, "low": 0.0}}]}, stored))
+    assert list(golden.close({"points": []}, stored))
 
 
-def test_golden_data_stay_small():
-    assert sum(path.stat().st_size for path in GOLDEN.glob("*.json")) < 120_000
+def test_golden_data_stay_small(golden):
+    assert sum(path.stat().st_size for path in (golden.HERE / "figures").glob("*.json")) < 120_000

@@ -63,6 +63,18 @@ def test_dispersion_and_ensemble_gap():
     np.testing.assert_allclose(dispersion(missing)[1:], dispersion(per_token)[1:])
 
 
+def test_orders_that_are_missing_count_neither_in_the_spread_nor_in_the_gap():
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(4, 6))
+    holes = values.copy()
+    holes[0, 2] = holes[1, :4] = holes[2, 5] = np.nan
+    spread, gap = dispersion(holes), ensemble_gap(holes, np.array([3, 5, 7, 9]))
+    for row, n, found, excess in zip(holes, (3, 5, 7, 9), spread, gap, strict=True):
+        known = row[np.isfinite(row)]
+        assert found == pytest.approx(known.std(ddof=1))
+        assert excess == pytest.approx((np.log(np.exp(known).mean()) - known.mean()) / n)
+
+
 class Tables:
     """log p(position holds its target | R), one random number per (position, R): no joint behind it."""
 

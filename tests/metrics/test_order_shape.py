@@ -111,6 +111,48 @@ def test_eos_cascade():
     assert special.resume == 4.0  # a special token is no content
 
 
+@pytest.mark.parametrize(
+    ("path", "eos", "length", "start", "resume"),
+    [
+        ([3, 2, 1, 0], "EEEE", 4, 0, None),
+        ([3, 2, 0, 1], "EEcc", 2, 0, 2),
+        ([0, 3, 2, 1], "cEEE", 3, 1, None),
+        ([3, 2, 0, 5, 4, 1], "EEcEEc", 2, 0, 2),  # of two equal ones the first
+        ([3, 0, 5, 4, 2, 1], "EcEEEc", 3, 2, 5),
+        ([2, 3, 1, 0], "EEEc", 2, 1, 3),  # 2, 3 rises: the run starts anew
+        ([1], "E", 1, 0, None),
+        ([], "", 0, None, None),
+    ],
+)
+def test_cascades_at_the_edges_of_a_path(path, eos, length, start, resume):
+    found = eos_cascade(np.array(path, int), [letter == "E" for letter in eos])
+    assert found.length == length
+    for value, expected in ((found.start, start), (found.resume, resume)):
+        assert value == expected if expected is not None else math.isnan(value)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cascades_equal_a_loop_over_steps(seed):
+    rng = np.random.default_rng(seed)
+    parts = [rng.permutation(n) for n in (9, 1, 14, 6)]
+    flags = [rng.random(len(path)) < 0.7 for path in parts]
+    segments = Segments.of_lengths([len(path) for path in parts])
+    eos = np.concatenate(flags)
+    length, start, resume = segment_eos_cascade(np.concatenate(parts), eos, ~eos, segments)
+    for place, (path, is_eos) in enumerate(zip(parts, flags, strict=True)):
+        best, first = 0, math.nan
+        for t in range(len(path)):
+            stop = t
+            while stop < len(path) and is_eos[stop] and (stop == t or path[stop] < path[stop - 1]):
+                stop += 1
+            if stop - t > best:
+                best, first = stop - t, t
+        later = [t for t in range(len(path)) if best and t >= first + best and not is_eos[t]]
+        np.testing.assert_equal(
+            [length[place], start[place], resume[place]], [best, first, later[0] if later else math.nan]
+        )
+
+
 def test_agreement_on_shared_positions():
     assert agreement([1, 2, 3, 4], [1, 2, 3, 4]) == pytest.approx(1.0)
     assert agreement([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1.0)

@@ -60,6 +60,14 @@ def test_huge_token_ids_do_not_collide():
     assert distinct_n(ids, 4) == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_the_first_token_of_an_n_gram_counts_however_large_ids_are(n):
+    """Written side by side, four ids of 31 bits leave no room for the first one in 64 bits."""
+    ids = [1, 7, 8, 9, 6, 2, 7, 8, 9, 6, 2**31 - 1, 1, 7, 8, 9, 6]
+    grams = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
+    assert distinct_n(ids, n) == pytest.approx(len(set(grams)) / len(grams))
+
+
 def test_nonsense_is_refused():
     with pytest.raises(UserInputError, match="n ≥ 1, got 0"):
         distinct_n([1, 2], 0)

@@ -1,0 +1,73 @@
+"""Every registered table of fixed small runs of the exact control, against stored numbers.
+
+To renew them after a deliberate change, run this file with ORDERLENS_RENEW_GOLDEN=1.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from orderlens.analysis import as_json
+from orderlens.analysis.tables import TABLES
+
+KINDS = {
+    "fixed-sequence": "score",
+    "generation": "generate",
+    "reveal-order": "generate",
+    "coherence": "score",
+    "order-pairs": "score",
+    "policies": None,
+    "couplings": None,
+    "frontier": None,
+    "temperature": "sweep",
+    "downstream": "evaluate",
+    "within-cell": "evaluate",
+    "quadrants": "evaluate",
+    "selectors": "evaluate",
+    "content": "evaluate",
+    "controls": "evaluate",
+    "theory": "score",
+    "null": "evaluate",
+}
+"""Table → the runs it is made from."""
+
+
+def numbers(table):
+    """Return the rows of a table and its headings; notes are prose."""
+    found = as_json(table)
+    headings = {column.name: [column.heading, column.digits] for column in table.columns}
+    return {"keys": found["keys"], "columns": headings, "rows": found["rows"]}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_table_shows_the_stored_numbers(name, golden_studies, golden):
+    tables = golden_studies[KINDS[name]].tables([name])
+    assert name in {table.name for table in tables}
+    found = {table.name: numbers(table) for table in tables}
+    assert golden.differences("tables", name, found) == []
+    assert all(table["rows"] for table in found.values())
+
+
+def test_no_table_is_left_out_and_no_file_left_over(golden):
+    assert sorted(KINDS) == sorted(TABLES.names())
+    files = list((golden.HERE / "tables").glob("*.json"))
+    assert sorted(path.stem for path in files) == sorted(KINDS)
+    assert sum(path.stat().st_size for path in files) < 250_000
+
+
+SCORED = {"coherence", "fixed-sequence", "order-pairs", "theory"}
+GENERATED = {"content", "generation", "reveal-order", "theory"}
+GRADED = {"controls", "downstream", "null", "quadrants", "within-cell"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "offered"),
+    [
+        ("score", SCORED),
+        (None, SCORED | {"couplings", "frontier", "policies"}),
+        ("sweep", GENERATED | {"temperature"}),
+        ("evaluate", GENERATED | GRADED),
+    ],
+)
+def test_runs_are_offered_the_tables_that_they_can_fill(kind, offered, golden_studies):
+    assert set(golden_studies[kind].suited()) == offered
