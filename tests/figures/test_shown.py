@@ -1,0 +1,367 @@
+"""What stands in each picture, read back from matplotlib: marks, arms, axes, legends, limits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orderlens.analysis.orders import display_name, is_target_aware
+from orderlens.figures.catalogue import FIGURES
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "figures"
+_DRAWN: dict[str, tuple] = {}
+
+
+def drawn(name):
+    """Return the stored numbers of a figure and its drawing; each is drawn once."""
+    if name not in _DRAWN:
+        data = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+        _DRAWN[name] = data, FIGURES.get(name).draw(data)
+    return _DRAWN[name]
+
+
+def marks(panel):
+    """Return every mark of a panel as rounded (x, y)."""
+    pairs = [pair for line in panel.lines for pair in zip(line.get_xdata(), line.get_ydata(), strict=True)]
+    return [rounded(pair) for pair in pairs]
+
+
+def rounded(pair):
+    return tuple(round(float(value), 6) for value in pair)
+
+
+def arms(panel):
+    """Return the ends of every interval drawn, as ((x0, y0), (x1, y1))."""
+    return [
+        (rounded(piece[0]), rounded(piece[-1]))
+        for box in panel.collections
+        if hasattr(box, "get_segments")
+        for piece in box.get_segments()
+    ]
+
+
+def texts(legend):
+    return [text.get_text() for text in legend.get_texts()]
+
+
+AXES = {
+    "fixed-sequence": [
+        ("mean log q of the target (nats per token)", "Var(log q)"),
+        ("Gini, block 0", ""),
+        ("argmax accuracy", ""),
+    ],
+    "lorenz": [
+        ("share of steps, easiest first", "share of −Σ log q"),
+        ("share of steps, easiest first", "distance below uniform"),
+    ],
+    "coherence": [
+        ("Δ mean log q to Forced-AR (nats/token)", ""),
+        ("distance of the pair", "|Γ| (nats)"),
+        ("masked share", ""),
+    ],
+    "couplings": [
+        ("tokens in the set", "nats per set"),
+        ("loss (nats/token); mark: total", ""),
+        ("Var, one by one (nats²)", ""),
+    ],
+    "frontier": [("tokens per pass", "bits/byte")],
+    "reveal-order": [
+        ("place in the block", "reveal step"),
+        ("place in the block", ""),
+        ("place in the block", ""),
+        ("", "share of texts, content"),
+    ],
+    "unmask": [("", "")],
+    "temperature": [
+        ("", "median external perplexity"),
+        ("", "Var(log q)"),
+        ("temperature", "content mean log q (nats)"),
+        ("temperature", "EOS fraction"),
+    ],
+    "jensen": [
+        ("q of the target", "share that is the argmax"),
+        ("Var(log q)", "Jensen loss per token (nats)"),
+        ("noise scale σ", "Spearman with the loss"),
+    ],
+    "accuracy-var": [("content Var(log q)", "accuracy (%)")],
+    "accuracy-by-var": [("content Var(log q)", "accuracy (%)")],
+    "predictors": [("AUROC", "")],
+    "var-effect": [("log-odds per sd of Var", "")],
+}
+
+
+@pytest.mark.parametrize("name", FIGURES.names())
+def test_axes_say_what_they_measure(name):
+    _, figure = drawn(name)
+    assert [(panel.get_xlabel(), panel.get_ylabel()) for panel in figure.axes] == AXES[name]
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES.names() if name not in ("unmask", "reveal-order")])
+def test_panels_of_several_are_lettered(name):
+    _, figure = drawn(name)
+    letters = [panel.get_title(loc="left")[:3] for panel in figure.axes]
+    if name == "frontier":
+        assert letters == ["bit"]
+    else:
+        assert letters == ["(a)", "(b)", "(c)", "(d)"][: len(letters)]
+
+
+@pytest.mark.parametrize("name", FIGURES.names())
+def test_nothing_that_is_drawn_lies_outside_its_panel(name):
+    """Marks and arms are inside the limits: nobody sees what is cut off."""
+    _, figure = drawn(name)
+    for panel in figure.axes:
+        left, right = sorted(panel.get_xlim())
+        low, high = sorted(panel.get_ylim())
+        for line in panel.lines:
+            if line.get_transform() is not panel.transData or line.get_marker() in ("None", "", None):
+                continue
+            x, y = (np.asarray(values, float) for values in line.get_data())
+            known = np.isfinite(x) & np.isfinite(y)
+            assert (x[known] >= left - 1e-9).all(), (name, panel.get_xlabel())
+            assert (x[known] <= right + 1e-9).all(), (name, panel.get_xlabel())
+            assert (y[known] >= low - 1e-9).all(), (name, panel.get_ylabel())
+            assert (y[known] <= high + 1e-9).all(), (name, panel.get_ylabel())
+
+
+def test_the_plane_has_each_order_at_its_mean_and_var_with_both_arms():
+    data, figure = drawn("fixed-sequence")
+    plane, gini, accuracy = figure.axes
+    for item in data["points"]:
+        mean, var = item["mean"], item["var"]
+        assert rounded((mean["value"], var["value"])) in marks(plane)
+        assert (rounded((mean["low"], var["value"])), rounded((mean["high"], var["value"]))) in arms(plane)
+        assert (rounded((mean["value"], var["low"])), rounded((mean["value"], var["high"]))) in arms(plane)
+    for seed in data["random_seeds"]:
+        assert rounded((seed["mean"], seed["var"])) in marks(plane)
+    for panel, name in ((gini, "gini_block0"), (accuracy, "argmax_accuracy")):
+        expected = [rounded((item[name]["value"], place)) for place, item in enumerate(data["points"])]
+        assert marks(panel) == expected
+        assert panel.get_ylim() == (len(expected) - 0.5, -0.5), "the first order is on top"
+    names = [label.get_text() for label in gini.get_yticklabels()]
+    assert names == [display_name(item["order"]) for item in data["points"]]
+
+
+@pytest.mark.parametrize("name", ["fixed-sequence", "coherence"])
+def test_hollow_marks_are_those_of_orders_that_see_the_target(name):
+    data, figure = drawn(name)
+    items = data["points"] if name == "fixed-sequence" else data["gaps"]
+    panel = figure.axes[1 if name == "fixed-sequence" else 0]
+    hollow = [
+        line.get_markerfacecolor() == "white"
+        for line in panel.lines
+        if line.get_marker() not in ("None", "", None)
+    ]
+    assert hollow == [is_target_aware(item["order"]) for item in items]
+    assert any(hollow)
+    assert not all(hollow)
+
+
+def test_lorenz_curves_run_from_corner_to_corner_and_beside_them_their_depth():
+    data, figure = drawn("lorenz")
+    whole, depth = figure.axes
+    steps = np.linspace(0, 1, data["length"] + 1)
+    shown = [line for line in whole.lines if len(line.get_xdata()) == len(steps)]
+    below = [line for line in depth.lines if len(line.get_xdata()) == len(steps)]
+    assert len(shown) == len(below) == len(data["curves"])
+    for item, line, under in zip(data["curves"], shown, below, strict=True):
+        np.testing.assert_allclose(line.get_xdata(), steps)
+        np.testing.assert_allclose(line.get_ydata(), item["lorenz"])
+        np.testing.assert_allclose(under.get_ydata(), steps - np.array(item["lorenz"]))
+    assert (whole.get_xlim(), whole.get_ylim()) == ((0, 1), (0, 1))
+    (legend,) = figure.legends
+    ginis = [f"{item['gini']:.3f}".lstrip("0") for item in data["curves"]]
+    names = [display_name(item["order"]) for item in data["curves"]]
+    assert texts(legend) == [f"{name} ({gini})" for name, gini in zip(names, ginis, strict=True)]
+
+
+def test_gaps_lie_on_rows_beside_a_band_of_twice_the_floor():
+    data, figure = drawn("coherence")
+    panel = figure.axes[0]
+    for place, item in enumerate(data["gaps"]):
+        gap = item["gap"]
+        assert rounded((gap["value"], place)) in marks(panel)
+        assert (rounded((gap["low"], place)), rounded((gap["high"], place))) in arms(panel)
+    floor = max(item["value"] for item in data["statistics"] if item["statistic"] == "noise_floor")
+    (band,) = panel.patches
+    assert (band.get_x(), band.get_width()) == pytest.approx((-floor, 2 * floor))
+    names = [label.get_text() for label in panel.get_yticklabels()]
+    assert names == [display_name(item["order"]) for item in data["gaps"]]
+
+
+def test_circulation_is_drawn_by_distance_and_by_mask_ratio_on_one_scale():
+    data, figure = drawn("coherence")
+    for panel, kind in zip(figure.axes[1:], ("distance", "mask ratio"), strict=True):
+        groups = [g for g in data["circulation"] if g["group"].startswith(f"{kind} ") and g["n"] >= 4]
+        for line, name in zip(panel.lines, ("rms", "median_abs"), strict=True):
+            np.testing.assert_allclose(line.get_ydata(), [group[name]["value"] for group in groups])
+        assert len(panel.get_xticklabels()) == len(groups)
+    assert figure.axes[1].get_ylim() == figure.axes[2].get_ylim()
+    assert figure.axes[1].get_ylim()[0] == 0
+    assert texts(figure.axes[1].get_legend()) == ["RMS", "median"]
+
+
+def test_bars_of_loss_and_var_add_up_to_the_mark():
+    data, figure = drawn("couplings")
+    _, loss, var = figure.axes
+    assert texts(loss.get_legend()) == ["order", "coupling"]
+    assert texts(var.get_legend()) == [
+        "between passes",
+        "inside passes",
+        "coupling, between",
+        "coupling, inside",
+    ]
+    losses, parts = data["loss"], {row["order"]: row for row in data["var"]}
+    widths = np.array([patch.get_width() for patch in loss.patches]).reshape(len(losses), 2)
+    np.testing.assert_allclose(
+        widths, [[row["of_order"]["value"], row["of_coupling"]["value"]] for row in losses], atol=1e-9
+    )
+    for place, row in enumerate(losses):
+        total = row["loss"]
+        assert rounded((total["value"], place)) in marks(loss)
+        assert total["value"] == pytest.approx(widths[place].sum(), abs=1e-6), "the bars add up to the mark"
+        assert (rounded((total["low"], place)), rounded((total["high"], place))) in arms(loss)
+    bars = np.array([(patch.get_x(), patch.get_width()) for patch in var.patches]).reshape(len(losses), 4, 2)
+    for row, own in zip(losses, bars, strict=True):
+        names = ("between", "inside", "coupling_between", "coupling_inside")
+        for place, ((left, width), name) in enumerate(zip(own, names, strict=True)):
+            assert width == pytest.approx(parts[row["order"]][name]["value"], abs=1e-9)
+            before = [other for _, other in own[:place] if (other >= 0) == (width >= 0)]
+            assert left == pytest.approx(sum(before)), "stacked on those of the same sign"
+    names = [label.get_text() for label in loss.get_yticklabels()]
+    assert names[0] == "Forced-AR"
+    assert "Max-prob, top=4" in names
+
+
+def test_the_frontier_has_every_policy_at_its_pace_and_quality():
+    data, figure = drawn("frontier")
+    (panel,), (measure,) = figure.axes, data["panels"]
+    assert panel.get_xscale() == "log"
+    for point in measure["points"]:
+        assert rounded((point["tokens_per_pass"]["value"], point["quality"]["value"])) in marks(panel)
+    assert panel.get_title(loc="left") == "bits per byte ↓", "less is better"
+    (legend,) = figure.legends
+    assert texts(legend) == ["Forced-AR", "Forced-AR, top", "Max-prob, threshold", "Max-prob, top"]
+
+
+def test_heat_maps_show_the_shares_with_the_first_step_on_top():
+    data, figure = drawn("reveal-order")
+    for panel, item in zip(figure.axes, data["maps"], strict=False):
+        (image,) = panel.images
+        share = np.array(item["content_share"])
+        np.testing.assert_allclose(np.ma.filled(image.get_array(), 0.0), share)
+        left, right, bottom, top = image.get_extent()
+        width = data["width"]
+        assert (left, right, bottom, top) == (0.5, width + 0.5, width + 0.5, 0.5)
+        rho = item["spearman_l2r_block0"]["value"]
+        shown = f"{abs(rho):.2f}".removeprefix("0")
+        assert panel.get_title(loc="left").startswith(
+            f"{display_name(item['order'])}\nρ = {'−' if rho < 0 else ''}{shown}"
+        )
+
+
+def test_the_sweep_has_greedy_marks_apart_and_lines_through_the_rest():
+    data, figure = drawn("temperature")
+    names = ("external_ppl", "var", "content_mean", "eos_fraction")
+    for panel, name in zip(figure.axes, names, strict=True):
+        for item in data["series"]:
+            for point in item["points"]:
+                x, y = point["temperature"], point[name]["value"]
+                if x > 0:
+                    assert rounded((x, y)) in marks(panel)
+                else:
+                    near = [found for found in marks(panel) if abs(found[0]) < 0.1]
+                    assert round(y, 6) in [found[1] for found in near]
+        hottest = max(point["temperature"] for item in data["series"] for point in item["points"])
+        assert panel.get_xlim() == pytest.approx((-0.16, hottest + 0.08))
+    places = [found[0] for found in marks(figure.axes[1]) if abs(found[0]) < 0.1]
+    assert len(set(places)) == len(data["series"]), "marks at T = 0 are moved apart"
+    assert sum(places) == pytest.approx(0)
+    assert [panel.get_yscale() for panel in figure.axes] == ["log", "log", "linear", "linear"]
+    (legend,) = figure.legends
+    assert texts(legend) == [display_name(item["order"]) for item in data["series"]]
+
+
+def test_losses_are_points_of_the_traces_and_correlations_lie_between_minus_one_and_one():
+    data, figure = drawn("jensen")
+    fit, loss, rho = figure.axes
+    shown = marks(loss)
+    for trace in data["traces"]:
+        assert rounded((trace["var"], trace["loss"])) in shown
+    assert fit.get_xscale() == rho.get_xscale() == "log"
+    assert rho.get_ylim() == (-1.05, 1.05)
+    known = marks(rho)
+    for item in data["correlations"]:
+        if not item.get("is_fitted"):
+            for name in ("var", "min"):
+                assert rounded((item["sigma"], item[name])) in known
+    assert texts(fit.get_legend()) == ["fitted σ, k", "fitted σ, k = 1", "observed"]
+    assert texts(loss.get_legend())[0] == "Forced-AR"
+    assert texts(rho.get_legend()) == ["Var", "−min log q", "share q < ½"]
+
+
+def test_tasks_have_a_panel_each_with_every_order():
+    data, figure = drawn("accuracy-var")
+    for panel, task in zip(figure.axes, data["tasks"], strict=True):
+        assert panel.get_title(loc="left").endswith(task["task"])
+        for item in task["points"]:
+            assert rounded((item["var"]["value"], item["accuracy"]["value"])) in marks(panel)
+            for seed in item["seeds"]:
+                assert rounded((seed["var"], seed["accuracy"])) in marks(panel)
+    (legend,) = figure.legends
+    assert texts(legend) == [display_name(item["order"]) for item in data["tasks"][0]["points"]]
+
+
+def test_bins_are_lines_through_medians_with_arms():
+    data, figure = drawn("accuracy-by-var")
+    (task,), (panel,) = data["tasks"], figure.axes
+    for item in task["series"]:
+        for one in item["bins"]:
+            accuracy = one["accuracy"]
+            assert rounded((one["var"], accuracy["value"])) in marks(panel)
+            assert (rounded((one["var"], accuracy["low"])), rounded((one["var"], accuracy["high"]))) in arms(
+                panel
+            )
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "parts", "line"),
+    [
+        ("predictors", "auroc", ("var", "mean", "n"), 0.5),
+        ("var-effect", "effect", ("alone", "given_length", "given_mean", "given_both"), 0.0),
+    ],
+)
+def test_rows_hold_one_mark_per_predictor_around_the_orders_place(name, field, parts, line):
+    data, figure = drawn(name)
+    (task,), (panel,) = data["tasks"], figure.axes
+    series = [line for line in panel.lines if line.get_marker() not in ("None", "", None)]
+    for place, (line_of, part) in enumerate(zip(series, parts, strict=True)):
+        cells = [row[field][part] for row in task["rows"]]
+        known = [(number, cell) for number, cell in enumerate(cells) if cell["value"] is not None]
+        assert line_of.get_xdata() == pytest.approx([cell["value"] for _, cell in known])
+        shifts = line_of.get_ydata() - np.array([number for number, _ in known])
+        assert len({round(float(shift), 9) for shift in shifts}) == 1
+        assert np.sign(round(float(shifts[0]), 9)) == np.sign(place - (len(parts) - 1) / 2)
+        assert abs(shifts[0]) < 0.45, "marks of neighbouring orders stay apart"
+        for (number, cell), shift in zip(known, shifts, strict=True):
+            ends = [rounded((cell[end], number + shift)) for end in ("low", "high")]
+            assert tuple(ends) in arms(panel)
+    guide = next(found for found in panel.lines if set(found.get_xdata()) == {line})
+    assert guide.get_linestyle() != "-"
+    assert panel.get_ylim() == (len(task["rows"]) - 0.5, -0.5)
+
+
+def test_tokens_are_boxes_in_text_order_with_their_steps():
+    data, figure = drawn("unmask")
+    (panel,) = figure.axes
+    words = [text.get_text() for text in panel.texts]
+    tokens = [
+        token for example in data["examples"] if not example.get("missing") for token in example["tokens"]
+    ]
+    steps = [word for word in words if word.isdigit()]
+    assert sorted(map(int, steps)) == sorted(token["step"] + 1 for token in tokens), "steps count from 1"
+    assert len(panel.patches) >= len(tokens)
+    assert {"content", "EOS", "special"} <= set(words)
