@@ -71,11 +71,10 @@ class EncodedSample:
         state = hashlib.blake2b(digest_size=16)
         state.update(f"{self.task}\x00{self.id}\x00{len(self.prompt)}\x00".encode())
         state.update(self.prompt.astype("<i8").tobytes() + self.target.astype("<i8").tobytes())
-        for part in (self.suffix, self.template):
+        for name, part in (("", self.suffix), ("template", self.template)):
             if len(part):
-                state.update(
-                    f"\x00{len(self.target)}\x00{len(part)}\x00".encode() + part.astype("<i8").tobytes()
-                )
+                sizes = f"{name}\x00{len(self.target)}\x00{len(part)}\x00"
+                state.update(sizes.encode() + part.astype("<i8").tobytes())
         return state.hexdigest()
 
 
@@ -175,7 +174,7 @@ def _whole_numbers(value: Sequence[int], sample_id: str, part: str) -> IntArray:
     except (TypeError, ValueError):
         found = np.empty((0, 0))
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        wrong = next((item for item in found.flat if not isinstance(item, int | np.integer)), value)
+        wrong = next((item for item in found.ravel().tolist() if type(item) is not int), value)
         raise UserInputError(
             f"sample '{sample_id}': {part} must be text or a list of whole token ids, not {wrong!r:.60}"
         )

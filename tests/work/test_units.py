@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
+from orderlens.errors import UserInputError
+from orderlens.models.abilities import SuggestsBatch
 from orderlens.samples import EncodedSample
 from orderlens.work.units import DEFAULT_BATCH, Unit, cut_units, unit_samples
 
@@ -42,3 +45,32 @@ def test_small_models_get_units_that_take_seconds(hmm) -> None:
     assert unit_samples(hmm, 1, None, 8) == DEFAULT_BATCH
     assert unit_samples(hmm, 4, None, 16384) == 1
     assert unit_samples(hmm, 4, 7, 16384) == 7
+
+
+def test_a_template_and_a_suffix_with_the_same_tokens_are_two_units() -> None:
+    tokens = np.array([4, 5])
+    suffix, template = EncodedSample("a", tokens, suffix=tokens), EncodedSample("a", tokens, template=tokens)
+    assert Unit((suffix,)).key() != Unit((template,)).key()
+
+
+@pytest.mark.parametrize(("n", "size", "sizes"), [(0, 3, []), (3, 3, [3]), (4, 3, [3, 1]), (2, 9, [2])])
+def test_the_last_unit_takes_what_is_left(n: int, size: int, sizes: list[int]) -> None:
+    units = cut_units(SAMPLES[:n], size, None, ("random:1",))
+    assert [len(unit.samples) for unit in units] == sizes
+    assert all(unit.orders == ("random:1",) for unit in units)
+    with pytest.raises(UserInputError, match="batch_size=0 must be at least 1"):
+        cut_units(SAMPLES, 0)
+
+
+def test_a_model_that_knows_what_fits_gets_many_sequences(hmm) -> None:
+    class Large:
+        attention = "block-causal"
+
+        def suggested_batch(self, positions: int) -> int:
+            return 1
+
+    large = Large()
+    assert isinstance(large, SuggestsBatch)
+    assert not isinstance(hmm, SuggestsBatch)
+    assert unit_samples(large, 4, None, 10**6) == 256
+    assert unit_samples(large, 5000, None, 1) == 1

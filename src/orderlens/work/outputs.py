@@ -84,5 +84,7 @@ def _key(model: Model, sample: EncodedSample, order: Policy, labels: TraceLabels
         "sample_seed": labels.sample_seed,
         "prompt_ids": sample.prompt.tolist(),
         "prompt_text": storable(model.tokenizer.decode(sample.prompt.tolist())),
-        "suffix_text": model.tokenizer.decode(sample.suffix.tolist()) if len(sample.suffix) else None,
+        "suffix_text": storable(model.tokenizer.decode(sample.suffix.tolist()))
+        if len(sample.suffix)
+        else None,
     }
