@@ -31,9 +31,8 @@ def summarise(run: Run) -> list[dict[str, Any]]:
             defined = group[name].dropna()
             row[name] = float(defined.mean()) if len(defined) else float("nan")
         rows.append(row)
-    listed = [order.split(":")[0] for order in run.spec.get("orders", [])]
-    known = {name: place for place, name in reversed(list(enumerate(listed)))}
-    return sorted(rows, key=lambda row: known.get(row["order"].split(":")[0], len(known)))
+    known = {spec: place for place, spec in enumerate(run.spec.get("orders", []))}
+    return sorted(rows, key=lambda row: known.get(spec_of(row["order"], row["seed"]), len(known)))
 
 
 def show_summary(run: Run, *, out: str, as_json: bool) -> None:
