@@ -19,7 +19,7 @@ from scipy.stats import binomtest
 from orderlens.evaluation.summary import latest_verdicts
 from orderlens.store.reader import Run, open_run
 from orderlens.tasks.bundled import LETTERS, items
-from orderlens.tasks.named_option import last_named
+from orderlens.tasks.graders import last_named
 
 Rows = list[dict[str, Any]]
 

@@ -33,12 +33,9 @@ from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder
 from orderlens.models.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.rng import keyed_generator
-from orderlens.training.corpus import read_documents
-from orderlens.training.data import WindowMixture, write_shard
+from orderlens.training.data import WindowMixture, pack, read_documents, write_shard
 from orderlens.training.loop import CHECKPOINT, LoopSettings, Trainer
-from orderlens.training.optimiser import OptimiserSettings
-from orderlens.training.packing import pack
-from orderlens.training.schedule import Schedule
+from orderlens.training.optimiser import OptimiserSettings, Schedule
 from orderlens.training.vocabulary import EOS_ID
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

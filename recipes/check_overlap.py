@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from orderlens.training.corpus import read_documents
+from orderlens.training.data import read_documents
 
 RUN = 13
 

@@ -42,11 +42,9 @@ from orderlens.models.tokenizer import FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.rowfiles import read_rows
 from orderlens.training.adapt import AdapterTrainer, AdaptSettings
-from orderlens.training.corpus import read_documents, text_rows
-from orderlens.training.data import WindowMixture, write_shard
+from orderlens.training.data import Tokens, WindowMixture, pack, read_documents, text_rows, write_shard
 from orderlens.training.lowrank import LowRankRates
-from orderlens.training.packing import Tokens, pack
-from orderlens.training.schedule import Schedule
+from orderlens.training.optimiser import Schedule
 from orderlens.training.validate import ORDERS, mean_log_prob
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -19,8 +19,7 @@ from orderlens.models.smol.causal import continue_rows
 from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
 from orderlens.models.tokenizer import FastTokenizer
 from orderlens.rng import keyed_generator
-from orderlens.training.data import write_shard
-from orderlens.training.packing import Tokens
+from orderlens.training.data import Tokens, write_shard
 
 SEED = 20261115
 WINDOW, BLOCK = 512, 32

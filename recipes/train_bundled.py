@@ -39,12 +39,9 @@ from orderlens.models.tokenizer import FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.tasks.bundled import training_documents
 from orderlens.training.checkpoint import load_checkpoint
-from orderlens.training.corpus import read_documents, text_rows
-from orderlens.training.data import WindowMixture, write_shard
+from orderlens.training.data import WindowMixture, pack, read_documents, text_rows, write_shard
 from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Trainer
-from orderlens.training.optimiser import OptimiserSettings
-from orderlens.training.packing import pack
-from orderlens.training.schedule import Schedule
+from orderlens.training.optimiser import OptimiserSettings, Schedule
 from orderlens.training.validate import ORDERS, any_order_bound, mean_log_prob
 from orderlens.training.vocabulary import EOS_ID
 

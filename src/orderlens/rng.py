@@ -2,15 +2,22 @@
 
 The same (seed, sample id, order, purpose) gives the same numbers whatever else is computed beside it, so
 results do not depend on batch size, worker count or a resume. No global random state is ever touched.
+
+Draws and randomised rules have one stream per chain and block; row t of it, [pass, offset], belongs to the
+block's t-th forward pass.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 Key = str | int
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 
 def keyed_generator(seed: int, *keys: Key) -> np.random.Generator:
@@ -20,3 +27,50 @@ def keyed_generator(seed: int, *keys: Key) -> np.random.Generator:
         text = f"{type(part).__name__}:{part}".encode()
         digest.update(len(text).to_bytes(8, "little") + text)
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest.digest(), "little")))
+
+
+def draw_stream(sample_seed: int, sample_id: str, policy_spec: str, block: int) -> np.random.Generator:
+    """Return the stream behind the token draws of one block."""
+    return keyed_generator(sample_seed, sample_id, policy_spec, "draw", block)
+
+
+def rule_stream(order_seed: int | None, sample_id: str, policy_spec: str, block: int) -> np.random.Generator:
+    """Return the stream that an order or a commit rule sees as ``uniforms_R``."""
+    return keyed_generator(order_seed or 0, sample_id, policy_spec, "rule", block)
+
+
+NUMBERS_AHEAD = 1024
+"""Numbers of a stream that are made at once: a block of 32 positions that takes 32 passes needs one call."""
+
+
+class NumberRows:
+    """Every chain's stream, some passes ahead: [N, passes, block size]; opened when first asked for."""
+
+    def __init__(
+        self, n_chains: int, block_size: int, open_stream: Callable[[int], np.random.Generator]
+    ) -> None:
+        self._open = open_stream
+        self._streams: dict[int, np.random.Generator] = {}
+        self._ahead = max(1, NUMBERS_AHEAD // block_size)
+        self._rows_NPB = np.empty((n_chains, self._ahead, block_size))
+        self._end_N = np.zeros(n_chains, np.int64)
+
+    def enter_block(self, chain: int) -> None:
+        """Start the chain's next stream."""
+        self._streams.pop(chain, None)
+        self._end_N[chain] = 0
+
+    def rows(self, chain_C: IntArray, pass_C: IntArray) -> FloatArray:
+        """Return the numbers [C, B] of each chain's pass; passes of a block must not go backwards."""
+        for place in np.flatnonzero(pass_C >= self._end_N[chain_C]).tolist():
+            self._refill(int(chain_C[place]), int(pass_C[place]))
+        rows: FloatArray = self._rows_NPB[chain_C, pass_C - self._end_N[chain_C] + self._ahead]
+        return rows
+
+    def _refill(self, chain: int, wanted: int) -> None:
+        """Make numbers until those of pass ``wanted`` are there."""
+        if chain not in self._streams:
+            self._streams[chain] = self._open(chain)
+        while self._end_N[chain] <= wanted:
+            self._streams[chain].random(out=self._rows_NPB[chain])
+            self._end_N[chain] += self._ahead

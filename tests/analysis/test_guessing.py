@@ -9,7 +9,7 @@ import pytest
 
 from orderlens.analysis import Study
 from orderlens.analysis.tables_downstream import guessing_level, guessing_levels
-from orderlens.tasks.named_option import NAMED_GRADER
+from orderlens.tasks.graders import NAMED_GRADER
 
 
 @pytest.mark.parametrize(

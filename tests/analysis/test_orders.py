@@ -9,9 +9,9 @@ import pytest
 
 from orderlens.analysis import orders
 from orderlens.orders import OracleOrder, StaticOrder
-from orderlens.orders.card import Card
 from orderlens.orders.catalogue import ORDERS
 from orderlens.orders.confidence import MaxProb
+from orderlens.orders.protocol import Card
 
 
 class Cheat(OracleOrder):

@@ -11,7 +11,7 @@ import orderlens as ol
 from orderlens.cli.console import SafeConsole
 from orderlens.cli.live import MASK, live_progress
 from orderlens.cli.main import main
-from orderlens.decode.live import LiveCanvas
+from orderlens.decode.chains import LiveCanvas
 
 
 class Counter:

@@ -13,9 +13,8 @@ from orderlens import tasks
 from orderlens.engines import local
 from orderlens.errors import DataFileError, RunError, UnknownNameError, UserInputError
 from orderlens.evaluation import accuracies, latest_verdicts, regrade
-from orderlens.evaluation.grading import score_endings
+from orderlens.evaluation.grading import response_of, score_endings
 from orderlens.evaluation.prompts import full_prompt, response_length
-from orderlens.evaluation.verdicts import response_of
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.tasks import hellaswag
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orderlens.errors import UnknownNameError
-from orderlens.evaluation.verdicts import (
+from orderlens.evaluation.grading import (
     ending_rows,
     grade_output,
     response_of,
@@ -18,7 +18,7 @@ from orderlens.evaluation.verdicts import (
     verdict_table,
 )
 from orderlens.tasks.protocol import Benchmark, LikelihoodRule
-from orderlens.tasks.verdict import Verdict
+from orderlens.tasks.protocol import Verdict
 
 KEY = {"sample_id": "7", "task": "own", "order": "random", "seed": 3, "temperature": 0.5, "sample_seed": 1}
 OUTPUT = KEY | {"text": "yes STOP no END maybe", "token_ids": [1, 2]}

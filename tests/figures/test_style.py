@@ -147,7 +147,7 @@ def test_a_file_is_no_folder(tmp_path) -> None:
 
 
 def test_a_panel_without_rows_is_empty_and_no_warning():
-    from orderlens.figures.marks import rows
+    from orderlens.figures.style import rows
 
     with style.look():
         _, (panel,) = style.new_figure()

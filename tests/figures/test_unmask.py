@@ -7,7 +7,7 @@ import pytest
 
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures import unmask
-from orderlens.figures.first_block import BlockPath
+from orderlens.figures.reveal_order import BlockPath
 from orderlens.figures.token_boxes import visible
 
 N = 12

@@ -9,7 +9,7 @@ from orderlens.decode.select import PolicyMemory, choose
 from orderlens.errors import ModelOutputError, UnknownNameError, UserInputError
 from orderlens.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order
 from orderlens.orders.catalogue import ORDERS
-from orderlens.orders.paths import check_path
+from orderlens.orders.protocol import check_path
 from orderlens.orders.view import StepView
 from orderlens.policies import Policy, parse_policies
 from orderlens.stats import DrawStats, PositionStats, TargetStats

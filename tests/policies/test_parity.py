@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.keyed_numbers import rule_stream
 from orderlens.decode.score import score_batch
 from orderlens.orders.catalogue import parse_order
 from orderlens.policies import parse_policy
 from orderlens.policies.presets import PRESETS
-from orderlens.rng import keyed_generator
+from orderlens.rng import keyed_generator, rule_stream
 from orderlens.samples import EncodedSample
 from orderlens.testing import StubModel
 

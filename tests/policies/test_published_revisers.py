@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.keyed_numbers import draw_stream, rule_stream
 from orderlens.policies import parse_policy
 from orderlens.policies.plans import BlockView
 from orderlens.policies.presets import PRESETS
+from orderlens.rng import draw_stream, rule_stream
 from orderlens.samples import EncodedSample
 from orderlens.testing import StubModel
 

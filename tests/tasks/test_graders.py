@@ -11,7 +11,7 @@ from orderlens.errors import DataFileError, UnknownNameError, UserInputError
 from orderlens.tasks.flaws import instruction_flaw, letter_flaw, number_flaw, require_gradable
 from orderlens.tasks.graders import as_index, count_options, gold_letter, grade_letter, grade_number
 from orderlens.tasks.protocol import choose_grader, cut_at_stop, likelihood_rules, pick_grader
-from orderlens.tasks.verdict import Verdict
+from orderlens.tasks.protocol import Verdict
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from orderlens.tasks import bundled
 from orderlens.tasks.catalogue import get_task
-from orderlens.tasks.named_option import NAMED_GRADER, grade_named
+from orderlens.tasks.graders import NAMED_GRADER, grade_named
 
 DOC = {"options": ["north", "north-east", "3 o'clock", "13 o'clock"], "answer": "B", "answer_index": 1}
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderlens.tasks import numbers
-from orderlens.tasks.chinese import parse_numeral
-from orderlens.tasks.numbers import last_number, same_number
+from orderlens.tasks.numbers import last_number, parse_numeral, same_number
 
 FORMS = [
     ("18", 18),

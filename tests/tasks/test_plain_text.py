@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderlens.tasks.numbers import last_number
-from orderlens.tasks.plain_text import plain
+from orderlens.tasks.numbers import plain
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from orderlens import theory
-from orderlens.theory._binning import Knots
-from orderlens.theory._fit import HitData, Surface, maximise
+from orderlens.theory._fit import HitData, Knots, Surface, maximise
 
 
 def simulated(n: int, k: float, sigma: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

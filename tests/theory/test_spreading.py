@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import erfc
 
 from orderlens import theory
-from orderlens.theory.radius import erfc_zeros, singularities
+from orderlens.theory.spreading import erfc_zeros, singularities
 
 PROFILES = st.lists(st.floats(-12.0, -1e-6), min_size=2, max_size=12)
 

@@ -17,7 +17,7 @@ from orderlens.training.adapt import AdapterTrainer, AdaptSettings, RatioLosses 
 from orderlens.training.data import WindowMixture, write_shard  # noqa: E402
 from orderlens.training.lowrank import LowRank, LowRankRates, MaskedStreams  # noqa: E402
 from orderlens.training.masking import sample_cut_masks, sample_masks  # noqa: E402
-from orderlens.training.schedule import Schedule  # noqa: E402
+from orderlens.training.optimiser import Schedule  # noqa: E402
 from orderlens.training.validate import any_order_bound  # noqa: E402
 
 BLOCK, WINDOW = 8, 32

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orderlens.errors import DataFileError
-from orderlens.training.corpus import read_corpus, read_documents
+from orderlens.training.data import read_corpus, read_documents
 
 TEXT = "one\nstill one\n\n\ntwo\n\n   \nthree\n"
 

@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 
 from orderlens.errors import DataFileError, UserInputError
 from orderlens.rng import keyed_generator
-from orderlens.training.corpus import read_documents
-from orderlens.training.data import BatchReader, WindowMixture, rows_per_source, write_shard
-from orderlens.training.packing import pack
+from orderlens.training.data import (
+    BatchReader,
+    WindowMixture,
+    pack,
+    read_documents,
+    rows_per_source,
+    write_shard,
+)
 
 EOS, WINDOW = 1, 8
 documents_lists = st.lists(st.lists(st.integers(2, 500), max_size=30), max_size=12)

@@ -16,8 +16,7 @@ from orderlens.rng import keyed_generator  # noqa: E402
 from orderlens.training import loop  # noqa: E402
 from orderlens.training.data import WindowMixture, write_shard  # noqa: E402
 from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Trainer  # noqa: E402
-from orderlens.training.optimiser import OptimiserSettings  # noqa: E402
-from orderlens.training.schedule import Schedule  # noqa: E402
+from orderlens.training.optimiser import OptimiserSettings, Schedule  # noqa: E402
 
 WINDOW = 16
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orderlens.errors import UserInputError
-from orderlens.training.schedule import Schedule
+from orderlens.training.optimiser import Schedule
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import pytest
 from orderlens.errors import UserInputError
 from orderlens.testing import make_run, make_trace
 from orderlens.viewer.app import query_of
-from orderlens.viewer.index import Index, Query
-from orderlens.viewer.ranges import Range, parse_ranges
+from orderlens.viewer.index import Index, Query, Range, parse_ranges
 
 
 @pytest.mark.parametrize(

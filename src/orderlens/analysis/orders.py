@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from orderlens.errors import OrderLensError
 from orderlens.orders import OracleOrder, Order
-from orderlens.orders.card import UNRANKED, Card
 from orderlens.orders.catalogue import ORDERS
+from orderlens.orders.protocol import UNRANKED, Card
 from orderlens.policies import spec_of
 
 

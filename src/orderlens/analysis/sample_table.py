@@ -30,9 +30,16 @@ from orderlens.metrics.order_shape import (
 )
 from orderlens.metrics.passes import segment_pass_variance
 from orderlens.metrics.path import SIGMAS, first_and_mean, segment_path_stats, sub_blocks
-from orderlens.metrics.segments import AnyArray, BoolArray, FloatArray, IntArray, Segments, divide
+from orderlens.metrics.segments import (
+    AnyArray,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Segments,
+    divide,
+    trace_stats,
+)
 from orderlens.metrics.text import segment_distinct_n, segment_token_entropy
-from orderlens.metrics.traces import trace_stats
 from orderlens.store.codec import trace_starts
 from orderlens.store.reader import Run
 from orderlens.store.samples import KEYS, flag, likelihood

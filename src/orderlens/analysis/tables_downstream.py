@@ -25,7 +25,7 @@ from orderlens.analysis.significance import wilson
 from orderlens.analysis.study import NOT_GRADED, Study
 from orderlens.analysis.table import Cell, Column, Table, rows_of
 from orderlens.analysis.tables import has_generated, has_verdicts, never, table
-from orderlens.tasks.named_option import NAMED_GRADER
+from orderlens.tasks.graders import NAMED_GRADER
 
 
 def ungraded_table(study: Study, name: str, title: str, columns: Sequence[Column]) -> Table:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from orderlens.cli.console import SafeConsole
-from orderlens.decode.live import LiveCanvas
+from orderlens.decode.chains import LiveCanvas
 from orderlens.views.sketch import visible
 from orderlens.work.options import ProgressSink
 

@@ -3,26 +3,28 @@
 This is the truth about each chain. A batch works on some of its rows and writes back after every pass, so a
 batch that fails for lack of memory can be cut and taken up again where each chain stood.
 
+``live_canvases`` shows the texts while they fill, to somebody who watches.
+
 Shape letters: N chains, B block size, L longest canvas. Knows nothing of models' insides, files or text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.decode.keyed_numbers import NumberRows, draw_stream, rule_stream
 from orderlens.decode.select import PolicyMemory
 from orderlens.grid import Canvas
 from orderlens.models.protocol import IntArray, Model
-from orderlens.orders.paths import check_path
-from orderlens.orders.protocol import StaticOrder
+from orderlens.orders.protocol import StaticOrder, check_path
 from orderlens.policies.plans import Planner
 from orderlens.policies.policy import Policy
 from orderlens.policies.protocol import Revise
+from orderlens.rng import NumberRows, draw_stream, rule_stream
 from orderlens.samples import EncodedSample
 
 NEVER = np.iinfo(np.int64).max
@@ -217,3 +219,45 @@ def given_tokens(sample: EncodedSample, canvas: Canvas, mask_id: int) -> IntArra
     if canvas.n_suffix:
         tokens[canvas.requested_end :] = sample.suffix
     return tokens
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCanvas:
+    """One text as it stands.
+
+    Attributes:
+        sample_id: its sample.
+        order: spec of its policy.
+        forward: passes made so far.
+        tokens: ids [L] of the positions to fill, from left to right.
+        masked: which of them [L] are still masked.
+    """
+
+    sample_id: str
+    order: str
+    forward: int
+    tokens: NDArray[np.int64]
+    masked: NDArray[np.bool_]
+
+
+Watch: TypeAlias = Callable[[Sequence[LiveCanvas]], None]
+"""Is shown the texts of one sample, one per policy, whenever they got further."""
+
+
+def live_canvases(chains: Chains) -> list[LiveCanvas]:
+    """Return the texts of the first sample that is not finished, of the last one where all are."""
+    left = [n for n, reason in enumerate(chains.reason) if reason is None]
+    sample = chains.sample_N[left[0] if left else -1]
+    return [_canvas(chains, int(n)) for n in np.flatnonzero(chains.sample_N == sample)]
+
+
+def _canvas(chains: Chains, n: int) -> LiveCanvas:
+    canvas = chains.canvases[n]
+    tokens = chains.tokens_NL[n, canvas.prompt_length : canvas.requested_end].copy()
+    return LiveCanvas(
+        chains.samples[chains.sample_N[n]].id,
+        chains.policies[chains.policy_N[n]].spec,
+        int(chains.forward_N[n]),
+        tokens,
+        tokens == chains.mask_id,
+    )

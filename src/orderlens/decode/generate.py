@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderlens.decode.batches import BatchLimit, groups, in_turn, run_within
-from orderlens.decode.chains import Chain, Chains
+from orderlens.decode.chains import Chain, Chains, Watch, live_canvases
 from orderlens.decode.events import Columns, Recorder
-from orderlens.decode.live import Watch, live_canvases
 from orderlens.decode.places import check_fits, plan_canvases
 from orderlens.decode.rounds import Advance, Rounds
 from orderlens.errors import UserInputError

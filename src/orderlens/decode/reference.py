@@ -14,7 +14,6 @@ import numpy as np
 from orderlens.decode.asked import Source
 from orderlens.decode.chains import given_tokens
 from orderlens.decode.head import draw_stats, position_stats, target_stats
-from orderlens.decode.keyed_numbers import draw_stream, rule_stream
 from orderlens.decode.places import plan_canvases
 from orderlens.decode.select import BoolArray, PolicyMemory, choose
 from orderlens.grid import Canvas
@@ -24,6 +23,7 @@ from orderlens.orders.view import StepView
 from orderlens.policies.plans import BlockView, Plan, Planner
 from orderlens.policies.policy import Policy
 from orderlens.policies.protocol import HeldView, Revise
+from orderlens.rng import draw_stream, rule_stream
 from orderlens.samples import EncodedSample
 from orderlens.stats import DrawStats, PositionStats, TargetStats
 

@@ -26,7 +26,6 @@ from orderlens.decode.batches import BatchLimit, Reporter, groups, in_turn, run_
 from orderlens.decode.chains import NEVER
 from orderlens.decode.events import Columns
 from orderlens.decode.head import take_rows
-from orderlens.decode.keyed_numbers import NumberRows, rule_stream
 from orderlens.decode.places import check_fits, plan_canvases
 from orderlens.decode.select import PolicyMemory, choose
 from orderlens.decode.target_states import BoolArray, TargetStates
@@ -36,6 +35,7 @@ from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows
 from orderlens.orders.protocol import Order, StaticOrder
 from orderlens.orders.view import StepView
 from orderlens.policies.policy import Policy
+from orderlens.rng import NumberRows, rule_stream
 from orderlens.samples import EncodedSample
 from orderlens.stats import TargetStats
 

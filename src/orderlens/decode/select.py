@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.decode.asked import Kept, Source, answered
-from orderlens.decode.history import RowHistory
+from orderlens.decode.asked import Kept, RowHistory, Source, answered
 from orderlens.errors import ModelOutputError, OrderLensError, PluginError, UserInputError, one_line
 from orderlens.models.protocol import FloatArray, IntArray
 from orderlens.orders.memory import MemoryTable

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.errors import RunError, UserInputError
+from orderlens.evaluation.grading import grade_output, verdict_row, verdict_table
 from orderlens.evaluation.summary import latest_verdicts
-from orderlens.evaluation.verdicts import grade_output, verdict_row, verdict_table
 from orderlens.store.reader import Run, open_run
 from orderlens.store.schema import TRACE_KEY
 from orderlens.store.writer import open_writer

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from orderlens.analysis.orders import display_name
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import graded_cells, task_panels
-from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import arms, centre, interval, real
-from orderlens.figures.style import look, order_style
+from orderlens.figures.style import footnote, look, order_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from orderlens.analysis.orders import display_name
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import graded_cells, task_panels
-from orderlens.figures.marks import GREY, footnote, point
 from orderlens.figures.numbers import interval, real
-from orderlens.figures.style import look, order_style
+from orderlens.figures.style import GREY, footnote, look, order_style, point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,6 @@ from orderlens.analysis.table import Table
 from orderlens.analysis.tables_fixed import coherence
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.marks import GREY, footnote, row_labels, rows
 from orderlens.figures.numbers import (
     centre,
     interval,
@@ -19,7 +18,7 @@ from orderlens.figures.numbers import (
     paired_mean,
     per_sequence,
 )
-from orderlens.figures.style import look, new_figure, panel_letters
+from orderlens.figures.style import GREY, footnote, look, new_figure, panel_letters, row_labels, rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

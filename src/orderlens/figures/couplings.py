@@ -9,9 +9,8 @@ from orderlens.analysis.orders import display_name
 from orderlens.analysis.tables_couplings import couplings, has_couplings
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.marks import GREY, footnote
 from orderlens.figures.numbers import arms, centre, interval, is_drawable
-from orderlens.figures.style import look, new_figure, panel_letters
+from orderlens.figures.style import GREY, footnote, look, new_figure, panel_letters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orderlens.errors import UndefinedFigureError
-from orderlens.figures.marks import GREY, row_labels
 from orderlens.figures.numbers import arms, centre, is_drawable
-from orderlens.figures.style import new_figure, panel_letters
+from orderlens.figures.style import GREY, new_figure, panel_letters, row_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,17 @@ from orderlens.analysis.orders import is_random
 from orderlens.analysis.tables_fixed import fixed_sequence
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.marks import footnote, point, row_labels, rows
 from orderlens.figures.numbers import interval, is_drawable, real, short
-from orderlens.figures.style import look, new_figure, order_style, panel_letters
+from orderlens.figures.style import (
+    footnote,
+    look,
+    new_figure,
+    order_style,
+    panel_letters,
+    point,
+    row_labels,
+    rows,
+)
 from orderlens.metrics.order_shape import rank_correlation
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from orderlens.analysis.frontier import EOS_SHARE, ladder_of, log_axis, measures
 from orderlens.analysis.orders import display_name
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import arms, centre, interval, is_drawable
-from orderlens.figures.style import look, new_figure
+from orderlens.figures.style import footnote, look, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

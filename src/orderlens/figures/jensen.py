@@ -13,9 +13,8 @@ from orderlens.analysis.orders import display_name, in_paper_order, is_deployabl
 from orderlens.analysis.tables_theory import TraceHits, fit_hits, read_hits
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import real, short
-from orderlens.figures.style import look, new_figure, order_style, panel_letters
+from orderlens.figures.style import footnote, look, new_figure, order_style, panel_letters
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import SIGMAS, segment_jensen_loss
 from orderlens.metrics.segments import FloatArray, Segments

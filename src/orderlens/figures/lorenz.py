@@ -13,9 +13,8 @@ from orderlens.analysis.orders import display_name, kind_of
 from orderlens.analysis.sample_table import Traces, read_chunks, read_traces
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import real, short
-from orderlens.figures.style import look, new_figure, order_style, panel_letters
+from orderlens.figures.style import footnote, look, new_figure, order_style, panel_letters
 from orderlens.metrics.concentration import lorenz_gini, segment_lorenz
 from orderlens.metrics.path import sub_blocks
 from orderlens.metrics.segments import BoolArray, FloatArray

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import dots, finish_rows, rows_by_task, task_panels
-from orderlens.figures.marks import GREY, footnote
 from orderlens.figures.numbers import interval
-from orderlens.figures.style import look
+from orderlens.figures.style import GREY, footnote, look
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,27 +1,107 @@
-"""Where each order is at each step of block 0, as heat maps, with its closeness to left-to-right."""
+"""Where each order is at each step of block 0, as heat maps, with its closeness to left-to-right.
+
+``first_blocks`` and what belongs to it read one block of every generated text, reveal by reveal.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orderlens.analysis.orders import display_name, in_paper_order
+from orderlens.analysis.picked import picked_traces
 from orderlens.analysis.tables_generation import reveal_order
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.first_block import BlockPath, first_blocks
-from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import interval, real, short
-from orderlens.figures.style import look, new_figure
-from orderlens.metrics.segments import BoolArray, FloatArray
+from orderlens.figures.style import footnote, look, new_figure
+from orderlens.metrics.segments import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from orderlens.analysis.study import Study
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPath:
+    """One block of one trace in reveal order, n reveals.
+
+    Attributes:
+        sample_id: whose text it is.
+        order: the order's label.
+        block: which block, from 0.
+        offsets: places counted from the block's first decoded position [n].
+        tokens: revealed token ids [n].
+        logq: their log-probabilities [n].
+        eos: whether the token ends the text [n].
+        special: whether it is a special token [n].
+    """
+
+    sample_id: str
+    order: str
+    block: int
+    offsets: IntArray
+    tokens: IntArray
+    logq: FloatArray
+    eos: BoolArray
+    special: BoolArray
+
+    @property
+    def content(self) -> BoolArray:
+        """Neither EOS nor special [n]."""
+        return ~(self.eos | self.special)
+
+
+def first_blocks(study: Study, orders: Collection[str] | None = None) -> list[BlockPath]:
+    """Return block 0 of the texts decoded at the study's temperature, the first seed of each order."""
+    return _blocks(study, orders, lambda _block, _eos: 0)
+
+
+def ending_blocks(study: Study, orders: Collection[str] | None = None) -> list[BlockPath]:
+    """Return the first block that holds an EOS, of the texts that have one."""
+    return _blocks(study, orders, lambda block, eos: int(block[eos].min()) if eos.any() else None)
+
+
+def _blocks(
+    study: Study, orders: Collection[str] | None, which: Callable[[IntArray, BoolArray], int | None]
+) -> list[BlockPath]:
+    frame = study.decoded
+    if orders is not None:
+        frame = frame[frame["order"].isin(list(orders))]
+    keys = ["prompt", "order"]
+    chosen = frame.sort_values("seed", kind="stable").drop_duplicates(keys).sort_index()
+    out = []
+    columns = ["block", "position", "token_id", "logq"]
+    for row, traces, rows in picked_traces(study.run, study.every, chosen.index, columns):
+        found = {name: traces.columns[name][rows] for name in columns}
+        wanted = which(found["block"], traces.eos[rows])
+        inside = found["block"] == wanted
+        if wanted is None or not inside.any():
+            continue
+        eos, content, position = (
+            traces.eos[rows][inside],
+            traces.content[rows][inside],
+            found["position"][inside],
+        )
+        out.append(
+            BlockPath(
+                str(chosen.loc[row, "sample_id"]),
+                str(chosen.loc[row, "order"]),
+                wanted,
+                position - position.min(),
+                found["token_id"][inside],
+                found["logq"][inside].astype(np.float64),
+                eos,
+                ~eos & ~content,
+            )
+        )
+    return out
+
 
 SHAPES = ("spearman_l2r_block0", "local_arness_block0", "global_arness_block0", "concordance_block0")
 _KINDS = (("content_share", "Blues", "content"), ("eos_share", "Purples", "EOS"))

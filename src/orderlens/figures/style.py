@@ -1,17 +1,18 @@
 """One look for every figure: an order keeps its colour, line style and marker throughout the product.
 
 Colours differ under the common colour-vision deficiencies and step through lightness, and no two orders share
-a marker, so that a figure still reads in grey. This module knows the cards of orders, not runs or metrics.
+a marker, so that a figure still reads in grey. Points with intervals, and rows of them, are drawn here too. This module knows the cards of orders, not runs or metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orderlens.analysis.orders import base_name, display_name, order_card
+from orderlens.figures.numbers import arms, centre, is_drawable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -157,3 +158,60 @@ def panel_letters(axes: Sequence[Axes]) -> None:
     """Put (a), (b), … before each axes' title."""
     for letter, panel in zip("abcdefghijklmnop", axes, strict=False):
         panel.set_title(f"({letter})  {panel.get_title(loc='left')}", loc="left")
+
+
+Cell = Mapping[str, Any]
+GREY = "#8a8a8a"
+
+
+def point(panel: Axes, order: str, x: Cell | float, y: Cell | float, *, hollow: bool = False) -> None:
+    """Draw one order's point; intervals become thin arms, and ``hollow`` leaves the marker empty."""
+    if any(isinstance(item, Mapping) and not is_drawable(item) for item in (x, y)):
+        return
+    style = order_style(order)
+    panel.errorbar(
+        _place(x),
+        _place(y),
+        xerr=_error(x),
+        yerr=_error(y),
+        fmt=style.marker,
+        color=style.color,
+        markersize=5.6 if style.marker != "*" else 8.0,
+        markerfacecolor="white" if hollow else style.color,
+        markeredgecolor=style.color if hollow else "white",
+        markeredgewidth=1.1 if hollow else 0.5,
+        elinewidth=0.9,
+        zorder=3,
+    )
+
+
+def rows(panel: Axes, orders: Sequence[str], cells: Sequence[Cell], hollow: Sequence[bool]) -> None:
+    """Draw one point per row, the first order on top; the row labels are the caller's."""
+    for place, (order, cell, empty) in enumerate(zip(orders, cells, hollow, strict=True)):
+        point(panel, order, cell, float(place), hollow=empty)
+    panel.set_ylim(max(len(orders), 1) - 0.5, -0.5)
+    panel.grid(visible=False, axis="y")
+    panel.tick_params(axis="y", length=0)
+
+
+def row_labels(panel: Axes, orders: Sequence[str]) -> None:
+    """Write the orders' names at the rows."""
+    panel.set_yticks(range(len(orders)), [display_name(order) for order in orders])
+
+
+def footnote(figure: Figure, text: str) -> None:
+    """Write a small grey note below the panels, inside the figure's layout."""
+    figure.supxlabel(
+        text, x=0.01, horizontalalignment="left", fontsize=6.4, color="#5f5f5f", linespacing=1.35
+    )
+
+
+def _place(item: Cell | float) -> float:
+    return centre(item) if isinstance(item, Mapping) else float(item)
+
+
+def _error(item: Cell | float) -> list[list[float]] | None:
+    if not isinstance(item, Mapping):
+        return None
+    below, above = arms(item)
+    return [[below], [above]]

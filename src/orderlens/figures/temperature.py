@@ -11,9 +11,8 @@ from orderlens.analysis.orders import base_name, display_name, in_paper_order
 from orderlens.analysis.tables_generation import temperature as temperature_table
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.marks import footnote
 from orderlens.figures.numbers import arms, centre, interval, is_drawable
-from orderlens.figures.style import OrderStyle, look, new_figure, order_style, panel_letters
+from orderlens.figures.style import OrderStyle, footnote, look, new_figure, order_style, panel_letters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ import numpy as np
 
 from orderlens.errors import UndefinedFigureError, UnknownNameError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.first_block import BlockPath, ending_blocks, first_blocks
+from orderlens.figures.reveal_order import BlockPath, ending_blocks, first_blocks
 from orderlens.metrics.order_shape import EosCascade, eos_cascade, spearman_l2r
 
 if TYPE_CHECKING:

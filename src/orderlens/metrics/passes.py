@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orderlens.errors import UserInputError
-from orderlens.metrics.segments import AnyArray, FloatArray, IntArray, Segments
-from orderlens.metrics.traces import moments
+from orderlens.metrics.segments import AnyArray, FloatArray, IntArray, Segments, moments
 
 
 @dataclass(frozen=True, slots=True)

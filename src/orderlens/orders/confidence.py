@@ -7,8 +7,7 @@ from typing import Literal, cast, get_args
 import numpy as np
 
 from orderlens.errors import UserInputError
-from orderlens.orders.card import Card
-from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, Scores
+from orderlens.orders.protocol import Card, ConfidenceOrder, DrawingOrder, Scores
 from orderlens.orders.view import StepView
 from orderlens.stats import DrawStats, PositionStats
 

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.errors import UserInputError
-from orderlens.orders.card import Card
-from orderlens.orders.protocol import StaticOrder
+from orderlens.orders.protocol import Card, StaticOrder
 from orderlens.rng import keyed_generator
 
 

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.orders.arguments import Arguments, label_of
-from orderlens.orders.card import Card
-from orderlens.orders.protocol import LookaheadOrder, Scores
+from orderlens.orders.protocol import Card, LookaheadOrder, Scores
 from orderlens.orders.view import StepView
 from orderlens.stats import PositionStats, comparable
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from orderlens.orders.card import Card
-from orderlens.orders.protocol import OracleOrder, Scores
+from orderlens.orders.protocol import Card, OracleOrder, Scores
 from orderlens.orders.view import StepView
 from orderlens.stats import TargetStats
 

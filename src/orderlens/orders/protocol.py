@@ -3,20 +3,48 @@
 An order says which masked position comes first; how many are taken at once is a commit rule's business
 (``orderlens.policies``). It scores a ``StepView``: a deployable order is handed one with ``PositionStats``
 and so cannot see a target; only an ``OracleOrder`` is handed ``TargetStats``. Orders know nothing of models,
-batches or prompts. Scores are compared, never stored: larger first, the leftmost one among equals.
+batches or prompts. Scores are compared, never stored: larger first, the leftmost one among equals. An order's
+``Card`` is how it presents itself; ``check_path`` refuses a static path that repeats or skips a place.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.orders.card import Card
+from orderlens.errors import UserInputError
 from orderlens.orders.view import StepView
 from orderlens.stats import DrawStats, PositionStats, TargetStats
+
+Tier = Literal["structured", "random", "control", "target-aware", "unknown"]
+"""``structured``: deployable and meant to write well. ``random``: drawn without looking at the model.
+``control``: deployable and meant to write badly. ``target-aware``: sees the target, so its sums are no
+likelihoods. ``unknown``: the order's code is not installed here."""
+
+UNRANKED = 1000
+"""Rank of an order that says nothing about its place: after all that do, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What lists and legends need to know of an order.
+
+    Attributes:
+        name: as in print, e.g. ``Forced-AR``.
+        tier: see ``Tier``.
+        rank: place in lists and legends, smaller first.
+        marker: matplotlib marker; empty takes a spare one by name.
+    """
+
+    name: str
+    tier: Tier
+    rank: int = UNRANKED
+    marker: str = ""
+
 
 Scores = NDArray[np.float64]
 
@@ -101,3 +129,19 @@ class OracleOrder(Order):
     @abstractmethod
     def scores(self, view: StepView[TargetStats]) -> Scores:
         """Return one score per masked position [R]."""
+
+
+def check_path(order: StaticOrder, n_positions: int, sample_id: str, block: int) -> NDArray[np.int64]:
+    """Return the order's path for one block, [n_positions], once it is known to be a permutation.
+
+    Raises:
+        UserInputError: the path has another length, or repeats or misses a place.
+    """
+    found = np.asarray(order.path(n_positions, sample_id, block))
+    if found.dtype.kind in "iu" and np.array_equal(np.sort(found, axis=None), np.arange(n_positions)):
+        return found.astype(np.int64, copy=False).reshape(n_positions)
+    shown = np.array2string(found.ravel()[:6], separator=", ")
+    raise UserInputError(
+        f"order '{order.spec}': its path over {n_positions} places (sample '{sample_id}', block {block}) is "
+        f"no permutation of 0…{n_positions - 1} (it begins {shown}); path() must name every place once"
+    )

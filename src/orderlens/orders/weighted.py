@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from orderlens.errors import UserInputError, one_line
 from orderlens.orders.arguments import Arguments, label_of
-from orderlens.orders.card import Card
-from orderlens.orders.protocol import ConfidenceOrder, Scores
+from orderlens.orders.protocol import Card, ConfidenceOrder, Scores
 from orderlens.orders.view import StepView
 from orderlens.stats import PositionStats
 

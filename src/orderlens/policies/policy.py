@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.errors import UserInputError
-from orderlens.orders.paths import check_path
-from orderlens.orders.protocol import DrawingOrder, OracleOrder, Order, StaticOrder
+from orderlens.orders.protocol import DrawingOrder, OracleOrder, Order, StaticOrder, check_path
 from orderlens.policies.plans import Planner
 from orderlens.policies.protocol import Commit, Revision, Schedule
 from orderlens.policies.schedules import Top

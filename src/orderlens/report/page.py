@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orderlens._version import __version__
 from orderlens.analysis.judge import Finding, Reading
 from orderlens.analysis.table import Table
-from orderlens.report.asset import asset
 from orderlens.report.content import Picture, grid
 from orderlens.report.questions import Question
 from orderlens.report.samples import Packed
@@ -119,3 +122,19 @@ def _data_name(data: object) -> str | None:
 
 def _json(facts: Mapping[str, Any]) -> str:
     return json.dumps(facts, indent=1, ensure_ascii=False, default=str, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A built file of the front end, and the digest under which a page's content policy lets it run."""
+
+    text: str
+    digest: str
+
+
+@cache
+def asset(name: str) -> Asset:
+    """Return ``report.js``, ``viewer.js`` or ``page.css``."""
+    text = files("orderlens.report").joinpath("assets", name).read_text(encoding="utf-8").strip()
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Asset(text, f"sha256-{digest}")

@@ -1,4 +1,4 @@
-"""Statistics per trace, computed chunk by chunk; the definitions are those of ``metrics.traces``.
+"""Statistics per trace, computed chunk by chunk; the definitions are those of ``metrics.segments``.
 
 ``likelihood`` says what a trace's summed log q is for the sampler that its policy defines. The run's spec
 says so; where it does not, it follows from the policy, if its code is installed. ``n_forwards`` follows from
@@ -16,8 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from orderlens.errors import OrderLensError
-from orderlens.metrics.segments import Segments
-from orderlens.metrics.traces import trace_stats
+from orderlens.metrics.segments import Segments, trace_stats
 from orderlens.store.codec import trace_starts
 from orderlens.store.schema import SCHEMAS, TRACE_KEY
 

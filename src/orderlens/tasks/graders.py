@@ -5,11 +5,13 @@ Every grader is total: whatever the document and the response hold, the result i
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from orderlens.tasks.letters import LETTERS, RULES
 from orderlens.tasks.numbers import Number, last_number, same_number
-from orderlens.tasks.verdict import Verdict, incorrect
+from orderlens.tasks.protocol import Document, Verdict, incorrect
 
 NUMBER_GRADER = "last-number"
 
@@ -85,3 +87,41 @@ def response_text(response: object) -> str | None:
 def no_text(response: object) -> str:
     """Say why there is nothing to grade."""
     return "empty response" if response is None or isinstance(response, str) else "the response is not text"
+
+
+NAMED_GRADER = "named-option"
+ANSWER_LINE = "\nAnswer:"
+
+
+def grade_named(doc: Document, response: object) -> Verdict:
+    """Compare the option that the response names last with the reference option."""
+    options = doc.get("options")
+    if not count_options(options) or not isinstance(options, Sequence):
+        return incorrect("the document has no options", NAMED_GRADER)
+    gold = gold_letter(doc.get("answer"), doc.get("answer_index"))
+    if gold is None or gold not in LETTERS[: len(options)]:
+        return incorrect("the document has no usable answer field", NAMED_GRADER)
+    text = response_text(response)
+    if text is None:
+        return incorrect(no_text(response), NAMED_GRADER)
+    place = last_named(text, [str(option) for option in options])
+    if place is None:
+        return incorrect("no option is named before the answer line", NAMED_GRADER)
+    same = LETTERS[place] == gold
+    relation = "is" if same else "is not"
+    reason = f"names option {LETTERS[place]} last, which {relation} the reference {gold}"
+    return Verdict(same, LETTERS[place], reason, NAMED_GRADER)
+
+
+def last_named(text: str, options: list[str]) -> int | None:
+    """Return the index of the option named last before the answer line, None where none is named."""
+    solution = text.split(ANSWER_LINE, maxsplit=1)[0]
+    ends = {place: _last_end(solution, option) for place, option in enumerate(options) if option.strip()}
+    named = {place: end for place, end in ends.items() if end >= 0}
+    return max(named, key=lambda place: (named[place], len(options[place]))) if named else None
+
+
+def _last_end(solution: str, option: str) -> int:
+    """Return where the last whole-word occurrence ends, −1 where there is none."""
+    found = re.finditer(rf"(?<![\w-]){re.escape(option.strip())}(?![\w-])", solution)
+    return max((match.end() for match in found), default=-1)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from orderlens.tasks.flaws import number_flaw
 from orderlens.tasks.graders import NUMBER_GRADER, grade_number
-from orderlens.tasks.protocol import Benchmark, Document
+from orderlens.tasks.protocol import Benchmark, Document, Verdict
 from orderlens.tasks.sources import HubFile
-from orderlens.tasks.verdict import Verdict
 
 
 def write_prompt(doc: Document) -> str:

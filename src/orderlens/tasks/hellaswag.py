@@ -18,9 +18,8 @@ from typing import Literal, TypeAlias
 from orderlens.tasks.flaws import letter_flaw
 from orderlens.tasks.graders import as_index, count_options, gold_letter, grade_letter
 from orderlens.tasks.letters import LETTERS, RULES
-from orderlens.tasks.protocol import Benchmark, Document, LikelihoodRule, TokenLogProbs
+from orderlens.tasks.protocol import Benchmark, Document, LikelihoodRule, TokenLogProbs, Verdict, incorrect
 from orderlens.tasks.sources import HubFile
-from orderlens.tasks.verdict import Verdict, incorrect
 
 Normalisation: TypeAlias = Literal["token", "byte", "none"]
 NORMALISATIONS: tuple[Normalisation, ...] = ("token", "byte", "none")

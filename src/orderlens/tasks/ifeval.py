@@ -14,9 +14,8 @@ from orderlens.errors import MissingPackageError
 from orderlens.tasks.flaws import instruction_flaw
 from orderlens.tasks.graders import no_text, response_text
 from orderlens.tasks.ifeval_checks import Checker, checkers, loosened, repeatable
-from orderlens.tasks.protocol import Benchmark, Document
+from orderlens.tasks.protocol import Benchmark, Document, Verdict, incorrect
 from orderlens.tasks.sources import HubFile
-from orderlens.tasks.verdict import Verdict, incorrect
 
 
 def write_prompt(doc: Document) -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from orderlens.tasks.plain_text import plain
+from orderlens.tasks.numbers import plain
 
 LETTERS = "ABCDEFGHIJKLMNOP"
 

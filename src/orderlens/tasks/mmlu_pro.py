@@ -13,9 +13,8 @@ from functools import partial
 from orderlens.tasks.flaws import letter_flaw
 from orderlens.tasks.graders import count_options, gold_letter, grade_letter
 from orderlens.tasks.letters import LETTERS, RULES
-from orderlens.tasks.protocol import Benchmark, Document, Grader
+from orderlens.tasks.protocol import Benchmark, Document, Grader, Verdict
 from orderlens.tasks.sources import HubFile
-from orderlens.tasks.verdict import Verdict
 
 
 def write_prompt(doc: Document) -> str:

@@ -2,7 +2,7 @@ r"""The last number of a text, as an exact rational.
 
 Reads thousands separators, full-width and other digits, signs, decimals, ``a/b``, ``\frac{a}{b}``, mixed
 numbers, per cent and per mille, scientific notation, powers, Chinese fractions (三分之一, 百分之40) and
-Chinese numerals. Units are ignored. 万, 亿, thousand, million and billion multiply, but the bare number is
+Chinese numerals; ``plain`` brings the digits, signs and marks of many scripts to one form. Units are ignored. 万, 亿, thousand, million and billion multiply, but the bare number is
 kept as a second reading, because questions such as "how many 万元" expect it. Knows nothing of tasks or
 references.
 
@@ -13,11 +13,68 @@ the text holds no other number; longer ones (十八, 一百零五) always are.
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
-from orderlens.tasks.chinese import DIGITS, NUMERAL_CHARS, parse_numeral
-from orderlens.tasks.plain_text import plain
+_DIGIT_ROWS = ("零〇", "一壹", "二两贰", "三叁", "四肆", "五伍", "六陆", "七柒", "八捌", "九玖")
+DIGITS = {char: value for value, row in enumerate(_DIGIT_ROWS) for char in row}
+SMALL_UNITS = {"十": 10, "拾": 10, "百": 100, "佰": 100, "千": 1000, "仟": 1000}
+LARGE_UNITS = {"万": 10**4, "亿": 10**8}
+NUMERAL_CHARS = "".join([*DIGITS, *SMALL_UNITS, *LARGE_UNITS])
+
+
+def parse_numeral(text: str) -> Fraction | None:
+    """Return the value of a Chinese numeral, or None when ``text`` is not a well-formed one."""
+    whole, point, decimals = text.partition("点")
+    value = _parse_whole(whole)
+    if value is None or (point and not (decimals and all(char in DIGITS for char in decimals))):
+        return None
+    for place, char in enumerate(decimals, start=1):
+        value += Fraction(DIGITS[char], 10**place)
+    return value
+
+
+def _parse_whole(text: str) -> Fraction | None:
+    if not text or any(char not in NUMERAL_CHARS for char in text):
+        return None
+    if all(char in DIGITS for char in text):
+        return Fraction(int("".join(str(DIGITS[char]) for char in text)))
+    return _parse_with_units(text)
+
+
+def _parse_with_units(text: str) -> Fraction | None:
+    total = section = pending = 0
+    last_unit = 10**5
+    for char in text:
+        if char in DIGITS:
+            if pending:
+                return None  # two digits in a row inside a numeral with units, e.g. 一二十
+            pending = DIGITS[char]
+        elif char in SMALL_UNITS:
+            if SMALL_UNITS[char] >= last_unit:
+                return None  # units must fall: 十百 is not a numeral
+            section += (pending or 1) * SMALL_UNITS[char]
+            last_unit, pending = SMALL_UNITS[char], 0
+        else:
+            total = _raise_by(char, total, section + pending)
+            section, pending, last_unit = 0, 0, 10**5
+    return Fraction(total + section + pending * _left_out(text))
+
+
+def _left_out(text: str) -> int:
+    """Return the unit that a last digit behind 百, 千, 万 or 亿 leaves unsaid: 一百二 is 120, not 102."""
+    if text[0] not in DIGITS:
+        return 1  # 万一 is a word
+    return {**SMALL_UNITS, **LARGE_UNITS}.get(text[-2], 10) // 10
+
+
+def _raise_by(unit: str, total: int, section: int) -> int:
+    """Apply 万 to the last section only and 亿 to everything before it (三亿五千万, 一万亿)."""
+    if unit == "万":
+        return total + (section or 1) * LARGE_UNITS[unit]
+    return (total + section or 1) * LARGE_UNITS[unit]
+
 
 MAX_DIGITS = 400
 MAX_POWER = 400
@@ -221,3 +278,36 @@ def _lone_numeral(text: str) -> Number | None:
         value = parse_numeral(shown) or Fraction(0)
     value = -value if hits[-1]["sign"] else value
     return Number(shown, value, value, value)
+
+
+_INVISIBLE = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]+"
+)
+_SUPERSCRIPT = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_SUPERSCRIPT_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_THIN_GROUPS = re.compile(r"(?<=[0-9])[\u00a0\u2009\u202f](?=[0-9]{3}(?![0-9]))")
+_VULGAR = re.compile(r"[¼½¾⅐-⅞]")
+_FIXED = {
+    **{code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},  # full-width forms of ASCII
+    0x3000: " ", 0x00A0: " ", 0x2009: " ", 0x202F: " ",
+    0x2212: "-", 0xFE63: "-", 0x2013: "-",
+    0x2044: "/", 0x2215: "/", 0xFE6A: "%",
+    0x066A: "%", 0x066B: ".", 0x066C: ",",  # Arabic
+}  # fmt: skip
+
+
+def plain(text: str) -> str:
+    """Return ``text`` with ASCII digits and signs.
+
+    Full-width forms and the digits of other scripts become ASCII, superscripts become ``^2``, ``½`` becomes
+    `` 1/2``; control and direction marks vanish, so that they cannot split a number.
+    """
+    text = _INVISIBLE.sub("", text)
+    if text.isascii():
+        return text
+    text = _SUPERSCRIPT.sub(lambda hit: "^" + hit[0].translate(_SUPERSCRIPT_DIGITS), text)
+    text = _THIN_GROUPS.sub(",", text)
+    text = _VULGAR.sub(lambda hit: " " + unicodedata.normalize("NFKC", hit[0]), text)
+    foreign = (char for char in set(text) if char.isdecimal() and char > "~")
+    digits = {ord(char): str(unicodedata.digit(char)) for char in foreign}
+    return text.translate({**_FIXED, **digits})

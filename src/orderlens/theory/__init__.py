@@ -27,7 +27,6 @@ from orderlens.theory.errors import CompetitorError, NoiseError, ProbabilityErro
 from orderlens.theory.estimate import FitBin, NoiseFit, fit_noise
 from orderlens.theory.majorisation import Comparison, compare_spread, majorises
 from orderlens.theory.optimum import BestProfile, best_profile
-from orderlens.theory.radius import taylor_radius
 from orderlens.theory.spreading import (
     Bottleneck,
     SecondOrder,
@@ -36,6 +35,7 @@ from orderlens.theory.spreading import (
     log_distortion,
     log_recoverability,
     second_order,
+    taylor_radius,
     uniform_log_recoverability,
 )
 from orderlens.theory.step import d1, d2, inverse_mills, log_failure, log_success, mills_excess, success

@@ -11,11 +11,54 @@ from scipy.interpolate import RectBivariateSpline
 from scipy.optimize import minimize, minimize_scalar
 
 from orderlens.theory import _inputs
-from orderlens.theory._binning import Knots
 from orderlens.theory._crowd import equal_crowd
 from orderlens.theory._inputs import Array
 from orderlens.theory.errors import ProfileError
 from orderlens.theory.step import logit_of_log
+
+_SPACING = 0.025
+_WIDEST = 90.0
+"""Logits beyond ±90 count as ±90: success there is certain or impossible for every σ of interest."""
+
+
+class Knots:
+    """Interpolation of functions of logit q at given logits [N].
+
+    Attributes:
+        logit: places of the knots [G].
+        weights: sparse [N, G]; ``weights @ f(logit)`` interpolates f at the data.
+    """
+
+    def __init__(self, logit_N: Array) -> None:
+        place = np.arcsinh(np.clip(logit_N, -_WIDEST, _WIDEST) / 2.0) / _SPACING
+        first = int(np.floor(place.min())) - 1
+        count = max(int(np.floor(place.max())) + 3 - first, 4)
+        self.logit = 2.0 * np.sinh((first + np.arange(count)) * _SPACING)
+        cell = np.floor(place).astype(np.int64)
+        x = place - cell
+        left = cell - 1 - first
+        columns = (left[:, None] + np.arange(4)).ravel()
+        rows = np.repeat(np.arange(place.size), 4)
+        table = sparse.coo_array((_cubic(x).ravel(), (rows, columns)), shape=(place.size, count))
+        self.weights = sparse.csr_array(table)
+
+    def gather(self, amount_N: Array) -> Array:
+        """Return the knot weights [G] of reveals that count ``amount_N`` each."""
+        return np.asarray(self.weights.T @ amount_N)
+
+
+def _cubic(x: Array) -> Array:
+    """Weights [N, 4] of the points −1, 0, 1, 2 for the value at x in [0, 1) of the cubic through them."""
+    return np.stack(
+        [
+            -x * (x - 1.0) * (x - 2.0) / 6.0,
+            (x + 1.0) * (x - 1.0) * (x - 2.0) / 2.0,
+            -(x + 1.0) * x * (x - 2.0) / 2.0,
+            (x + 1.0) * x * (x - 1.0) / 6.0,
+        ],
+        axis=1,
+    )
+
 
 SIGMA_RANGE = (0.01, 20.0)
 LARGEST_K = 1e6

@@ -3,21 +3,59 @@
 A profile is y_t = log q_t on the last axis. If steps succeed independently, log A = Σ g(y_t); the even
 profile with the same total reaches n·g(ȳ); the difference is the Jensen loss, exact for every profile. Its
 second-order form n/2·g''(ȳ)·Var is the paper's reason to look at Var, with the sign that g'' really has.
-Nothing here knows orders.
+``taylor_radius`` says how far the Taylor series of g reaches. Nothing here knows orders.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import wofz
 
 from orderlens.theory import _inputs
 from orderlens.theory._inputs import Array, Values
 from orderlens.theory.competitors import d2_k, log_success_k
 from orderlens.theory.errors import ProfileError
-from orderlens.theory.radius import taylor_radius
+
+_MOST_ZEROS = 1 << 15
+
+
+def taylor_radius(y: float, sigma: float) -> float:
+    """Radius of convergence of g's Taylor series at one y = log q < 0."""
+    centre, noise = float(_inputs.log_probabilities(y)), _inputs.single_noise(sigma)
+    return float(np.min(np.abs(singularities(noise) - centre), initial=-centre))
+
+
+def singularities(sigma: float) -> NDArray[np.complex128]:
+    """Complex y with Re y < 0 and Im y > 0 at which Φ(z(y)) = 0; their conjugates are singular too.
+
+    Zeros of erfc beyond |ζ| ≈ 2/σ belong to logits that no y with Re y < 0 near the real axis reaches.
+    """
+    wanted = min(_MOST_ZEROS, 16 + int((2.0 / sigma) ** 2 / 6.0))
+    logit = -2.0 * sigma * erfc_zeros(1 << (wanted - 1).bit_length())
+    with np.errstate(all="ignore"):
+        principal = -np.log1p(np.exp(-logit))
+        turns = np.round((logit - principal + np.log1p(-np.exp(principal))).imag / (2.0 * np.pi))
+    y = principal + 2j * np.pi * turns
+    return np.asarray(y[np.isfinite(y) & (y.real < 0)])
+
+
+@lru_cache(maxsize=8)
+def erfc_zeros(count: int) -> NDArray[np.complex128]:
+    """The first zeros of erfc in the lower left quadrant of the plane.
+
+    Newton's method from the asymptotic places. Since erfc(ζ) e^{ζ²} = w(iζ) with w the Faddeeva function and
+    erfc' = −2e^{−ζ²}/√π, its step is simply (√π/2) w(iζ).
+    """
+    size = np.sqrt((np.arange(1, count + 1) - 0.125) * np.pi)
+    inward = np.log(2.0 * size * np.sqrt(2.0 * np.pi)) / (4.0 * size)
+    zeta = (inward - size) - 1j * (inward + size)
+    for _ in range(8):
+        zeta = zeta + 0.5 * np.sqrt(np.pi) * wofz(1j * zeta)
+    return np.asarray(zeta)
 
 
 @dataclass(frozen=True, slots=True)

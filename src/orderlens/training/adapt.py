@@ -24,11 +24,10 @@ from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings, save_adapter
 from orderlens.training.attention import Execution
 from orderlens.training.checkpoint import load_checkpoint, save_checkpoint
-from orderlens.training.data import BatchReader, WindowMixture
+from orderlens.training.data import BatchReader, Tokens, WindowMixture
 from orderlens.training.lowrank import LowRank, LowRankRates, MaskedStreams
 from orderlens.training.masking import MaskPair, sample_cut_masks, step_generator
-from orderlens.training.packing import Tokens
-from orderlens.training.schedule import Schedule
+from orderlens.training.optimiser import Schedule
 
 CHECKPOINT, METRICS = "checkpoint.pt", "metrics.jsonl"
 RATIO_BINS = 8

@@ -1,4 +1,4 @@
-"""Windows on disk, and which of them make up the batch of a given step.
+"""From text files to windows on disk, and which of them make up the batch of a given step.
 
 A window folder holds ``SOURCE/SHARD.npy`` files, uint16 [n, window], read through memory maps. A batch takes
 a fixed number of rows from every source; each source runs through its windows in a shuffled order that
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,91 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.errors import UserInputError
+from orderlens.errors import DataFileError, UserInputError
 from orderlens.files import replacing
 from orderlens.rng import keyed_generator
-from orderlens.training.packing import Tokens
+from orderlens.rowfiles import Row, TextSplit, at_home, kind_of, read_rows, text_shape
+
+Tokens = NDArray[np.uint16]
+
+
+def pack(
+    documents: Iterable[Sequence[int] | Tokens],
+    window: int,
+    eos_id: int,
+    padded_share: float,
+    rng: np.random.Generator,
+) -> Tokens:
+    """Return windows [n, window] that hold every token of ``documents`` exactly once, in packing order."""
+    whole: list[Tokens] = []
+    stream: list[Tokens] = []
+    for document in documents:
+        closed = np.append(np.asarray(document, np.uint16), np.uint16(eos_id))
+        if len(closed) <= window and rng.random() < padded_share:
+            whole.append(_filled(closed, window, eos_id)[None])
+            continue
+        cut = len(closed) // window * window
+        if cut:
+            whole.append(closed[:cut].reshape(-1, window))
+        stream.append(closed[cut:])
+    return np.concatenate([np.empty((0, window), np.uint16), *whole, _end_to_end(stream, window, eos_id)])
+
+
+def _filled(tokens: Tokens, length: int, eos_id: int) -> Tokens:
+    return np.pad(tokens, (0, length - len(tokens)), constant_values=eos_id)
+
+
+def _end_to_end(pieces: Sequence[Tokens], window: int, eos_id: int) -> Tokens:
+    joined = np.concatenate([np.empty(0, np.uint16), *pieces])
+    rows = -(-len(joined) // (window - 1))
+    body = _filled(joined, rows * (window - 1), eos_id).reshape(rows, window - 1)
+    return np.pad(body, ((0, 0), (1, 0)), constant_values=eos_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The documents of some files, and what is worth saying about how they were read.
+
+    Attributes:
+        documents: the texts, none of them empty.
+        record: ``n_documents``, ``n_empty`` (left out), and for ``.txt`` files ``split``, ``lines`` and
+            ``paragraphs``.
+    """
+
+    documents: list[str]
+    record: dict[str, Any]
+
+
+def read_corpus(files: Iterable[Path], split: TextSplit = "none") -> Corpus:
+    """Read all documents of ``files``."""
+    documents: list[str] = []
+    n_empty = 0
+    shape: dict[str, Any] = {}
+    for path in files:
+        for row in text_rows(path, split):
+            if row["text"].strip():
+                documents.append(row["text"])
+            else:
+                n_empty += 1
+        if kind_of(path) == "txt":
+            shape = {"split": split} | {
+                name: n + shape.get(name, 0) for name, n in text_shape(at_home(path)).items()
+            }
+    return Corpus(documents, {"n_documents": len(documents), "n_empty": n_empty, **shape})
+
+
+def read_documents(path: Path, split: TextSplit = "none") -> Iterator[str]:
+    """Yield the non-empty documents of one file, one at a time."""
+    return (row["text"] for row in text_rows(path, split) if row["text"].strip())
+
+
+def text_rows(path: Path, split: TextSplit = "none") -> Iterator[Row]:
+    """Yield the rows of one file, each with a text in its field ``text``."""
+    for number, row in read_rows(path, split=split):
+        if not isinstance(row.get("text"), str):
+            found = ", ".join(map(str, list(row)[:8])) or "nothing"
+            raise DataFileError(f"{path}, row {number}: training needs a 'text' field; it has {found}")
+        yield row
 
 
 def write_shard(folder: Path, source: str, name: str, windows: Tokens) -> Path:

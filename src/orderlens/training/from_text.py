@@ -22,12 +22,9 @@ from orderlens.models.small.folder import bundled_folder, save_folder
 from orderlens.models.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.rowfiles import TextSplit
-from orderlens.training.corpus import read_corpus
-from orderlens.training.data import WindowMixture, write_shard
+from orderlens.training.data import Tokens, WindowMixture, pack, read_corpus, write_shard
 from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Report, Trainer
-from orderlens.training.optimiser import OptimiserSettings
-from orderlens.training.packing import Tokens, pack
-from orderlens.training.schedule import Schedule
+from orderlens.training.optimiser import OptimiserSettings, Schedule
 from orderlens.training.validate import ORDERS, mean_log_prob
 from orderlens.training.vocabulary import EOS_ID, train_tokenizer
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 import copy
 import json
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -26,13 +29,49 @@ from orderlens.models.small.network import Transformer
 from orderlens.rng import keyed_generator
 from orderlens.training.attention import Execution
 from orderlens.training.checkpoint import load_checkpoint, save_checkpoint
-from orderlens.training.data import BatchReader, WindowMixture
+from orderlens.training.data import BatchReader, Tokens, WindowMixture
 from orderlens.training.masking import sample_masks, sample_permutations, step_generator
 from orderlens.training.objective import AnyOrderLoss, CausalLoss, PermutationLoss
-from orderlens.training.optimiser import Optimiser, OptimiserSettings
-from orderlens.training.packing import Tokens
-from orderlens.training.schedule import Schedule
-from orderlens.training.stopping import Deferred
+from orderlens.training.optimiser import Optimiser, OptimiserSettings, Schedule
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Deferred:
+    """Notes SIGINT and SIGTERM instead of acting on them; a second one acts at once.
+
+    Only where Python handles them (a default SIGTERM still ends the process), and only in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.pending: int | None = None
+        self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
+
+    def __enter__(self) -> Deferred:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._before[number] = handler
+                    signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.pending is not None:
+            self._before[number](number, frame)
+        self.pending = number
+
+    def deliver(self) -> None:
+        """Act on the signal that came, if one did."""
+        if self.pending is not None:
+            self._before[self.pending](self.pending, None)
+
 
 CHECKPOINT, METRICS = "checkpoint.pt", "metrics.jsonl"
 EARLY_CHECKPOINT_S = 20.0

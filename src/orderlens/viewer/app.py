@@ -19,7 +19,7 @@ from starlette.routing import Route
 from orderlens._version import __version__
 from orderlens.errors import OrderLensError, RunError, UserInputError, one_line
 from orderlens.plaintext import printable
-from orderlens.report.asset import asset
+from orderlens.report.page import asset
 from orderlens.store.reader import Run
 from orderlens.templating import fill
 from orderlens.viewer.guard import Guard

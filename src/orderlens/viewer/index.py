@@ -2,11 +2,13 @@
 
 It is made in three steps, so that the first page never waits for a large run: the first few hundred traces;
 path statistics of all, in one pass over the reveals; then texts, verdicts and EOS cascades. A question waits
-for a later step only if it needs it. Runs are never written to.
+for a later step only if it needs it. Conditions are written ``var > 0.5, mean < -1``. Runs are never written
+to.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +17,47 @@ from typing import Any, Literal
 from orderlens.errors import UserInputError
 from orderlens.store.frame import import_duckdb
 from orderlens.store.reader import Run
-from orderlens.viewer.ranges import Range, parse_ranges
 from orderlens.viewer.statements import COLUMNS, FIRST, KEY, LATER, PEEK, SORTS, TRACES, WHOLE
 from orderlens.views import TraceKey, plain_row
+
+_NAMED = {"var": "var", "mean": "mean", "gap": "gap", "passes": "passes", "eos": "cascade", "n": "n"}
+"""What may be named → the column of the list."""
+_WAYS = {"≤": "<=", "≥": ">="}
+_BETWEEN = re.compile(r"[,;&]|\band\b", re.IGNORECASE)
+_ONE = re.compile(
+    r"\s*([a-z]+)\s*(<=|>=|<|>|=|≤|≥)\s*([-−+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """One condition: a column of the list, ``<``, ``<=``, ``>``, ``>=`` or ``=``, and a number."""
+
+    column: str
+    way: str
+    value: float
+
+
+def parse_ranges(text: str) -> tuple[Range, ...]:
+    """Return the conditions of a text, all of which must hold.
+
+    Raises:
+        UserInputError: a part of it is no condition.
+    """
+    return tuple(_parsed(part) for part in _BETWEEN.split(text) if part.strip())
+
+
+def _parsed(part: str) -> Range:
+    found = _ONE.fullmatch(part)
+    column = _NAMED.get(found[1].lower()) if found else None
+    if found is None or column is None:
+        known = ", ".join(_NAMED)
+        raise UserInputError(
+            f"'{part.strip()[:40]}' is no condition; write for example: var > 0.5, mean < -1 ({known})"
+        )
+    return Range(column, _WAYS.get(found[2], found[2]), float(found[3].replace("−", "-")))
+
 
 PAGE_ROWS = 50
 _LATE_SORTS = ("cascade", "correct")

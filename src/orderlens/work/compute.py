@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from orderlens.decode.batches import BatchLimit
+from orderlens.decode.chains import Watch
 from orderlens.decode.events import Columns
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.live import Watch
 from orderlens.decode.places import plan_canvases
 from orderlens.decode.score import score_batch
 from orderlens.grid import Canvas

@@ -9,7 +9,7 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, runtime_checkable
 
-from orderlens.decode.live import LiveCanvas
+from orderlens.decode.chains import LiveCanvas
 from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model

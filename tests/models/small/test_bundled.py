@@ -23,7 +23,7 @@ from orderlens.rng import keyed_generator  # noqa: E402
 from orderlens.samples import Sample  # noqa: E402
 from orderlens.store.reader import Run  # noqa: E402
 from orderlens.tasks.bundled import items, training_documents  # noqa: E402
-from orderlens.tasks.named_option import last_named  # noqa: E402
+from orderlens.tasks.graders import last_named  # noqa: E402
 
 MAX_BYTES = {"tiny": 27_000_000, "tiny-ar": 13_000_000}
 FORCED_NATS = (-4.270, -5.092)

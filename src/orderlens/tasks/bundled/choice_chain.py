@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from orderlens.tasks.bundled.choice_base import Fact, build, four_options
-from orderlens.tasks.bundled.problem import Problem
+from orderlens.tasks.bundled.problem import Fact, Problem, build, four_options
 from orderlens.tasks.bundled.words import DAYS, NAMES, Person, article, capital, people, pool
 
 _JOBS = pool("baker farmer teacher painter doctor driver singer tailor gardener plumber writer artist")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from orderlens.tasks.bundled.choice_base import Fact, build, four_options
-from orderlens.tasks.bundled.problem import Problem
+from orderlens.tasks.bundled.problem import Fact, Problem, build, four_options
 from orderlens.tasks.bundled.words import NAMES, listed, pool
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from orderlens.tasks.bundled.choice_base import build, four_options
-from orderlens.tasks.bundled.problem import Problem
+from orderlens.tasks.bundled.problem import Problem, build, four_options
 from orderlens.tasks.bundled.words import NAMES, THINGS
 
 # more, most, less, least

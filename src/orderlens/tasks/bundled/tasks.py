@@ -12,12 +12,10 @@ from pathlib import Path
 
 from orderlens.tasks.bundled.generator import items
 from orderlens.tasks.flaws import Flaw, letter_flaw, number_flaw
-from orderlens.tasks.graders import NUMBER_GRADER, grade_number
+from orderlens.tasks.graders import NAMED_GRADER, NUMBER_GRADER, grade_named, grade_number
 from orderlens.tasks.mmlu_pro import letter_graders
-from orderlens.tasks.named_option import NAMED_GRADER, grade_named
-from orderlens.tasks.protocol import Document, Grader, by_id
+from orderlens.tasks.protocol import Document, Grader, Verdict, by_id
 from orderlens.tasks.sources import read_docs
-from orderlens.tasks.verdict import Verdict
 
 DEFAULT_ITEMS = 100
 RESPONSE_TOKENS = 128
