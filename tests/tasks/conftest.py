@@ -62,7 +62,7 @@ def without_punkt(monkeypatch: pytest.MonkeyPatch) -> None:
 def with_punkt(monkeypatch: pytest.MonkeyPatch) -> bool:
     """Show nltk the sentence data beside the published files, if any; say whether it has some now."""
     nltk = pytest.importorskip("nltk")
-    from orderlens.tasks.ifeval_checks import has_trained_splitter
+    from orderlens.tasks.sentences import has_trained_splitter
 
     if not has_trained_splitter():
         monkeypatch.setattr(nltk.data, "path", [*nltk.data.path, str(published() / "nltk_data")])

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from orderlens import tasks
 from orderlens.errors import DataFileError, UnknownNameError
-from orderlens.tasks.protocol import Verdict, cut_at_stop
+from orderlens.tasks.graders import Verdict
+from orderlens.tasks.protocol import cut_at_stop
 
 GOLD: dict[str, dict[str, Any]] = {
     "hellaswag": {"label": 2, "endings": ["a", "b", "c", "d"]},

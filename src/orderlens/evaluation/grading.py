@@ -21,12 +21,12 @@ from orderlens.models.protocol import Anchor, Model
 from orderlens.samples import EncodedSample
 from orderlens.store.schema import TRACE_KEY, table_schema
 from orderlens.tasks import get_task
+from orderlens.tasks.graders import Verdict
 from orderlens.tasks.protocol import (
     Document,
     LikelihoodRule,
     Task,
     TokenLogProbs,
-    Verdict,
     cut_at_stop,
     likelihood_rules,
     pick_grader,

@@ -1,7 +1,8 @@
 """One look for every figure: an order keeps its colour, line style and marker throughout the product.
 
 Colours differ under the common colour-vision deficiencies and step through lightness, and no two orders share
-a marker, so that a figure still reads in grey. Points with intervals, and rows of them, are drawn here too. This module knows the cards of orders, not runs or metrics.
+a marker, so that a figure still reads in grey. Points with intervals, and rows of them, are drawn here too.
+This module knows the cards of orders, not runs or metrics.
 """
 
 from __future__ import annotations

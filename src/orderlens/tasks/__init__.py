@@ -7,7 +7,8 @@ from typing import Any
 
 from orderlens.tasks.catalogue import TASKS, get_task, task_names
 from orderlens.tasks.flaws import require_gradable
-from orderlens.tasks.protocol import Task, Verdict, pick_grader
+from orderlens.tasks.graders import Verdict
+from orderlens.tasks.protocol import Task, pick_grader
 
 __all__ = ["TASKS", "Task", "Verdict", "get_task", "grade", "task_names"]
 

@@ -7,8 +7,8 @@ number: the reference ``40%`` is 2/5, so ``0.4`` is right and ``40`` is not.
 from __future__ import annotations
 
 from orderlens.tasks.flaws import number_flaw
-from orderlens.tasks.graders import NUMBER_GRADER, grade_number
-from orderlens.tasks.protocol import Benchmark, Document, Verdict
+from orderlens.tasks.graders import NUMBER_GRADER, Verdict, grade_number
+from orderlens.tasks.protocol import Benchmark, Document
 from orderlens.tasks.sources import HubFile
 
 

@@ -7,8 +7,8 @@ answers 60.
 from __future__ import annotations
 
 from orderlens.tasks.flaws import number_flaw
-from orderlens.tasks.graders import NUMBER_GRADER, grade_number
-from orderlens.tasks.protocol import Benchmark, Document, Verdict
+from orderlens.tasks.graders import NUMBER_GRADER, Verdict, grade_number
+from orderlens.tasks.protocol import Benchmark, Document
 from orderlens.tasks.sources import HubFile
 
 

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from orderlens.tasks.flaws import letter_flaw
-from orderlens.tasks.graders import as_index, count_options, gold_letter, grade_letter
+from orderlens.tasks.graders import Verdict, as_index, count_options, gold_letter, grade_letter, incorrect
 from orderlens.tasks.letters import LETTERS, RULES
-from orderlens.tasks.protocol import Benchmark, Document, LikelihoodRule, TokenLogProbs, Verdict, incorrect
+from orderlens.tasks.protocol import Benchmark, Document, LikelihoodRule, TokenLogProbs
 from orderlens.tasks.sources import HubFile
 
 Normalisation: TypeAlias = Literal["token", "byte", "none"]

@@ -12,9 +12,9 @@ from typing import Any
 
 from orderlens.errors import MissingPackageError
 from orderlens.tasks.flaws import instruction_flaw
-from orderlens.tasks.graders import no_text, response_text
+from orderlens.tasks.graders import Verdict, incorrect, no_text, response_text
 from orderlens.tasks.ifeval_checks import Checker, checkers, loosened, repeatable
-from orderlens.tasks.protocol import Benchmark, Document, Verdict, incorrect
+from orderlens.tasks.protocol import Benchmark, Document
 from orderlens.tasks.sources import HubFile
 
 

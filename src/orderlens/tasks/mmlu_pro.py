@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from orderlens.tasks.flaws import letter_flaw
-from orderlens.tasks.graders import count_options, gold_letter, grade_letter
+from orderlens.tasks.graders import Verdict, count_options, gold_letter, grade_letter
 from orderlens.tasks.letters import LETTERS, RULES
-from orderlens.tasks.protocol import Benchmark, Document, Grader, Verdict
+from orderlens.tasks.protocol import Benchmark, Document, Grader
 from orderlens.tasks.sources import HubFile
 
 

@@ -2,9 +2,9 @@ r"""The last number of a text, as an exact rational.
 
 Reads thousands separators, full-width and other digits, signs, decimals, ``a/b``, ``\frac{a}{b}``, mixed
 numbers, per cent and per mille, scientific notation, powers, Chinese fractions (三分之一, 百分之40) and
-Chinese numerals; ``plain`` brings the digits, signs and marks of many scripts to one form. Units are ignored. 万, 亿, thousand, million and billion multiply, but the bare number is
-kept as a second reading, because questions such as "how many 万元" expect it. Knows nothing of tasks or
-references.
+Chinese numerals; ``plain`` brings the digits, signs and marks of many scripts to one form. Units are
+ignored. 万, 亿, thousand, million and billion multiply, but the bare number is kept as a second reading,
+because questions such as "how many 万元" expect it. Knows nothing of tasks or references.
 
 Chinese numerals of one character (一, 两, 十) occur in ordinary words (一共), so they are read only when
 the text holds no other number; longer ones (十八, 一百零五) always are.

@@ -1,8 +1,7 @@
-"""What a task is: documents, a prompt, a stop rule, graders and their verdicts. Knows no models or stores."""
+"""What a task is: documents, a prompt, a stop rule and graders. Knows nothing of models or stores."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,42 +10,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from orderlens.errors import DataFileError, UnknownNameError, UserInputError
 from orderlens.registry import suggest
 from orderlens.tasks.flaws import Flaw, require_gradable
+from orderlens.tasks.graders import Verdict
 from orderlens.tasks.sources import HubFile, read_docs
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The outcome of grading one response.
-
-    Attributes:
-        correct: whether the response counts as right under the grader that was used.
-        extracted: what the grader read out of the response, or None when it found nothing to read.
-        reason: one line that says why, including every departure from the plain rule.
-        grader: name of the rule (``last-number``, ``last-line``, ``strict``, …).
-        per_instruction: IFEval only: strict outcome per instruction, in the document's order.
-        loose: IFEval only: whether all instructions hold for some loosened form of the response.
-        per_instruction_loose: IFEval only: loose outcome per instruction.
-    """
-
-    correct: bool
-    extracted: str | None
-    reason: str
-    grader: str = ""
-    per_instruction: list[bool] | None = None
-    loose: bool | None = None
-    per_instruction_loose: list[bool] | None = None
-
-    def instructions_json(self) -> str | None:
-        """Return strict and loose outcomes as one JSON string for the store, or None without any."""
-        if self.per_instruction is None:
-            return None
-        return json.dumps({"strict": self.per_instruction, "loose": self.per_instruction_loose})
-
-
-def incorrect(reason: str, grader: str, extracted: str | None = None) -> Verdict:
-    """Return an incorrect verdict."""
-    return Verdict(False, extracted, reason, grader)
-
 
 Document: TypeAlias = Mapping[str, Any]
 Grader: TypeAlias = Callable[[Document, object], Verdict]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from orderlens.tasks.bundled.generator import items
 from orderlens.tasks.flaws import Flaw, letter_flaw, number_flaw
-from orderlens.tasks.graders import NAMED_GRADER, NUMBER_GRADER, grade_named, grade_number
+from orderlens.tasks.graders import NAMED_GRADER, NUMBER_GRADER, Verdict, grade_named, grade_number
 from orderlens.tasks.mmlu_pro import letter_graders
-from orderlens.tasks.protocol import Document, Grader, Verdict, by_id
+from orderlens.tasks.protocol import Document, Grader, by_id
 from orderlens.tasks.sources import read_docs
 
 DEFAULT_ITEMS = 100
