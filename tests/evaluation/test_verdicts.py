@@ -17,8 +17,8 @@ from orderlens.evaluation.grading import (
     verdict_row,
     verdict_table,
 )
+from orderlens.tasks.graders import Verdict
 from orderlens.tasks.protocol import Benchmark, LikelihoodRule
-from orderlens.tasks.protocol import Verdict
 
 KEY = {"sample_id": "7", "task": "own", "order": "random", "seed": 3, "temperature": 0.5, "sample_seed": 1}
 OUTPUT = KEY | {"text": "yes STOP no END maybe", "token_ids": [1, 2]}

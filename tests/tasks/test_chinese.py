@@ -7,8 +7,7 @@ from fractions import Fraction
 import pytest
 
 from orderlens.tasks import grade
-from orderlens.tasks.numbers import parse_numeral
-from orderlens.tasks.numbers import last_number
+from orderlens.tasks.numbers import last_number, parse_numeral
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderlens.tasks.numbers import last_number
-from orderlens.tasks.numbers import plain
+from orderlens.tasks.numbers import last_number, plain
 
 
 @pytest.mark.parametrize(
