@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.decode.keyed_numbers import draw_stream
 from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.orders import StaticOrder
 from orderlens.policies import Policy, parse_policy
+from orderlens.rng import draw_stream
 from orderlens.samples import EncodedSample
 from orderlens.testing import StubModel
 

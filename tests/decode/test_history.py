@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.decode.history import RowHistory
+from orderlens.decode.asked import RowHistory
 from orderlens.models.protocol import LogProbRows
 
 
