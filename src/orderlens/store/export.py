@@ -98,7 +98,7 @@ def _csv(sink: IO[bytes], schema: pa.Schema, chunks: Chunks) -> int:
 
 def _as_text(column: pa.ChunkedArray) -> pa.Array:
     values = column.to_pylist()
-    return pa.array([None if value is None else json.dumps(value) for value in values], pa.string())
+    return pa.array([None if value is None else json.dumps(_finite(value)) for value in values], pa.string())
 
 
 def _jsonl(sink: IO[bytes], schema: pa.Schema, chunks: Chunks) -> int:
@@ -116,6 +116,8 @@ def _jsonl(sink: IO[bytes], schema: pa.Schema, chunks: Chunks) -> int:
 
 
 def _finite(value: object) -> object:
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not -float("inf") < value < float("inf") else value
 
 
