@@ -29,7 +29,9 @@ def test_all_zeros_are_perfectly_even():
 def test_undefined_is_nan_and_nonsense_is_refused():
     assert np.isnan(gini([]))
     assert np.isnan(gini([1.0, np.nan]))
-    assert np.isnan(lorenz([1.0, np.inf])).all()
+    for broken in ([1.0, np.inf], [np.nan, 2.0, 3.0], []):
+        assert np.isnan(lorenz(broken)).all()
+        assert len(lorenz(broken)) == len(broken) + 1
     with pytest.raises(UserInputError, match=r"≥ 0, got -0\.5"):
         gini([-0.5, 1])
     with pytest.raises(UserInputError, match="shape"):

@@ -96,8 +96,11 @@ def test_text_order_sorts_positions_with_and_without_gaps(gap):
 
 
 def test_text_order_survives_a_repeated_position():
-    flat = np.array([4, 4, 6])
-    assert flat[Segments.one(3).text_order(flat)].tolist() == [4, 4, 6]
+    for path in ([4, 4, 6], [6, 4, 4], [4, 6, 6], [5, 5, 5]):
+        rows = Segments.one(3).text_order(np.array(path))
+        assert sorted(rows.tolist()) == [0, 1, 2], "every row once"
+        assert np.array(path)[rows].tolist() == sorted(path)
+    assert Segments.of_lengths([0, 0]).text_order(np.zeros(0, np.int64)).tolist() == []
 
 
 def test_division_by_zero_is_undefined():

@@ -9,9 +9,8 @@ import pytest
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.table import Column, Table
 from orderlens.figures.catalogue import Drawn
-from orderlens.report.asset import asset
 from orderlens.report.content import grid, markdown_tables, picture
-from orderlens.report.page import origin, run_details
+from orderlens.report.page import asset, origin, run_details
 from orderlens.testing import make_run, make_trace
 
 SPEC = {
