@@ -71,3 +71,26 @@ def test_where_the_template_comes_from(tmp_path: Path) -> None:
     assert find_template(several, "tool_use").source == "T"  # type: ignore[union-attr]
     (tmp_path / "chat_template.jinja").write_text("file")
     assert find_template(several).source == "file"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("value", "rendered"),
+    [
+        ([{"name": "default", "template": "A"}, {"name": "tools", "template": "B"}], "A"),
+        ([{"name": "tools", "template": "B"}], None),
+        ([{"name": "default"}], None),
+        (["A", {"template": "C"}], None),
+        ({"default": "A"}, None),
+        (None, None),
+    ],
+)
+def test_templates_by_name_and_settings_that_hold_none(tmp_path: Path, value: object, rendered: str) -> None:
+    found = find_template(tokenizer(tmp_path, {"chat_template": value}))
+    assert (None if found is None else found.render(TURNS)) == rendered
+
+
+def test_a_file_beside_the_settings_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("file")
+    found = find_template(tokenizer(tmp_path, {"chat_template": "settings"}))
+    assert found is not None
+    assert found.source == "file"

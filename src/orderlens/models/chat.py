@@ -54,7 +54,8 @@ def _source(folder: Path, settings: Mapping[str, Any], name: str) -> str | None:
         return path.read_text(encoding="utf-8")
     value = settings.get("chat_template")
     if isinstance(value, list):
-        value = {entry["name"]: entry["template"] for entry in value}.get(name)
+        entries = (entry for entry in value if isinstance(entry, Mapping) and entry.get("name") == name)
+        value = next(entries, {}).get("template")
     return value if isinstance(value, str) else None
 
 
