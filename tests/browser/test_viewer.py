@@ -150,9 +150,11 @@ def test_the_whole_way_by_keyboard(page, address):
     assert page.locator(".token.marked").first.get_attribute("data-position") == place
     assert "probability" in page.evaluate("document.activeElement.textContent")
     page.keyboard.press("Enter")
-    assert "step=" in page.url or page.locator(f".token[data-position='{place}'][data-state=new]").count()
+    assert page.locator(f".token[data-position='{place}']").get_attribute("data-state") == "new"
     page.keyboard.press("b")
-    assert page.locator(".token.marked").count() >= 1
+    bottleneck = page.locator(".token.marked")
+    assert bottleneck.get_attribute("data-low") == ""
+    assert bottleneck.get_attribute("data-state") == "new"
 
 
 def test_plots_answer_to_the_pointer(page, address):

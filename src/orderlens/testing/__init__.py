@@ -8,6 +8,7 @@ from __future__ import annotations
 from orderlens.testing.dense import write_dense
 from orderlens.testing.dit import write_bd3lm, write_mdlm, write_sedd
 from orderlens.testing.encoders import write_bert, write_modernbert, write_roberta, write_xlnet
+from orderlens.testing.kernels import kernel_place
 from orderlens.testing.llada2 import write_llada2
 from orderlens.testing.small import small_model, write_small
 from orderlens.testing.stub import StubModel
@@ -15,6 +16,7 @@ from orderlens.testing.traces import make_run, make_table, make_trace, random_pa
 
 __all__ = [
     "StubModel",
+    "kernel_place",
     "make_run",
     "make_table",
     "make_trace",

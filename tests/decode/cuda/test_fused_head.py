@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from orderlens.testing import kernel_place  # noqa: E402
+
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter warns of −inf − −inf
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available()
-if INTERPRETED:  # read when a kernel is defined, Triton's own included, so before the import
-    os.environ["TRITON_INTERPRET"] = "1"
+INTERPRETED, DEVICE, DTYPE = kernel_place()
 pytest.importorskip("triton", reason="Triton is not installed (the dev extra has it on Linux)")
-DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
-DTYPE = torch.float32 if INTERPRETED else torch.bfloat16
 
 
 def randn(*shape: int, seed: int = 0, scale: float = 1.0) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,16 +15,13 @@ from orderlens.models.dense.ops import TorchOps, TritonOps
 from orderlens.models.dense.weights import random_weights
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.window import Windows, pack
+from orderlens.testing import kernel_place
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter warns of −inf − −inf
     pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed"),
 ]
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available()
-if INTERPRETED:  # read when a kernel is defined; kernels are imported by nothing else without a GPU
-    os.environ["TRITON_INTERPRET"] = "1"
-DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
-DTYPE = torch.float32 if INTERPRETED else torch.bfloat16
+INTERPRETED, DEVICE, DTYPE = kernel_place()  # kernels are imported by nothing else without a GPU
 ROUGH = 1e-5 if INTERPRETED else 3e-2
 
 
