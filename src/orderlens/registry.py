@@ -44,7 +44,7 @@ class Registry(Generic[T]):
 
     Args:
         kind: what the entries are, for messages.
-        builtin: name → ``"module:attribute"``.
+        builtin: name → ``"module:attribute"``, or the object itself where it is mere data.
         entry_point_group: where third parties add theirs.
         check: returns what is wrong with a third party's object, or None.
     """
@@ -52,12 +52,12 @@ class Registry(Generic[T]):
     def __init__(
         self,
         kind: str,
-        builtin: Mapping[str, str],
+        builtin: Mapping[str, str | T],
         entry_point_group: str | None = None,
         check: Callable[[object], str | None] | None = None,
     ) -> None:
         self.kind = kind
-        self._targets: dict[str, str] = dict(builtin)
+        self._targets: dict[str, str | T] = dict(builtin)
         self._objects: dict[str, T] = {}
         self._group = entry_point_group
         self._check = check
@@ -86,8 +86,11 @@ class Registry(Generic[T]):
         if name in self._objects:
             return self._objects[name]
         if name in self._targets:
-            module, _, attribute = self._targets[name].partition(":")
-            self._objects[name] = cast(T, getattr(importlib.import_module(module), attribute))
+            target = self._targets[name]
+            if isinstance(target, str):
+                module, _, attribute = target.partition(":")
+                target = cast(T, getattr(importlib.import_module(module), attribute))
+            self._objects[name] = target
         elif name in self._discovered():
             self._objects[name] = self._load(name)
         else:

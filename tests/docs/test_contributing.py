@@ -79,8 +79,8 @@ def test_the_order_is_exact_on_the_control_and_sets_are_not(place):
 
 def test_the_commit_rule_halves_what_is_left(place):
     run_commands(place, "A commit rule")
-    reveals = ol.open_run(place / "runs" / "half").table("reveals").to_pandas()
-    mine = reveals[(reveals["order"] == "max-prob+half") & (reveals["block"] == 0)]
+    reveals = ol.open_run(place / "runs" / "share").table("reveals").to_pandas()
+    mine = reveals[(reveals["order"] == "max-prob+share=0.5") & (reveals["block"] == 0)]
     for _, trace in mine.groupby("sample_id"):
         sizes, left = trace.groupby("forward").size().tolist(), len(trace)
         for size in sizes:

@@ -44,7 +44,7 @@ def test_canonical_spelling(text, label, seed):
         ("max-prob+top=99999999999999999999", "whole number"),
         ("max-prob+top=2+threshold=0.9", "two rules of one kind"),
         ("max-prob+edit=2", "between 0 and 1"),
-        ("max-prob+edit=0.9:1:2", "one or two values"),
+        ("max-prob+edit=0.9:1:2", "takes 1 to 2 values, e.g. edit=0.9"),
         ("max-prob+klass=0.9:x", "'klass': EPS is 'x' and must be a finite number of at least 0"),
         ("max-prob+bound=inf", "'bound=inf': the value must be a finite number"),
         ("max-prob+credit=0.9:1", "'credit' takes 1 value or 4"),

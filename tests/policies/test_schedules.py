@@ -85,7 +85,7 @@ def test_dilated_sets_are_the_same_under_every_order():
         ("dream=0", "whole number of at least 1"),
         ("dream=8:1", "EPS must be below 1"),
         ("dream=8:2", "between 0 and 1"),
-        ("dream=8:0.1:2", "takes 1 to 2 values, e.g. dream=32"),
+        ("dream=8:0.1:2", "takes up to two values, e.g. dream=32"),
         ("dilated=1", "whole number of at least 2"),
         ("dilated=", "takes one value"),
         ("spaced=0", "whole number of at least 1"),

@@ -44,14 +44,14 @@ REVISIONS: Registry[type[Revision]] = Registry(
     "revise rule",
     {
         "edit": "orderlens.policies.edits:Edit",
-        "mask-predict": "orderlens.policies.mask_predict:MaskPredict",
-        "rcr": "orderlens.policies.rcr:RunningConfidence",
-        "p2": "orderlens.policies.p2:PathPlanning",
+        "mask-predict": "orderlens.policies.keep_best:MaskPredict",
+        "rcr": "orderlens.policies.keep_best:RunningConfidence",
+        "p2": "orderlens.policies.keep_best:PathPlanning",
         "remdm-cap": "orderlens.policies.remdm:Cap",
         "remdm-rescale": "orderlens.policies.remdm:Rescale",
         "remdm-conf": "orderlens.policies.remdm:Confident",
         "remdm-loop": "orderlens.policies.remdm:Loop",
-        "refine": "orderlens.policies.refine:Refine",
+        "refine": "orderlens.policies.remdm:Refine",
         "hierarchy-remask": "orderlens.policies.hierarchy_remask:HierarchyRemask",
         "wino": "orderlens.policies.wino:Wino",
     },
@@ -77,7 +77,7 @@ def parse_policy(spec: PolicyLike) -> Policy:
             f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule "
             "(and 'spaced' may stand behind the commit rule that it narrows)"
         )
-    return Policy(parse_order(order), commits[0] if commits else Top(), revisions[0] if revisions else None)
+    return Policy(parse_order(order), commits[0] if commits else Top(1), revisions[0] if revisions else None)
 
 
 def _narrowed(commits: list[Commit]) -> list[Commit]:

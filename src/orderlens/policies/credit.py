@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 
 from orderlens.errors import UserInputError
 from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
-from orderlens.policies.presets import Preset
-from orderlens.policies.protocol import (
-    BoolArray,
-    Commit,
-    FloatArray,
-    IntArray,
-    Pick,
-    real_number,
-)
+from orderlens.policies.protocol import BoolArray, Commit, FloatArray, IntArray, Pick, real
 from orderlens.policies.thresholds import Near, near
 from orderlens.stats import DrawStats, PositionStats, comparable, positions_of
 
 View = StepView[PositionStats | DrawStats]
 
 
+@dataclass(eq=False)
 class Credit(Commit):
     """dInfer's threshold on probabilities that are raised by what the token earned in earlier passes.
 
@@ -41,32 +37,24 @@ class Credit(Commit):
     id = "credit"
     summary = "credit=T[:ALPHA:GAMMA:BETA]: near=T, p raised by how long the token was the best guess"
     needs = frozenset({"token_logprobs"})
-    ALPHA, GAMMA, BETA = 0.7, 0.2, 0.8
-
-    def __init__(
-        self, threshold: float, alpha: float = ALPHA, gamma: float = GAMMA, beta: float = BETA
-    ) -> None:
-        self.threshold, self.alpha, self.gamma, self.beta = threshold, alpha, gamma, beta
+    threshold: float = real(0.0, 1.0, "T", 0.9)
+    alpha: float = real(0.0, np.inf, "ALPHA", 0.7, default=0.7)
+    gamma: float = real(0.0, np.inf, "GAMMA", 0.2, default=0.2)
+    beta: float = real(0.0, 1.0, "BETA", 0.8, default=0.8)
 
     @classmethod
-    def parse(cls, values: list[str]) -> Credit:
+    def parse(cls, values: list[str]) -> Self:
         """Build from ``T``, or ``T`` and the three numbers of the credit."""
-        if len(values) not in (1, 4) or not all(values):
+        if len(values) not in (1, 4):
             raise UserInputError("'credit' takes 1 value or 4, e.g. credit=0.9 or credit=0.9:0.7:0.2:0.8")
-        threshold, *rest = values
-        low = real_number("credit", threshold, 0.0, 1.0, "T")
-        if not rest:
-            return cls(low)
-        alpha = real_number("credit", rest[0], 0.0, name="ALPHA")
-        gamma = real_number("credit", rest[1], 0.0, name="GAMMA")
-        return cls(low, alpha, gamma, real_number("credit", rest[2], 0.0, 1.0, "BETA"))
+        return super().parse(values)
 
     @property
     def spec(self) -> str:
         """``credit=T``, and the other three where one of them is not the default."""
         more = (self.alpha, self.gamma, self.beta)
-        default = more == (self.ALPHA, self.GAMMA, self.BETA)
-        return f"credit={plain(self.threshold)}" + "".join(f":{plain(x)}" for x in more if not default)
+        rest = () if more == (0.7, 0.2, 0.8) else more
+        return f"credit={':'.join(map(plain, (self.threshold, *rest)))}"
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return the positions that are sure enough with their credit."""
@@ -110,13 +98,3 @@ def _logprobs(view: View, token_RK: IntArray) -> FloatArray:
     if len(row):
         raw_RK[row, slot] = view.logprob_of(row, token_RK[row, slot])
     return raw_RK
-
-
-PRESET = Preset(
-    "max-prob+credit=0.9",
-    "CreditDecoding; inclusionAI/dInfer decoding/parallel_strategy.py, CreditThresholdParallelDecoder",
-    "Each pass multiplies every token's credit C by 0.8 and adds p^0.2 to the most probable one's; "
-    "p (1 + C)^0.7, normalised, is compared as by dinfer, and its best token is committed.",
-    "At temperature > 0 tokens are drawn from the model's own distribution and positions chosen by the best "
-    "fused token; only log q of the model is kept, not that of the fused distribution; float64.",
-)

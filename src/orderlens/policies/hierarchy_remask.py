@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from orderlens.orders.arguments import plain
 from orderlens.policies.plans import BlockView, Plan, Planner
-from orderlens.policies.presets import Preset
-from orderlens.policies.protocol import BoolArray, IntArray, real_number, some_values
+from orderlens.policies.protocol import BoolArray, IntArray, real
 from orderlens.stats import comparable
 
 
+@dataclass(eq=False)
 class HierarchyRemask(Planner):
     """Runs of masked and doubted positions give their best if p > LOW; all with p > T; at least D + 1 in all.
 
@@ -33,25 +34,9 @@ class HierarchyRemask(Planner):
         "hierarchy-remask=LOW:T[:REMASK]: hierarchy, and held positions with p < REMASK (0.4) compete anew"
     )
     order_id = "max-prob"
-    REMASK = 0.4
-
-    def __init__(self, low: float, threshold: float, remask: float = REMASK) -> None:
-        self.low, self.threshold, self.remask = low, threshold, remask
-
-    @classmethod
-    def parse(cls, values: list[str]) -> HierarchyRemask:
-        """Build from ``LOW``, ``T`` and optionally ``REMASK``."""
-        given = some_values(cls.id, values, 2, 3, f"{cls.id}=0.4:0.9 or {cls.id}=0.4:0.9:0.4")
-        names = ("LOW", "T", "REMASK")[: len(given)]
-        return cls(
-            *(real_number(cls.id, text, 0.0, 1.0, name) for name, text in zip(names, given, strict=True))
-        )
-
-    @property
-    def spec(self) -> str:
-        """``hierarchy-remask=LOW:T``, and ``:REMASK`` where it is not 0.4."""
-        remask = "" if self.remask == self.REMASK else f":{plain(self.remask)}"
-        return f"{self.id}={plain(self.low)}:{plain(self.threshold)}{remask}"
+    low: float = real(0.0, 1.0, "LOW", 0.4)
+    threshold: float = real(0.0, 1.0, "T", 0.9)
+    remask: float = real(0.0, 1.0, "REMASK", 0.4, default=0.4)
 
     def passes(self, n_positions: int) -> int:
         """Return n."""
@@ -74,11 +59,6 @@ class HierarchyRemask(Planner):
         return Plan(taken_R & view.masked_R, doubted_R & ~taken_R, taken_R & doubted_R)
 
 
-def _count(view: BlockView, rows_R: BoolArray) -> IntArray:
-    """Return how many of the rows each chain has."""
-    return np.bincount(view.chain_R[rows_R], minlength=len(view.filling_C)).astype(np.int64)
-
-
 def _best_of_runs(view: BlockView, open_R: BoolArray) -> BoolArray:
     """Return the most probable row of every run of neighbouring open rows, the leftmost among equals."""
     best_R = np.zeros(len(view), bool)
@@ -90,13 +70,3 @@ def _best_of_runs(view: BlockView, open_R: BoolArray) -> BoolArray:
     by_o = np.lexsort((offset_o, -p_o, run_o))
     best_R[row_o[by_o[starts_o]]] = True
     return best_R
-
-
-PRESET = Preset(
-    "max-prob+hierarchy-remask=0.4:0.9",
-    "dInfer, arXiv 2510.08666; inclusionAI/dInfer decoding/parallel_strategy.py, hierarchy_remask",
-    "The hierarchy decoder over masked positions and held ones whose proposal has p < 0.4; at least one more "
-    "is filled than is doubted, and what is doubted and not filled anew is masked.",
-    "LOW 0.4 and T 0.9 are those of hierarchy (the public function has none); any batch size; only the "
-    "current block; an edit to the token that stands there is no event.",
-)

@@ -22,7 +22,7 @@ import numpy as np
 
 from orderlens.errors import UserInputError
 from orderlens.orders.memory import Memory
-from orderlens.policies.protocol import BoolArray, FloatArray, IntArray, Revision, whole_number
+from orderlens.policies.protocol import BoolArray, FloatArray, IntArray, Revision, whole
 from orderlens.stats import PositionStats, comparable
 
 
@@ -139,23 +139,11 @@ class Planner(Revision):
         return self.passes(n_positions) + 1
 
 
+@dataclass(eq=False)
 class StepPlanner(Planner):
     """A planner over a given number of passes per block, by default one per position."""
 
-    def __init__(self, steps: int = 0) -> None:
-        self.steps = steps
-
-    @classmethod
-    def parse(cls, values: list[str]) -> StepPlanner:
-        """Build from ``STEPS``, or nothing."""
-        if len(values) > 1 or values == [""]:
-            raise UserInputError(f"'{cls.id}' takes one value or none, e.g. {cls.id}=16 or {cls.id}")
-        return cls(*(whole_number(cls.id, value, 1) for value in values))
-
-    @property
-    def spec(self) -> str:
-        """``ID=STEPS``, or ``ID`` alone for one pass per position."""
-        return f"{self.id}={self.steps}" if self.steps else self.id
+    steps: int = whole(1, "STEPS", 16, default=0)
 
     def passes(self, n_positions: int) -> int:
         """Return the number of steps."""

@@ -40,7 +40,7 @@ class Policy:
     """
 
     order: Order
-    commit: Commit = field(default_factory=Top)
+    commit: Commit = field(default_factory=lambda: Top(1))
     revise: Revision | None = None
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ class Policy:
         """
         assert isinstance(self.order, StaticOrder)
         path = check_path(self.order, n_positions, sample_id, block)
-        schedule = self.commit if isinstance(self.commit, Schedule) else Top()
+        schedule = self.commit if isinstance(self.commit, Schedule) else Top(1)
         return schedule.plan(path)
 
     def refuse_to_generate(self) -> None:

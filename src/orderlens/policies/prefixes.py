@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
-from orderlens.policies.protocol import BoolArray, Commit, FloatArray, one_value, real_number
+from orderlens.policies.protocol import BoolArray, Commit, FloatArray, real
 from orderlens.stats import DrawStats, PositionStats, comparable, positions_of
 
 View = StepView[PositionStats | DrawStats]
 
 
+@dataclass(eq=False)
 class Factor(Commit):
     """The order's first positions as long as the r-th of them (from 1) has p ≥ 1 − F / (r + 1).
 
@@ -23,19 +25,7 @@ class Factor(Commit):
 
     id = "factor"
     summary = "factor=F: the order's first positions while the r-th has p ≥ 1 − F/(r+1)"
-
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Factor:
-        """Build from ``F``."""
-        return cls(real_number("factor", one_value("factor", values, "factor=1"), 0.0))
-
-    @property
-    def spec(self) -> str:
-        """``factor=F``."""
-        return f"factor={plain(self.factor)}"
+    factor: float = real(0.0, np.inf, "F", 1)
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return each chain's longest prefix that keeps above the bounds."""
@@ -45,6 +35,7 @@ class Factor(Commit):
         return rank_R < view.least_C(np.where(short_R, rank_R, len(rank_R)))[view.chain_R]
 
 
+@dataclass(eq=False)
 class Bound(Commit):
     """The order's longest prefix whose entropies obey Σ H − max H ≤ GAMMA (nats), at least one position.
 
@@ -56,19 +47,7 @@ class Bound(Commit):
 
     id = "bound"
     summary = "bound=GAMMA: the order's longest prefix with Σ entropy − largest entropy ≤ GAMMA nats"
-
-    def __init__(self, gamma: float) -> None:
-        self.gamma = gamma
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Bound:
-        """Build from ``GAMMA``."""
-        return cls(real_number("bound", one_value("bound", values, "bound=0.1"), 0.0))
-
-    @property
-    def spec(self) -> str:
-        """``bound=GAMMA``."""
-        return f"bound={plain(self.gamma)}"
+    gamma: float = real(0.0, np.inf, "GAMMA", 0.1)
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return each chain's longest prefix within the bound."""

@@ -4,13 +4,14 @@ A preset is written where an order stands and is a whole policy: ``fast-dllm`` i
 ``max-prob+threshold=0.9``. Traces always hold the spec, never the preset's name, so that two names of one
 rule are one sampler. A preset whose order has a seed takes one: ``maskgit:3``.
 
-The entries themselves stand in ``published`` (rules that only reveal); a rule that takes tokens back has its
-preset beside it.
+The entries themselves stand in ``data/presets.toml``.
 """
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from importlib import resources
 
 from orderlens.errors import UserInputError
 from orderlens.registry import Registry
@@ -64,44 +65,11 @@ def _no_preset(value: object) -> str | None:
     return None if isinstance(value, Preset) else "it is no Preset"
 
 
+_DATA = resources.files("orderlens.data").joinpath("presets.toml").read_text("utf-8")
+
 PRESETS: Registry[Preset] = Registry(
     "preset",
-    {
-        "llada": "orderlens.policies.published:LLADA",
-        "fast-dllm": "orderlens.policies.published:FAST_DLLM",
-        "fast-dllm-factor": "orderlens.policies.published:FAST_DLLM_FACTOR",
-        "eb-sampler": "orderlens.policies.published:EB_SAMPLER",
-        "klass": "orderlens.policies.published:KLASS",
-        "dus": "orderlens.policies.published:DUS",
-        "llada2.0": "orderlens.policies.published:LLADA2_0",
-        "sdar": "orderlens.policies.published:SDAR",
-        "dinfer": "orderlens.policies.published:DINFER",
-        "credit": "orderlens.policies.credit:PRESET",
-        "hierarchy": "orderlens.policies.published:HIERARCHY",
-        "dream": "orderlens.policies.published:DREAM",
-        "maskgit": "orderlens.policies.published:MASKGIT",
-        "info-gain": "orderlens.policies.published:INFO_GAIN",
-        "lookum": "orderlens.policies.published:LOOKUM",
-        "pc-sampler": "orderlens.policies.published:PC_SAMPLER",
-        "uncode": "orderlens.policies.published:PC_SAMPLER",
-        "mdlm": "orderlens.policies.published:MDLM",
-        "bd3-lm": "orderlens.policies.published:BD3_LM",
-        "top-k-margin": "orderlens.policies.published:TOP_K_MARGIN",
-        "gt-margin": "orderlens.policies.published:GT_MARGIN",
-        "llada2.1": "orderlens.policies.edits:LLADA2_1",
-        "llada2.1-quality": "orderlens.policies.edits:QUALITY",
-        "llada2.1-speed": "orderlens.policies.edits:SPEED",
-        "remdm": "orderlens.policies.remdm:CAP",
-        "remdm-rescale": "orderlens.policies.remdm:RESCALE",
-        "remdm-conf": "orderlens.policies.remdm:CONF",
-        "remdm-loop": "orderlens.policies.remdm:LOOP",
-        "remdm-llada": "orderlens.policies.refine:PRESET",
-        "rcr": "orderlens.policies.rcr:PRESET",
-        "p2": "orderlens.policies.p2:PRESET",
-        "mask-predict": "orderlens.policies.mask_predict:PRESET",
-        "hierarchy-remask": "orderlens.policies.hierarchy_remask:PRESET",
-        "wino": "orderlens.policies.wino:PRESET",
-    },
+    {name: Preset(**entry) for name, entry in tomllib.loads(_DATA).items()},
     entry_point_group="orderlens.presets",
     check=_no_preset,
 )

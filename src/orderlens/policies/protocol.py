@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import partial
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.errors import UserInputError
+from orderlens.orders.arguments import plain
 from orderlens.orders.memory import Memory
 from orderlens.orders.view import StepView
 from orderlens.stats import DrawStats, PositionStats
@@ -29,20 +31,62 @@ BoolArray = NDArray[np.bool_]
 
 
 class Rule(ABC):
-    """What commit and revise rules share: a name, a line for the catalogue, and how they are written."""
+    """What commit and revise rules share: a name, a line for the catalogue, and how they are written.
+
+    The values behind a rule's ``=`` are the dataclass fields that it declares with ``whole`` or ``real``:
+    text and rule are made of each other here, and a rule says only what it does.
+    """
 
     id: ClassVar[str]
     summary: ClassVar[str]
 
     @classmethod
-    @abstractmethod
-    def parse(cls, values: list[str]) -> Rule:
+    def parse(cls, values: list[str]) -> Self:
         """Build from the values behind the ``=``, cut at the colons (``["0.9"]`` of ``threshold=0.9``)."""
+        known = cls._values()
+        least = sum(item.default is MISSING for item in known)
+        if not least <= len(values) <= len(known) or not all(values):
+            examples = [str(item.metadata["like"]) for item in known]
+            shown = ":".join(examples[: max(least, 1)])
+            example = f", e.g. {cls.id}={shown}" if known else ""
+            raise UserInputError(f"'{cls.id}' takes {_counted(least, len(known))}{example}")
+        names = [item.metadata["name"] if len(known) > 1 else "" for item in known]
+        read = zip(known, values, names, strict=False)
+        return cls(*(item.metadata["read"](cls.id, text, name=name) for item, text, name in read))
 
     @property
-    @abstractmethod
     def spec(self) -> str:
-        """The canonical text, e.g. ``threshold=0.9``; it parses to this rule again."""
+        """The canonical text, e.g. ``threshold=0.9``; defaults at its end are left out."""
+        known = [(item, getattr(self, item.name)) for item in self._values()]
+        while known and known[-1][1] == known[-1][0].default and not known[-1][0].metadata["always"]:
+            known.pop()
+        texts = (str(value) if isinstance(value, int) else plain(value) for _, value in known)
+        return f"{self.id}={':'.join(texts)}" if known else self.id
+
+    @classmethod
+    def _values(cls) -> list[Field[Any]]:
+        found: tuple[Field[Any], ...] = fields(cls) if is_dataclass(cls) else ()
+        return [item for item in found if "read" in item.metadata]
+
+
+def whole(least: int, name: str, like: int, *, default: Any = MISSING, always: bool = False) -> Any:
+    """Declare a value: a whole number of at least ``least``; ``always`` writes it where it is the default."""
+    return _value(partial(whole_number, least=least), name, like, default, always)
+
+
+def real(low: float, high: float, name: str, like: float, *, default: Any = MISSING) -> Any:
+    """Declare a value: a finite number between ``low`` and ``high``, both allowed."""
+    return _value(partial(real_number, low=low, high=high), name, like, default, False)
+
+
+def _value(read: Callable[..., float], name: str, like: float, default: Any, always: bool) -> Any:
+    metadata = {"read": read, "name": name, "like": like, "always": always}
+    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+
+
+def _counted(least: int, most: int) -> str:
+    words = {(0, 0): "no value", (1, 1): "one value", (0, 1): "one value or none", (0, 2): "up to two values"}
+    return words.get((least, most)) or (f"{least} values" if least == most else f"{least} to {most} values")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +221,6 @@ class Revise(Revision):
         """Return the changes; both arrays are [R], and no row is in both."""
 
 
-def one_value(rule: str, values: list[str], example: str) -> str:
-    """Return the only value of a rule, or say how it is written."""
-    if len(values) != 1 or not values[0]:
-        raise UserInputError(f"'{rule}' takes one value, e.g. {example}")
-    return values[0]
-
-
 def whole_number(rule: str, text: str, least: int, name: str = "") -> int:
     """Return a whole number of at least ``least``; ``name`` tells the value apart where there are several."""
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
@@ -211,11 +248,3 @@ def _refusal(rule: str, text: str, name: str, wanted: str) -> UserInputError:
     if not name:
         return UserInputError(f"'{rule}={text}': the value must be {wanted}")
     return UserInputError(f"'{rule}': {name} is '{text}' and must be {wanted}")
-
-
-def some_values(rule: str, values: list[str], least: int, most: int, example: str) -> list[str]:
-    """Return between ``least`` and ``most`` values of a rule, or say how it is written."""
-    if not least <= len(values) <= most or not all(values):
-        count = f"{least}" if least == most else f"{least} to {most}"
-        raise UserInputError(f"'{rule}' takes {count} values, e.g. {example}")
-    return values

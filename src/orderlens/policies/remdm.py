@@ -19,15 +19,12 @@ A block takes STEPS passes, and one more where something is still masked. A pass
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
-from orderlens.errors import UserInputError
-from orderlens.orders.arguments import plain
-from orderlens.policies.plans import BlockView, Plan, StepPlanner
-from orderlens.policies.presets import Preset
-from orderlens.policies.protocol import FloatArray, real_number, whole_number
+from orderlens.policies.plans import BlockView, Plan, Planner, StepPlanner
+from orderlens.policies.protocol import BoolArray, FloatArray, IntArray, real, whole
 
 EPS = 1e-5
 """The time at which the grid ends."""
@@ -57,40 +54,21 @@ class Remasking(StepPlanner):
         return t_C[view.chain_R], (t_C - each_C)[view.chain_R]
 
 
+@dataclass(eq=False)
 class _WithEta(Remasking):
     """A rule with η, written ``ID[=STEPS[:ETA]]``; STEPS 0 is one pass per position."""
 
-    default_eta: ClassVar[float]
-
-    def __init__(self, steps: int = 0, eta: float | None = None) -> None:
-        super().__init__(steps)
-        self.eta = self.default_eta if eta is None else eta
-
-    @classmethod
-    def parse(cls, values: list[str]) -> _WithEta:
-        """Build from ``STEPS`` and ``ETA``, both optional."""
-        if len(values) > 2 or "" in values:
-            raise UserInputError(
-                f"'{cls.id}' takes up to two values, e.g. {cls.id}=32 or {cls.id}=32:{cls.default_eta:g} "
-                "(0 passes: one per position)"
-            )
-        steps = whole_number(cls.id, values[0], 0, "STEPS") if values else 0
-        return cls(steps, real_number(cls.id, values[1], 0.0, 1.0, "ETA") if len(values) == 2 else None)
-
-    @property
-    def spec(self) -> str:
-        """``ID``, and STEPS and ETA where they are not the defaults."""
-        if self.eta == self.default_eta:
-            return super().spec
-        return f"{self.id}={self.steps}:{plain(self.eta)}"
+    steps: int = whole(0, "STEPS", 32, default=0)
+    eta: float = 0.0
 
 
+@dataclass(eq=False)
 class Cap(_WithEta):
     """σ = min(η, (1 − α_s)/α_t), η = 0.008 (``remdm-cap``)."""
 
     id = "remdm-cap"
     summary = "remdm-cap[=STEPS[:ETA]]: masks tokens again with probability ETA (0.008) at most"
-    default_eta = 0.008
+    eta: float = real(0.0, 1.0, "ETA", 0.008, default=0.008)
 
     def rates(self, view: BlockView) -> tuple[FloatArray, FloatArray]:
         """Return the rates of a capped σ."""
@@ -98,12 +76,13 @@ class Cap(_WithEta):
         return make_up(t_R, s_R, np.minimum(self.eta, _largest(t_R, s_R)))
 
 
+@dataclass(eq=False)
 class Rescale(_WithEta):
     """σ = η σ_max with σ_max = min(1, (1 − α_s)/α_t), η = 0.015 (``remdm-rescale``)."""
 
     id = "remdm-rescale"
     summary = "remdm-rescale[=STEPS[:ETA]]: masks tokens again at ETA (0.015) times the largest possible rate"
-    default_eta = 0.015
+    eta: float = real(0.0, 1.0, "ETA", 0.015, default=0.015)
 
     def rates(self, view: BlockView) -> tuple[FloatArray, FloatArray]:
         """Return the rates of a rescaled σ."""
@@ -130,6 +109,7 @@ class Confident(Remasking):
         return fill_R, _largest(t_R, s_R) * weight_R / np.where(total_R > 0, total_R, 1.0)
 
 
+@dataclass(eq=False)
 class Loop(_WithEta):
     """Plain filling to α = 0.9, a phase that masks with η = 0.02 and refills, the rest (``remdm-loop``).
 
@@ -141,7 +121,7 @@ class Loop(_WithEta):
     summary = (
         "remdm-loop[=STEPS[:ETA]]: fills 0.9, masks with probability ETA (0.02) and refills, then the rest"
     )
-    default_eta = 0.02
+    eta: float = real(0.0, 1.0, "ETA", 0.02, default=0.02)
 
     def rates(self, view: BlockView) -> tuple[FloatArray, FloatArray]:
         """Return the rates of the phase that each chain is in."""
@@ -167,29 +147,49 @@ def make_up(t_R: FloatArray, s_R: FloatArray, sigma_R: FloatArray) -> tuple[Floa
     return ((1 - s_R) - (1 - sigma_R) * (1 - t_R)) / t_R, sigma_R
 
 
-_SOURCE = "ReMDM, arXiv 2503.00307; kuleshov-group/remdm diffusion.py, "
-_DIFFERS = (
-    "Time runs over each block; no nucleus cut; what is left after the last pass is filled by one more at "
-    "the run's temperature, not by argmax."
-)
-CAP = Preset(
-    "random+remdm-cap",
-    _SOURCE + "remdm-cap",
-    "σ = min(0.008, (1 − α_s)/α_t), one pass per position.",
-    _DIFFERS,
-)
-RESCALE = Preset(
-    "random+remdm-rescale", _SOURCE + "remdm-rescale", "σ = 0.015 σ_max, one pass per position.", _DIFFERS
-)
-CONF = Preset(
-    "random+remdm-conf",
-    _SOURCE + "remdm-conf",
-    "σ_i = σ_max softmax over held positions of minus the probability at reveal; plain rate where masked.",
-    _DIFFERS + " Stored confidences are float64, published bfloat16 (about 0.4 % in σ).",
-)
-LOOP = Preset(
-    "random+remdm-loop",
-    _SOURCE + "remdm-loop",
-    "Plain for t > 0.55 and t ≤ 0.05; in between α = 0.9 and σ = 0.02; one pass per position.",
-    _DIFFERS,
-)
+@dataclass(eq=False)
+class Refine(Planner):
+    """Seven eighths of a block one by one, then LOOPS passes that refill the K least sure, then the rest.
+
+    Source: ReMDM-LLaDA as copied in ParallelBench (``generate_remdm``) and PC-Sampler; K = 1, 32 loops. The
+    most probable proposal is filled first, one per pass. Before each pass of the loop the K held tokens with
+    the smallest probability *in the pass that filled them* are masked; the pass fills the K most probable.
+
+    Differs: one token per pass outside the loop (public: steps = length). Traps: the public code puts back
+    whatever has the smallest stored confidence, the prompt included, where K exceeds what is filled, and
+    fails its own assertion with two blocks and steps < length; PC-Sampler's copy ranks by the current
+    probability and spends two passes per loop.
+
+    A block of n positions takes n + LOOPS passes.
+    """
+
+    id = "refine"
+    summary = (
+        "refine[=LOOPS[:K]]: after 7/8 of a block, LOOPS (32) passes put back and refill the K (1) least sure"
+    )
+    order_id = "max-prob"
+    ends_when_full = False
+    loops: int = whole(1, "LOOPS", 32, default=32, always=True)
+    put_back: int = whole(1, "K", 1, default=1)
+
+    def passes(self, n_positions: int) -> int:
+        """Return n + LOOPS."""
+        return n_positions + self.loops
+
+    def plan(self, view: BlockView) -> Plan:
+        """Fill, then take back what the next pass is to refill."""
+        looping_R = self._looping(view, view.forward_C)[view.chain_R]
+        n_fill_R = np.where(looping_R, self.put_back, 1)
+        fill_R = view.masked_R & (view.ranks(view.proposal_logprob_R, view.masked_R) < n_fill_R)
+        stands_R = fill_R | ~view.masked_R
+        stored_R = np.where(view.masked_R, view.proposal_logprob_R, view.logq_R)
+        least_R = stands_R & (view.ranks(-stored_R, stands_R) < self.put_back)
+        return Plan.keeping(
+            view, stands_R & ~(least_R & self._looping(view, view.forward_C + 1)[view.chain_R])
+        )
+
+    def _looping(self, view: BlockView, pass_C: IntArray) -> BoolArray:
+        """Return which chains are in the loop at their block's pass ``pass_C``."""
+        first_C = np.maximum(np.minimum(view.filling_C * 7 // 8, view.filling_C - 1), 1)
+        looping_C: BoolArray = (pass_C >= first_C) & (pass_C < first_C + self.loops)
+        return looping_C

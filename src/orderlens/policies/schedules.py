@@ -6,47 +6,28 @@ change nothing. Counts are formed in whole numbers or fractions, never in floats
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import cos, floor, pi
+from typing import Self
 
 import numpy as np
 
 from orderlens.errors import UserInputError
 from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
-from orderlens.policies.protocol import (
-    BoolArray,
-    Commit,
-    FloatArray,
-    IntArray,
-    Schedule,
-    one_value,
-    real_number,
-    some_values,
-    whole_number,
-)
+from orderlens.policies.protocol import BoolArray, Commit, FloatArray, IntArray, Schedule, real, whole
 from orderlens.stats import DrawStats, PositionStats
 
 
+@dataclass(eq=False)
 class Top(Schedule):
     """The K best positions at every pass; the last pass of a block takes what is left."""
 
     id = "top"
     summary = "top=K: the K first positions of the order at every pass"
-
-    def __init__(self, k: int = 1) -> None:
-        self.k = k
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Top:
-        """Build from ``K``."""
-        return cls(whole_number("top", one_value("top", values, "top=4"), 1))
-
-    @property
-    def spec(self) -> str:
-        """``top=K``."""
-        return f"top={self.k}"
+    k: int = whole(1, "K", 4)
 
     def passes(self, n_positions: int) -> IntArray:
         """Return 0 K times, 1 K times and so on."""
@@ -60,6 +41,7 @@ class Top(Schedule):
         return chosen
 
 
+@dataclass(eq=False)
 class Steps(Schedule):
     """A block's positions split evenly over N passes, the remainder given to the first passes.
 
@@ -71,25 +53,14 @@ class Steps(Schedule):
 
     id = "steps"
     summary = "steps=N: a block's positions evenly over N passes, the remainder in the first ones"
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Steps:
-        """Build from ``N``."""
-        return cls(whole_number("steps", one_value("steps", values, "steps=8"), 1))
-
-    @property
-    def spec(self) -> str:
-        """``steps=N``."""
-        return f"steps={self.n}"
+    n: int = whole(1, "N", 8)
 
     def passes(self, n_positions: int) -> IntArray:
         """Return the even split."""
         return _passes(_even(n_positions, self.n))
 
 
+@dataclass(eq=False)
 class Cosine(Schedule):
     """MaskGIT's counts: after pass t of N, floor(n cos(π (t+1) / 2N)) positions are still masked.
 
@@ -101,19 +72,7 @@ class Cosine(Schedule):
 
     id = "cosine"
     summary = "cosine=N: MaskGIT's counts over N passes, few positions first and many last"
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Cosine:
-        """Build from ``N``."""
-        return cls(whole_number("cosine", one_value("cosine", values, "cosine=8"), 1))
-
-    @property
-    def spec(self) -> str:
-        """``cosine=N``."""
-        return f"cosine={self.n}"
+    n: int = whole(1, "N", 8)
 
     def passes(self, n_positions: int) -> IntArray:
         """Return the cosine's counts."""
@@ -124,6 +83,7 @@ class Cosine(Schedule):
         return self.n
 
 
+@dataclass(eq=False)
 class Timesteps(Schedule):
     """Dream's counts: pass i of N reveals floor(|M| (1 − t_{i+1} / t_i)), t from 1 to EPS in even steps.
 
@@ -136,26 +96,16 @@ class Timesteps(Schedule):
     id = "dream"
     summary = "dream[=N[:EPS]]: Dream's timesteps from 1 to EPS (0.001) in N passes, as many as positions"
     EPS = 0.001
-
-    def __init__(self, n: int | None = None, eps: float = EPS) -> None:
-        self.n, self.eps = n, eps
+    n: int | None = whole(1, "N", 32, default=None)
+    eps: float = real(0.0, 1.0, "EPS", EPS, default=EPS)
 
     @classmethod
-    def parse(cls, values: list[str]) -> Timesteps:
+    def parse(cls, values: list[str]) -> Self:
         """Build from nothing, ``N``, or ``N`` and ``EPS``."""
-        if not values:
-            return cls()
-        n, *rest = some_values("dream", values, 1, 2, "dream=32 or dream=32:0.001")
-        eps = real_number("dream", rest[0], 0.0, 1.0, "EPS") if rest else cls.EPS
-        if eps == 1:
+        rule = super().parse(values)
+        if rule.eps == 1:
             raise UserInputError("'dream=N:1': time must fall, so EPS must be below 1")
-        return cls(whole_number("dream", n, 1, "N"), eps)
-
-    @property
-    def spec(self) -> str:
-        """``dream``, ``dream=N`` or ``dream=N:EPS``."""
-        eps = "" if self.eps == self.EPS else f":{plain(self.eps)}"
-        return "dream" if self.n is None else f"dream={self.n}{eps}"
+        return rule
 
     def passes(self, n_positions: int) -> IntArray:
         """Return the counts of the timesteps without the passes that reveal nothing."""
@@ -196,6 +146,7 @@ def _timesteps(n: int, steps: int, eps: str) -> tuple[int, ...]:
     return tuple(counts)
 
 
+@dataclass(eq=False)
 class Ancestral(Commit):
     """Every masked position is revealed with probability (t − s)/t in each of N steps from t = 1 to 0.
 
@@ -209,19 +160,7 @@ class Ancestral(Commit):
     id = "ancestral"
     summary = "ancestral=N: every position at one of N steps, drawn evenly and independently (MDLM)"
     randomised = True
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Ancestral:
-        """Build from ``N``."""
-        return cls(whole_number("ancestral", one_value("ancestral", values, "ancestral=128"), 1))
-
-    @property
-    def spec(self) -> str:
-        """``ancestral=N``."""
-        return f"ancestral={self.n}"
+    n: int = whole(1, "N", 128)
 
     def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
         """Return the positions of each chain's next step; steps are drawn in the block's first pass."""

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
-from orderlens.policies.protocol import (
-    BoolArray,
-    Commit,
-    FloatArray,
-    IntArray,
-    Pick,
-    Schedule,
-    one_value,
-    real_number,
-    some_values,
-    whole_number,
-)
+from orderlens.policies.protocol import BoolArray, Commit, FloatArray, IntArray, Pick, Schedule, real, whole
 from orderlens.stats import DrawStats, PositionStats, comparable
 
 View = StepView[PositionStats | DrawStats]
 
 
+@dataclass(eq=False)
 class Dilated(Schedule):
     """DUS: every stride-th position of the block, the stride divided by BASE from pass to pass.
 
@@ -38,20 +28,7 @@ class Dilated(Schedule):
 
     id = "dilated"
     summary = "dilated[=BASE]: every n/BASE-th position (2), then ever closer ones between them"
-    BASE = 2
-
-    def __init__(self, base: int = BASE) -> None:
-        self.base = base
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Dilated:
-        """Build from nothing or ``BASE``."""
-        return cls(whole_number("dilated", one_value("dilated", values, "dilated=2"), 2)) if values else cls()
-
-    @property
-    def spec(self) -> str:
-        """``dilated`` or ``dilated=BASE``."""
-        return "dilated" if self.base == self.BASE else f"dilated={self.base}"
+    base: int = whole(2, "BASE", 2, default=2)
 
     def passes(self, n_positions: int) -> IntArray:
         """Return the levels' sizes as passes."""
@@ -98,6 +75,7 @@ def _levels(n: int, base: int) -> tuple[int, ...]:
     return tuple(level.tolist())
 
 
+@dataclass(eq=False)
 class Spaced(Commit):
     """Of what another rule would commit, best first, only positions at a distance from those already taken.
 
@@ -109,22 +87,17 @@ class Spaced(Commit):
 
     id = "spaced"
     summary = "spaced[=G]: of what the rule before it takes (or of all), only positions at a distance (G = 8)"
-    G = 8
+    g: int = whole(1, "G", 8, default=8)
+    inner: Commit | None = None
 
-    def __init__(self, g: int = G, inner: Commit | None = None) -> None:
-        self.g, self.inner = g, inner
-        if inner is not None:
-            self.needs = inner.needs
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Spaced:
-        """Build from nothing or ``G``."""
-        return cls(whole_number("spaced", one_value("spaced", values, "spaced=8"), 1)) if values else cls()
+    def __post_init__(self) -> None:
+        if self.inner is not None:
+            self.needs = self.inner.needs
 
     @property
     def spec(self) -> str:
         """``spaced`` or ``spaced=G``, behind the rule that it narrows."""
-        own = "spaced" if self.g == self.G else f"spaced={self.g}"
+        own = super().spec
         return own if self.inner is None else f"{self.inner.spec}+{own}"
 
     def over(self, inner: Commit) -> Spaced:
@@ -161,6 +134,7 @@ class Spaced(Commit):
         return chosen_R
 
 
+@dataclass(eq=False)
 class Hierarchy(Commit):
     """Every run of masked positions gives its best one if p > LOW; all with p > T; at least the block's best.
 
@@ -172,22 +146,8 @@ class Hierarchy(Commit):
 
     id = "hierarchy"
     summary = "hierarchy=LOW:T: the best of every run of masks if p > LOW, all with p > T, at least the first"
-
-    def __init__(self, low: float, threshold: float) -> None:
-        self.low, self.threshold = low, threshold
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Hierarchy:
-        """Build from ``LOW`` and ``T``."""
-        low, threshold = some_values("hierarchy", values, 2, 2, "hierarchy=0.4:0.9")
-        return cls(
-            real_number("hierarchy", low, 0.0, 1.0, "LOW"), real_number("hierarchy", threshold, 0.0, 1.0, "T")
-        )
-
-    @property
-    def spec(self) -> str:
-        """``hierarchy=LOW:T``."""
-        return f"hierarchy={plain(self.low)}:{plain(self.threshold)}"
+    low: float = real(0.0, 1.0, "LOW", 0.4)
+    threshold: float = real(0.0, 1.0, "T", 0.9)
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return the runs' best, the sure ones and each chain's first."""

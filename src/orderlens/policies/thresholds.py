@@ -5,26 +5,19 @@ Probabilities are those of the token that would be committed, at temperature 1.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from orderlens.orders.arguments import plain
 from orderlens.orders.view import StepView
-from orderlens.policies.protocol import (
-    BoolArray,
-    Commit,
-    FloatArray,
-    IntArray,
-    one_value,
-    real_number,
-    some_values,
-    whole_number,
-)
+from orderlens.policies.protocol import BoolArray, Commit, FloatArray, IntArray, real, whole
 from orderlens.policies.schedules import Steps
 from orderlens.stats import DrawStats, PositionStats, comparable
 
 View = StepView[PositionStats | DrawStats]
 
 
+@dataclass(eq=False)
 class Threshold(Commit):
     """Every position whose proposed token has p ≥ T at temperature 1, and at least the order's first.
 
@@ -34,19 +27,7 @@ class Threshold(Commit):
 
     id = "threshold"
     summary = "threshold=T: every position with p ≥ T (0…1), at least the order's first"
-
-    def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Threshold:
-        """Build from ``T``."""
-        return cls(real_number("threshold", one_value("threshold", values, "threshold=0.9"), 0.0, 1.0))
-
-    @property
-    def spec(self) -> str:
-        """``threshold=T``."""
-        return f"threshold={plain(self.threshold)}"
+    threshold: float = real(0.0, 1.0, "T", 0.9)
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return the sure positions and each chain's first."""
@@ -54,6 +35,7 @@ class Threshold(Commit):
         return sure | view.best(scores_R)
 
 
+@dataclass(eq=False)
 class Above(Commit):
     """Every position with p > T; where they are fewer than the floor, the order's first so many instead.
 
@@ -65,23 +47,8 @@ class Above(Commit):
 
     id = "above"
     summary = "above=T[:N]: every position with p > T, at least the even split over N passes (one without N)"
-
-    def __init__(self, threshold: float, steps: int | None = None) -> None:
-        self.threshold, self.steps = threshold, steps
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Above:
-        """Build from ``T`` and optionally ``N``."""
-        threshold, *steps = some_values("above", values, 1, 2, "above=0.95 or above=0.95:8")
-        return cls(
-            real_number("above", threshold, 0.0, 1.0, "T"),
-            whole_number("above", steps[0], 1, "N") if steps else None,
-        )
-
-    @property
-    def spec(self) -> str:
-        """``above=T`` or ``above=T:N``."""
-        return f"above={plain(self.threshold)}" + ("" if self.steps is None else f":{self.steps}")
+    threshold: float = real(0.0, 1.0, "T", 0.95)
+    steps: int | None = whole(1, "N", 8, default=None)
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return the sure positions where they reach the floor, else the first ones of the order."""
@@ -104,6 +71,7 @@ class Above(Commit):
         return floor_C
 
 
+@dataclass(eq=False)
 class Near(Commit):
     """Every position with p ≥ min(T, best p − DELTA): the sure ones, and at least all that tie with the best.
 
@@ -116,24 +84,8 @@ class Near(Commit):
     id = "near"
     summary = "near=T[:DELTA]: every position with p ≥ T, at least all within DELTA (0.00001) of the best"
     DELTA = 1e-5
-
-    def __init__(self, threshold: float, delta: float = DELTA) -> None:
-        self.threshold, self.delta = threshold, delta
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Near:
-        """Build from ``T`` and optionally ``DELTA``."""
-        threshold, *delta = some_values("near", values, 1, 2, "near=0.9 or near=0.9:0.00001")
-        return cls(
-            real_number("near", threshold, 0.0, 1.0, "T"),
-            real_number("near", delta[0], 0.0, 1.0, "DELTA") if delta else cls.DELTA,
-        )
-
-    @property
-    def spec(self) -> str:
-        """``near=T``, and ``:DELTA`` where it is not 0.00001."""
-        delta = "" if self.delta == self.DELTA else f":{plain(self.delta)}"
-        return f"near={plain(self.threshold)}{delta}"
+    threshold: float = real(0.0, 1.0, "T", 0.9)
+    delta: float = real(0.0, 1.0, "DELTA", DELTA, default=DELTA)
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return the positions that reach the lower of the two bounds, whatever the order says."""
@@ -148,6 +100,7 @@ def near(view: View, p_R: FloatArray, threshold: float, delta: float) -> BoolArr
     return reached
 
 
+@dataclass(eq=False)
 class Unanimous(Commit):
     """The whole rest of the block once every masked position has p ≥ T, else the order's first alone.
 
@@ -157,19 +110,7 @@ class Unanimous(Commit):
 
     id = "unanimous"
     summary = "unanimous=T: all positions once each of them has p ≥ T, else the order's first alone"
-
-    def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Unanimous:
-        """Build from ``T``."""
-        return cls(real_number("unanimous", one_value("unanimous", values, "unanimous=0.8"), 0.0, 1.0))
-
-    @property
-    def spec(self) -> str:
-        """``unanimous=T``."""
-        return f"unanimous={plain(self.threshold)}"
+    threshold: float = real(0.0, 1.0, "T", 0.8)
 
     def select(self, view: View, scores_R: FloatArray) -> BoolArray:
         """Return all rows of the unanimous chains and the first of the others."""
@@ -177,6 +118,7 @@ class Unanimous(Commit):
         return ~view.any_C(unsure_R)[view.chain_R] | view.best(scores_R)
 
 
+@dataclass(eq=False)
 class Klass(Commit):
     """Every position with p > T whose distribution moved by KL < EPS in each of the last H passes.
 
@@ -192,26 +134,9 @@ class Klass(Commit):
     id = "klass"
     summary = "klass=T:EPS[:H]: p > T and KL to the pass before < EPS nats for H (2) passes, else the first"
     needs = frozenset({"kl_previous"})
-    H = 2
-
-    def __init__(self, threshold: float, eps: float, passes: int = H) -> None:
-        self.threshold, self.eps, self.passes = threshold, eps, passes
-
-    @classmethod
-    def parse(cls, values: list[str]) -> Klass:
-        """Build from ``T``, ``EPS`` and optionally ``H``."""
-        threshold, eps, *passes = some_values("klass", values, 2, 3, "klass=0.9:0.01 or klass=0.9:0.01:2")
-        return cls(
-            real_number("klass", threshold, 0.0, 1.0, name="T"),
-            real_number("klass", eps, 0.0, name="EPS"),
-            whole_number("klass", passes[0], 1, "H") if passes else cls.H,
-        )
-
-    @property
-    def spec(self) -> str:
-        """``klass=T:EPS``, and ``:H`` where it is not 2."""
-        passes = "" if self.passes == self.H else f":{self.passes}"
-        return f"klass={plain(self.threshold)}:{plain(self.eps)}{passes}"
+    threshold: float = real(0.0, 1.0, "T", 0.9)
+    eps: float = real(0.0, np.inf, "EPS", 0.01)
+    passes: int = whole(1, "H", 2, default=2)
 
     def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
         """Return the sure and steady positions of every chain, or its first."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 
-from orderlens.orders.arguments import plain
 from orderlens.policies.plans import BlockView, Plan, Planner
-from orderlens.policies.presets import Preset
-from orderlens.policies.protocol import BoolArray, IntArray, real_number, some_values
+from orderlens.policies.protocol import BoolArray, IntArray, real
 from orderlens.stats import comparable
 
 FIRST_ACCEPTED = 30
 """What the cap on taking back holds for accepted before a block's first pass."""
 
 
+@dataclass(eq=False)
 class Wino(Planner):
     """Fills all with p > DRAFT, and takes back held tokens with p < VERIFY when hidden from themselves.
 
@@ -35,25 +37,13 @@ class Wino(Planner):
     summary = "wino[=DRAFT:VERIFY]: fills p > DRAFT (0.6), masks tokens with p < VERIFY (0.9) if hidden alone"
     order_id = "max-prob"
     judges_apart = True
-    DRAFT, VERIFY = 0.6, 0.9
-
-    def __init__(self, draft: float = DRAFT, verify: float = VERIFY) -> None:
-        self.draft, self.verify = draft, verify
+    draft: float = real(0.0, 1.0, "DRAFT", 0.6)
+    verify: float = real(0.0, 1.0, "VERIFY", 0.9)
 
     @classmethod
-    def parse(cls, values: list[str]) -> Wino:
+    def parse(cls, values: list[str]) -> Self:
         """Build from nothing, or ``DRAFT`` and ``VERIFY``."""
-        if not values:
-            return cls()
-        draft, verify = some_values("wino", values, 2, 2, "wino=0.6:0.9")
-        return cls(
-            real_number("wino", draft, 0.0, 1.0, "DRAFT"), real_number("wino", verify, 0.0, 1.0, "VERIFY")
-        )
-
-    @property
-    def spec(self) -> str:
-        """``wino=DRAFT:VERIFY``."""
-        return f"wino={plain(self.draft)}:{plain(self.verify)}"
+        return super().parse(values or ["0.6", "0.9"])
 
     def passes(self, n_positions: int) -> int:
         """Return n."""
@@ -79,14 +69,3 @@ class Wino(Planner):
         )
         most_C = view.memory.chains("filled", FIRST_ACCEPTED) - 1
         return doubted_R & (view.ranks(-apart_R, doubted_R) < most_C[view.chain_R])
-
-
-PRESET = Preset(
-    "max-prob+wino=0.6:0.9",
-    "WINO; WINO-DLLM decoding_wino",
-    "Fills p > 0.6 (at most min(max(0.7 |M|, 5), 20), at least one); when it fills several, tokens held "
-    "before the pass with p < 0.9 where they alone are hidden are masked, at most one fewer than the pass "
-    "before filled.",
-    "Every judged token is a state of its own (counted in n_lookahead); there a doubled block judges all in "
-    "one forward, whose hidden copies see each other. At temperature > 0 proposals are drawn.",
-)
