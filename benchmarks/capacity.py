@@ -4,8 +4,8 @@
     python benchmarks/capacity.py --plan 23713   # time and memory of planning so many prompts, measured here
 
 Speeds are those of one H200 in benchmarks/RESULTS.md (LLaDA-2.x mini shape), read from there. A study is cut
-into units as OrderLens cuts it; with more GPUs than units some have nothing to do, and the last round counts
-whole. Loading the model is not counted.
+into units as OrderLens cuts it for so many GPUs, and the last round counts whole. Loading the model is not
+counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.replicate.plan import make_plan
-from orderlens.work.units import AUTO_SEQUENCES
+from orderlens.work.units import AUTO_SEQUENCES, shared_size
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _ROWS = {
@@ -45,10 +45,11 @@ class Study:
 
     Attributes:
         name: in the table.
-        texts: prompts or fixed texts, once for each temperature.
+        texts: prompts or fixed texts.
         orders: paths per text.
         tokens: revealed in all.
         speeds: rows of RESULTS.md that bound its speed.
+        temperatures: each text is decoded at so many.
     """
 
     name: str
@@ -56,30 +57,30 @@ class Study:
     orders: int
     tokens: int
     speeds: tuple[str, ...]
+    temperatures: int = 1
 
-    @property
-    def units(self) -> int:
-        """Units that it is cut into."""
-        return math.ceil(self.texts / max(1, SEQUENCES // self.orders))
+    def units(self, gpus: int) -> int:
+        """Units that it is cut into for so many GPUs."""
+        size = shared_size(max(1, SEQUENCES // self.orders), self.texts, self.temperatures, gpus)
+        return self.temperatures * math.ceil(self.texts / size)
 
     def hours(self, rate: float, gpus: int) -> float:
-        """Wall time at so many tokens per second and GPU."""
-        return math.ceil(self.units / gpus) * self.tokens / self.units / rate / 3600
+        """Wall time at so many tokens per second and GPU: whole rounds of all GPUs."""
+        return math.ceil(self.units(gpus) / gpus) * self.tokens / self.units(gpus) / rate / 3600
 
 
 def studies() -> list[Study]:
     """Return the paper's protocol on C4 with our controls, its sweep, and the downstream tasks."""
     plan = make_plan("full", "hf:inclusionAI/LLaDA2.0-mini", "c4")
-    n, length = plan.n_sequences, plan.target_tokens
+    n, length, warm = plan.n_sequences, plan.target_tokens, len(plan.temperatures)
     generated = ("batch 32", "batch 128")
-    warm = n * len(plan.temperatures)
     counts = [
-        ("C4, six orders scored", n, 6, ("score",)),
-        (f"C4, our {len(plan.score_orders)} scored", n, len(plan.score_orders), ("score",)),
-        ("C4, four orders generated", n, len(plan.generate_orders), generated),
-        (f"C4, sweep over {len(plan.temperatures)} temperatures", warm, len(plan.sweep_orders), generated),
+        ("C4, six orders scored", 6, ("score",), 1),
+        (f"C4, our {len(plan.score_orders)} scored", len(plan.score_orders), ("score",), 1),
+        ("C4, four orders generated", len(plan.generate_orders), generated, 1),
+        (f"C4, sweep over {warm} temperatures", len(plan.sweep_orders), generated, warm),
     ]
-    found = [Study(name, texts, orders, texts * orders * length, s) for name, texts, orders, s in counts]
+    found = [Study(name, n, orders, n * t * orders * length, s, t) for name, orders, s, t in counts]
     items = sum(DOWNSTREAM.values())
     return [*found, Study("downstream, four orders", items, PAPER_ORDERS, DOWNSTREAM_TOKENS, generated)]
 
@@ -96,13 +97,16 @@ def speeds(text: str) -> dict[str, float]:
 def table() -> None:
     """Print one row per study and speed."""
     known = speeds(RESULTS.read_text(encoding="utf-8"))
-    print("| study | tokens | units | tokens/s per GPU | 1 GPU | 8 GPUs | 64 GPUs | GPU-hours |")
+    print(
+        "| study | tokens | units (1, 8, 64 GPUs) | tokens/s per GPU | 1 GPU | 8 GPUs | 64 GPUs | GPU-hours |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for study in studies():
         for name in study.speeds:
             walls = " | ".join(shown(study.hours(known[name], gpus)) for gpus in GPUS)
             busy = study.tokens / known[name] / 3600
-            size = f"{study.tokens / 1e6:,.2f} M | {study.units:,}"
+            units = ", ".join(f"{study.units(gpus):,}" for gpus in GPUS)
+            size = f"{study.tokens / 1e6:,.2f} M | {units}"
             print(f"| {study.name} | {size} | {known[name]:,.0f} ({name}) | {walls} | {busy:,.2f} |")
 
 

@@ -35,17 +35,19 @@ def test_each_row_follows_from_its_speed(capacity: ModuleType) -> None:
     assert {row[0] for row in rows} == set(studies)
     for name, tokens, units, speed, *walls, busy in rows:
         study, rate = studies[name], float(re.match(r"[\d,]+", speed)[0].replace(",", ""))
-        assert (tokens, units) == (f"{study.tokens / 1e6:,.2f} M", f"{study.units:,}")
+        assert tokens == f"{study.tokens / 1e6:,.2f} M"
+        assert units == ", ".join(f"{study.units(gpus):,}" for gpus in capacity.GPUS)
         assert walls == [capacity.shown(study.hours(rate, gpus)) for gpus in capacity.GPUS]
         assert busy == f"{study.tokens / rate / 3600:,.2f}"
 
 
-def test_more_gpus_than_units_do_not_help(capacity: ModuleType) -> None:
+def test_every_gpu_has_work_and_the_last_round_counts_whole(capacity: ModuleType) -> None:
     study = capacity.Study("s", capacity.SEQUENCES, 4, 1_000_000, ())
-    assert study.units == 4
-    assert study.hours(1000, 1) == pytest.approx(4 * study.hours(1000, 4))
-    assert study.hours(1000, 3) == pytest.approx(2 * study.hours(1000, 4))  # the last round counts whole
-    assert study.hours(1000, 64) == study.hours(1000, 4)
+    assert (study.units(1), study.units(8), study.units(64), study.units(2000)) == (4, 16, 64, 1024)
+    assert study.hours(1000, 1) == pytest.approx(64 * study.hours(1000, 64))
+    assert study.hours(1000, 2000) == pytest.approx(study.hours(1000, 1) / 1024)  # a text each, and no less
+    uneven = capacity.Study("u", 9, capacity.SEQUENCES, 1_000_000, ())
+    assert uneven.hours(1000, 4) == pytest.approx(uneven.hours(1000, 1) / 3)
 
 
 def test_speeds_are_read_from_the_results(capacity: ModuleType) -> None:

@@ -17,6 +17,7 @@ import pytest
 import orderlens as ol
 from orderlens.store.folder import open_folder
 from orderlens.store.workers import read_states
+from orderlens.testing import assert_same_rows
 
 pytestmark = pytest.mark.slow
 SAMPLES = [ol.Sample(f"s{i}", "the ", "a text of some length"[: 8 + i]) for i in range(8)]
@@ -36,12 +37,6 @@ def score(out: Path | str, **more: object) -> ol.Run:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> ol.Run:
     return score(tmp_path_factory.mktemp("alone") / "run")
-
-
-def assert_same_rows(run: ol.Run, other: ol.Run) -> None:
-    assert run.is_complete
-    for name in other.tables:
-        assert run.table(name).to_arrow().equals(other.table(name).to_arrow()), name
 
 
 def test_torchrun_with_two_ranks(alone: ol.Run, tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 import orderlens as ol
-from orderlens.engines import crew, run
+from orderlens.engines import crew, history, local, ray_actors, run
 from orderlens.engines.crew import LOADING_S, MOST_RESTARTS, Supervisor
 from orderlens.engines.worker import Ending, Seat, work
-from orderlens.errors import DataFileError, OrderLensError, WorkersLostError
+from orderlens.errors import DataFileError, OrderLensError, RunError, WorkersLostError
 from orderlens.store.failures import read_failures
 from orderlens.store.folder import open_folder
 from orderlens.store.workers import Notebook
+from orderlens.testing import assert_same_rows
 
 SAMPLES = [ol.Sample(f"s{i}", "the ", "a text of some length"[: 8 + i]) for i in range(4)]
 
@@ -48,7 +49,7 @@ def score(tmp_path, monkeypatch):
     def call(script=()):
         def crew_of(brief, options, seats, on_gpu):
             made.append(Inline(brief, script))
-            return made[-1], seats
+            return made[-1]
 
         monkeypatch.setattr(run, "_crew", crew_of)
         monkeypatch.setattr(crew, "pace", lambda _: 0.0)
@@ -61,13 +62,78 @@ def test_nobody_dies_and_everybody_is_dismissed(score):
     call, made = score
     found = call()
     assert found.is_complete
-    alone = ol.score("hmm", SAMPLES, ["random"], batch_size=1)
-    assert found.reveals().to_arrow().equals(alone.reveals().to_arrow())
+    assert_same_rows(found, ol.score("hmm", SAMPLES, ["random"], batch_size=1))
     session = made[0].brief.session
     assert made[0].started == [f"{session}-000", f"{session}-001"]
     assert (made[0].stopped, made[0].killed) == (1, [])
     call()
     assert len(made) == 1, "a complete run starts no worker"
+
+
+def test_units_are_cut_for_the_workers_and_the_rows_are_the_same(tmp_path, monkeypatch):
+    """Alone one unit would do; two workers, or two ranks, get one each, and whoever resumes keeps them."""
+
+    def score(out=None, **more):
+        return ol.score("hmm", SAMPLES, ["random", "forced-ar"], out=out, **more)
+
+    alone = score()
+    assert alone.spec["batch_size"] >= len(SAMPLES)
+    monkeypatch.setattr(run, "_crew", lambda brief, *_: Inline(brief, ()))
+    monkeypatch.setattr(crew, "pace", lambda _: 0.0)
+    shared = score(tmp_path / "crew", workers=2)
+    monkeypatch.setattr(local, "_CLOSING_S", 0.0)
+    for rank in "10":
+        for name, value in {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank}.items():
+            monkeypatch.setenv(name, value)
+        ranks = score(tmp_path / "ranks")
+    monkeypatch.delenv("RANK")
+    for found in (shared, ranks):
+        assert found.spec["batch_size"] == 2
+        assert_same_rows(found, alone, ordered=False, atol=1e-12)
+    assert score(tmp_path / "crew").spec["batch_size"] == 2
+    with pytest.raises(RunError, match="batch_size"):
+        score(tmp_path / "crew", workers=2, batch_size=4)
+
+
+def test_a_run_that_another_machine_started_meanwhile_keeps_its_units(tmp_path, monkeypatch):
+    real, calls = history.plan_folder, []
+
+    def late(job, folder, *, extend):
+        found = real(job, folder, extend=extend)
+        if not calls.append(1) and len(calls) == 1:  # it has more GPUs, and was faster
+            ol.score("hmm", SAMPLES, ["random"], batch_size=1, out=tmp_path / "run")
+        return found
+
+    monkeypatch.setattr(history, "plan_folder", late)
+    found = ol.score("hmm", SAMPLES, ["random"], out=tmp_path / "run")
+    assert found.spec["batch_size"] == 1
+    assert_same_rows(found, ol.score("hmm", SAMPLES, ["random"], batch_size=1))
+
+
+@pytest.mark.parametrize(
+    ("engine", "on_gpu", "wanted"),
+    [
+        (ol.Engine("ray", 3), True, 3),
+        (ol.Engine("ray"), True, 5),
+        (ol.Engine("ray", threads=2), False, 4),
+        (ol.Engine("ray", address="auto"), True, 16),
+        (ol.Engine("ray", address="auto", threads=8), False, 12),
+    ],
+)
+def test_as_many_actors_as_there_is_room_for(engine, on_gpu, wanted, monkeypatch):
+    """Room is that of the cluster, or of this machine where Ray is yet to be started on it."""
+    joined = []
+    ray = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=lambda **_: joined.append("in"),
+        shutdown=lambda: joined.append("out"),
+        cluster_resources=lambda: {"GPU": 16.0, "CPU": 96.0},
+    )
+    monkeypatch.setattr(ray_actors, "_import_ray", lambda: ray)
+    monkeypatch.setattr(ray_actors, "_gpus_here", lambda: 5)
+    monkeypatch.setattr(ray_actors.os, "cpu_count", lambda: 8)
+    assert ray_actors.seats(engine, on_gpu) == wanted
+    assert joined == (["in", "out"] if engine.address else [])
 
 
 def test_a_worker_that_dies_is_replaced_under_a_new_name(score):

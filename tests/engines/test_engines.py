@@ -17,6 +17,7 @@ from orderlens.engines.ranks import Rank, this_rank
 from orderlens.errors import MissingPackageError, UserInputError, WorkersLostError
 from orderlens.store.folder import open_folder
 from orderlens.store.workers import read_log, read_states
+from orderlens.testing import assert_same_rows
 
 SAMPLES = [ol.Sample(f"s{i}", "the ", "a text of some length"[: 8 + i]) for i in range(6)]
 ORDERS = ["forced-ar", "random", "max-prob+threshold=0.5"]
@@ -30,12 +31,6 @@ def score(out: Path, **more: Any) -> ol.Run:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> ol.Run:
     """The run of one process."""
     return score(tmp_path_factory.mktemp("alone") / "run")
-
-
-def assert_same_rows(run: ol.Run, other: ol.Run) -> None:
-    assert run.is_complete
-    for name in other.tables:
-        assert run.table(name).to_arrow().equals(other.table(name).to_arrow()), name
 
 
 def test_two_processes_give_the_rows_of_one(alone: ol.Run, tmp_path: Path) -> None:

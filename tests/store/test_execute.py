@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from orderlens.store import execute as executing
@@ -79,26 +79,31 @@ def test_workers_that_start_together_take_their_own_and_ask_nobody(tmp_path, wor
     assert lost == []
 
 
-@pytest.mark.parametrize(
-    ("count", "first", "watched"), [(1, 0.2, 8), (50, 0.2, 8), (100, 0.4, 4), (1000, 4.0, 1)]
-)
-def test_a_crowd_asks_less_often_and_less(tmp_path, worker, count, first, watched) -> None:
-    shift = Member(3, count)
-    assert executing._longer(0.0, shift, 60.0) == pytest.approx(first)
-    assert executing._longer(first, shift, 60.0) == pytest.approx(2 * first)
-    assert executing._longer(100.0, shift, 60.0) == 15.0
-    assert executing._longer(100.0, shift, 8.0) == 2.0
+@pytest.mark.parametrize(("count", "watched"), [(1, 8), (50, 8), (100, 4), (1000, 1)])
+def test_in_a_crowd_each_looks_into_fewer_claims(tmp_path, worker, count, watched) -> None:
     keys = list(worker.keyed_units(20))
     with open_writer(tmp_path, worker.spec(20)) as writer, closing(LeaseBook(writer.folder, 1000)) as others:
         assert all(others.take(key) for key in keys)
-        assert len(list(executing._taken_over(writer, keys, writer.held(), shift))) == watched
+        assert len(list(executing._claims(writer, keys, Member(3, count)))) == watched
 
 
-def test_a_crowd_is_spread_over_half_a_pause() -> None:
-    found = [executing._spread(place) for place in range(1000)]
-    assert 0.75 <= min(found) < 0.76
-    assert 1.24 < max(found) <= 1.25
-    assert max(np.histogram(found, 10)[0]) <= 102
+@pytest.mark.parametrize(
+    ("count", "closes", "pause", "wanted"),
+    [(2, False, 0.2, 0.2), (1000, False, 0.2, 4.0), (1000, False, 15.0, 300.0), (1000, True, 15.0, 15.0)],
+)
+def test_in_a_crowd_each_waits_longer_and_asks_for_the_end(count, closes, pause, wanted, monkeypatch) -> None:
+    slept, asked = [], []
+    monkeypatch.setattr(executing.time, "sleep", slept.append)
+    writer = SimpleNamespace(finished=lambda keys: asked.append(keys))
+    for place in range(100):
+        shift = Member(place, count)
+        shift.closes = closes
+        assert not executing._rests(writer, ["u"], shift, pause)
+    assert max(slept) <= 15.0 * 1.25
+    assert sum(slept) == pytest.approx(100 * wanted, rel=0.02)
+    assert bool(asked) == (wanted > 15.0)
+    closed = SimpleNamespace(finished=lambda keys: True)
+    assert executing._rests(closed, ["u"], Member(0, 1000), 15.0)
 
 
 def test_a_worker_that_is_done_with_its_own_helps_the_others(tmp_path, worker) -> None:
@@ -117,8 +122,7 @@ def test_a_waiting_worker_looks_into_a_few_claims_only(tmp_path, worker, monkeyp
         real = writer.folder.read
         monkeypatch.setattr(writer.folder, "read", lambda name: read.append(name) or real(name))
         for place in (0, 1):
-            found = executing._taken_over(writer, keys, writer.held(), Member(place, 2))
-            assert list(found) == [None] * executing._WATCHED
+            assert list(executing._claims(writer, keys, Member(place, 2))) == [None] * executing._WATCHED
         assert len(set(read)) == 2 * executing._WATCHED  # and not all the same ones
         others.close()
 

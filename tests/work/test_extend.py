@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 import orderlens as ol
 from orderlens.engines import local
 from orderlens.errors import CorruptRunError, RunError, UserInputError
-from orderlens.store.codec import sort_rows
 from orderlens.store.folder import open_folder
 from orderlens.store.verify import repair_run, verify_run
+from orderlens.testing import assert_same_rows
 from orderlens.work.units import Unit
 
 SAMPLES = [ol.Sample(f"s{i}", "hello " * i, "world and so on"[: 4 + i]) for i in range(5)]
@@ -40,11 +39,8 @@ def score(out: Path | None, samples: list[ol.Sample], orders: str, **more: Any) 
     return ol.score("hmm", samples, orders, out=out, **(OPTIONS | more))
 
 
-def assert_same_rows(mine: ol.Run, whole: ol.Run) -> None:
-    assert mine.is_complete
-    for name in ("reveals", "outputs"):
-        here, there = (sort_rows(run.table(name).to_arrow(), name).to_pandas() for run in (mine, whole))
-        pd.testing.assert_frame_equal(here, there, check_exact=False, rtol=0, atol=1e-12)
+def assert_same(mine: ol.Run, whole: ol.Run) -> None:
+    assert_same_rows(mine, whole, ordered=False, atol=1e-12)
 
 
 def test_orders_and_texts_are_added(tmp_path: Path, calls: list[Unit]) -> None:
@@ -59,7 +55,7 @@ def test_orders_and_texts_are_added(tmp_path: Path, calls: list[Unit]) -> None:
     assert run.spec["orders"] == ["forced-ar", "random:1", "max-prob"]
     assert run.spec["data"]["n_samples"] == 5
     assert set(run.spec["likelihood"]) >= {"forced-ar", "random", "max-prob"}
-    assert_same_rows(run, score(None, SAMPLES, "forced-ar,random:1,max-prob"))
+    assert_same(run, score(None, SAMPLES, "forced-ar,random:1,max-prob"))
     assert verify_run(open_folder(tmp_path / "run")).ok
 
 
@@ -70,7 +66,7 @@ def test_both_at_once_over_temperatures(tmp_path: Path) -> None:
 
     sweep(2, "max-prob", out=tmp_path / "run")
     run = sweep(5, "random", out=tmp_path / "run", extend=True)
-    assert_same_rows(run, sweep(5, "max-prob,random"))
+    assert_same(run, sweep(5, "max-prob,random"))
 
 
 def test_the_same_calls_find_everything_there(tmp_path: Path, calls: list[Unit]) -> None:
@@ -97,7 +93,7 @@ def test_an_interrupted_extension_goes_on(tmp_path: Path, calls: list[Unit]) -> 
         score(tmp_path / "run", SAMPLES, "max-prob", extend=True)
     run = score(tmp_path / "run", SAMPLES, "random:1", extend=True)
     assert len(calls) == 2 + 2 + 2  # the start, the committed and the interrupted unit, the rest
-    assert_same_rows(run, score(None, SAMPLES, "forced-ar,random:1"))
+    assert_same(run, score(None, SAMPLES, "forced-ar,random:1"))
 
 
 def test_a_unit_of_the_start_is_computed_again_under_its_own_orders(tmp_path: Path) -> None:
@@ -107,13 +103,11 @@ def test_a_unit_of_the_start_is_computed_again_under_its_own_orders(tmp_path: Pa
     for path in (record, *(tmp_path / "run").glob("catalog-*.json"), tmp_path / "run" / "complete.json"):
         path.unlink()
     again = score(tmp_path / "run", SAMPLES[:3], "forced-ar,random:1")
-    assert_same_rows(again, score(None, SAMPLES[:3], "forced-ar,random:1"))
+    assert_same(again, score(None, SAMPLES[:3], "forced-ar,random:1"))
 
 
 def test_extending_nothing_starts_a_run(tmp_path: Path) -> None:
-    assert_same_rows(
-        score(tmp_path / "run", SAMPLES, "forced-ar", extend=True), score(None, SAMPLES, "forced-ar")
-    )
+    assert_same(score(tmp_path / "run", SAMPLES, "forced-ar", extend=True), score(None, SAMPLES, "forced-ar"))
 
 
 def test_what_cannot_be_added_is_refused(tmp_path: Path) -> None:

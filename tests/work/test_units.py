@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from orderlens.errors import UserInputError
 from orderlens.models.abilities import SuggestsBatch
 from orderlens.samples import EncodedSample
-from orderlens.work.units import DEFAULT_BATCH, Unit, cut_units, unit_samples
+from orderlens.work.units import DEFAULT_BATCH, Unit, cut_units, shared_size, unit_samples
 
 SAMPLES = [EncodedSample(str(i), np.arange(i), np.arange(3), "task") for i in range(5)]
 
@@ -74,3 +75,39 @@ def test_a_model_that_knows_what_fits_gets_many_sequences(hmm) -> None:
     assert not isinstance(hmm, SuggestsBatch)
     assert unit_samples(large, 4, None, 10**6) == 256
     assert unit_samples(large, 5000, None, 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "groups", "workers", "wanted", "units"),
+    [
+        (256, 1000, 1, 1, 256, 4),  # alone nothing changes
+        (256, 1000, 1, 4, 84, 12),  # three rounds of even units, not below a quarter
+        (256, 1000, 1, 8, 125, 8),  # four units would leave half of the workers idle
+        (256, 1000, 1, 64, 16, 63),
+        (256, 23713, 1, 64, 93, 255),  # 93 units would take two rounds, the second one half empty
+        (204, 1000, 7, 64, 56, 126),  # groups are cut apart
+        (204, 1000, 7, 8, 200, 35),
+        (32, 3, 1, 8, 1, 3),  # no more units than samples
+        (2, 1000, 1, 3, 2, 500),  # plenty of units: as they were
+        (32, 0, 1, 8, 32, 0),
+    ],
+)
+def test_units_are_cut_for_those_who_share_them(size, count, groups, workers, wanted, units) -> None:
+    found = shared_size(size, count, groups, workers)
+    assert found == wanted
+    assert groups * math.ceil(count / found) == units
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8, 64, 1000])
+def test_nobody_is_idle_and_no_round_is_added(workers) -> None:
+    for size in (1, 7, 64, 256):
+        for count in (1, 2, 63, 64, 500, 4001):
+            for groups in (1, 2, 7):
+                found = shared_size(size, count, groups, workers)
+                before, after = (groups * math.ceil(count / item) for item in (size, found))
+                assert 1 <= found <= size
+                assert math.ceil(after / workers) <= max(math.ceil(before / workers), 4)
+                if groups * count >= 2 * workers:
+                    assert after >= workers / 2
+                if groups == 1 and count >= workers:
+                    assert after > workers / 2

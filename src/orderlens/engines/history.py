@@ -10,12 +10,14 @@ from typing import Any, TypeAlias
 
 from orderlens.errors import RunError
 from orderlens.store.extensions import Extension, add_extension, read_extensions
+from orderlens.store.folder import open_folder
 from orderlens.store.protocol import Folder
 from orderlens.store.reader import Run
 from orderlens.store.records import SPEC
 from orderlens.store.schema import parse_version
 from orderlens.store.sources import folder_source
 from orderlens.store.specfile import plain_spec, read_spec, spec_diff
+from orderlens.store.writer import RunWriter, open_writer
 from orderlens.work.extend import (
     EXTENSIBLE,
     GROWING,
@@ -27,11 +29,33 @@ from orderlens.work.extend import (
     staged_units,
 )
 from orderlens.work.job import Job
+from orderlens.work.options import PathLike
 from orderlens.work.spec import RunSpec
 from orderlens.work.units import Unit
 
 Items: TypeAlias = dict[str, tuple[RunSpec, Unit]]
 """Units by key, each with the spec it is computed under."""
+
+
+def open_plan(job: Job, out: PathLike, *, extend: bool) -> tuple[Job, Items, RunWriter]:
+    """Plan the job and create the run, or resume the one that is there.
+
+    Processes that start together may cut the work differently, where each counts the GPUs of its machine: the
+    first one's units hold for all.
+
+    Returns:
+        The job as the run states it, all its units, and a writer.
+    """
+    folder = open_folder(out)
+    new = not folder.exists(SPEC)
+    try:
+        whole, items = plan_folder(job, folder, extend=extend)
+        return whole, items, open_writer(out, stated(whole, folder))
+    except RunError:
+        if not (new and job.free_size and folder.exists(SPEC)):
+            raise
+        whole, items = plan_folder(job, folder, extend=extend)
+        return whole, items, open_writer(out, stated(whole, folder))
 
 
 def plan_folder(job: Job, folder: Folder, *, extend: bool) -> tuple[Job, Items]:
@@ -57,9 +81,7 @@ def plan_folder(job: Job, folder: Folder, *, extend: bool) -> tuple[Job, Items]:
 def _in_units_of(job: Job, folder: Folder) -> Job:
     """Return the job cut like the run in the folder, if its unit size was left to us."""
     size = read_spec(folder).spec.get("batch_size")
-    if not job.free_size or not isinstance(size, int) or size < 1 or size == job.spec.batch_size:
-        return job
-    return job.recut(size)
+    return job.recut(size) if job.free_size and isinstance(size, int) and size >= 1 else job
 
 
 def stated(job: Job, folder: Folder) -> dict[str, Any]:

@@ -13,19 +13,18 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from orderlens.decode.batches import BatchLimit
-from orderlens.engines.history import Items, plan_folder, stated
+from orderlens.engines.history import Items, open_plan
 from orderlens.engines.ranks import Rank
 from orderlens.engines.worker import NotedShift, SharedShift, longest_first
 from orderlens.errors import UserInputError, one_line
 from orderlens.models.abilities import device_type
 from orderlens.store.execute import Shift, execute, finish_or_say
 from orderlens.store.failures import Failures
-from orderlens.store.folder import open_folder
 from orderlens.store.protocol import Folder
 from orderlens.store.reader import Run, memory_run, open_run
 from orderlens.store.records import COMPLETE
 from orderlens.store.workers import Notebook, forget_workers
-from orderlens.store.writer import RunWriter, open_writer
+from orderlens.store.writer import RunWriter
 from orderlens.work.compute import Local, Tables, compute, reveals_ahead
 from orderlens.work.job import Job
 from orderlens.work.options import Computing, ProgressSink, ShowsCanvas
@@ -46,9 +45,9 @@ def run_here(job: Job, options: Computing, rank: Rank | None = None, *, extend: 
         return _in_memory(job, options.progress, extend)
     if out is None:
         raise UserInputError("several ranks share a run through its folder: give out")
-    folder = open_folder(out)
-    whole, items = plan_folder(job, folder, extend=extend)
-    with open_writer(out, stated(whole, folder)) as writer, _notebook(folder, whole, rank) as notebook:
+    whole, items, writer = open_plan(job, out, extend=extend)
+    folder = writer.folder
+    with writer, _notebook(folder, whole, rank) as notebook:
         bar = _Both(notebook, options.progress if rank is None or rank.leads else None)
         left = writer.pending(items, by_name=rank is not None)
         bar.set_total(ahead(items[key] for key in left))

@@ -28,20 +28,22 @@ class RayActors:
 
     Args:
         brief: what all of them are told.
-        engine: number of workers, address, threads.
+        engine: address, threads.
+        seats: number of workers.
         on_gpu: whether each needs a GPU.
         device: device that was asked for; None leaves the choice to the model.
     """
 
-    def __init__(self, brief: Brief, engine: Engine, *, on_gpu: bool, device: str | None) -> None:
-        self._ray = _connect(engine)
+    def __init__(self, brief: Brief, engine: Engine, seats: int, *, on_gpu: bool, device: str | None) -> None:
+        self._ray, self._ours = _connect(engine, seats)
         self._device = "cuda" if on_gpu else device
         self._threads = engine.threads or 1
         self._options: dict[str, Any] = {"num_gpus": 1} if on_gpu else {"num_cpus": self._threads}
-        self.seats = _seats(self._ray, engine, on_gpu, self._threads)
-        self._brief = self._ray.put(brief)
+        self._seats = seats
         self._running: dict[int, Any] = {}
         self._actors: dict[int, Any] = {}
+        self._refuse_crowd(on_gpu)
+        self._brief = self._ray.put(brief)
 
     def start(self, place: int, name: str) -> None:
         """Create an actor; Ray finds a machine for it."""
@@ -49,7 +51,7 @@ class RayActors:
         maker = self._ray.remote(max_restarts=0, **self._options)(_Actor)
         actor = maker.options(runtime_env={"env_vars": variables}).remote()
         self._actors[place] = actor
-        seat = Seat(name, place, self.seats, self._device)
+        seat = Seat(name, place, self._seats, self._device)
         self._running[place] = actor.run.remote(self._brief, seat)
 
     def ending(self, place: int) -> Ending | None:
@@ -68,10 +70,21 @@ class RayActors:
         self._ray.kill(self._actors[place])
 
     def stop(self) -> None:
-        """End all actors and leave the cluster."""
+        """End all actors, and leave the cluster unless the caller had joined it."""
         for actor in self._actors.values():
             self._ray.kill(actor)
-        self._ray.shutdown()
+        if self._ours:
+            self._ray.shutdown()
+
+    def _refuse_crowd(self, on_gpu: bool) -> None:
+        room = _room(self._ray, on_gpu, self._threads)
+        if self._seats > room:
+            what = "GPUs" if on_gpu else f"times {self._threads} CPUs"
+            self.stop()
+            raise UserInputError(
+                f"{self._seats} workers need {self._seats} {what}, the Ray cluster has {room}: "
+                f"give --workers {max(room, 1)}"
+            )
 
 
 class _Actor:
@@ -82,14 +95,36 @@ class _Actor:
         return work(brief, seat)
 
 
-def check_cluster(engine: Engine) -> None:
-    """Refuse at once what Ray would try for minutes: no Ray here, or nobody at the address.
+def seats(engine: Engine, on_gpu: bool) -> int:
+    """Return the number of actors: as asked, else as many as there is room for.
+
+    Refuses at once what Ray would try for minutes.
 
     Raises:
         MissingPackageError: Ray is not installed.
         UserInputError: no cluster answers.
     """
-    _import_ray()
+    ray, threads = _import_ray(), engine.threads or 1
+    _knock(engine)
+    if engine.workers is not None:
+        return engine.workers
+    if engine.address is None and not ray.is_initialized():  # it will be started with what is here
+        return max(1, _gpus_here() if on_gpu else (os.cpu_count() or 1) // threads)
+    _, ours = _connect(engine, 1)
+    try:
+        return max(1, _room(ray, on_gpu, threads))
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _gpus_here() -> int:
+    from orderlens.models.torch.device import visible_gpus
+
+    return visible_gpus()
+
+
+def _knock(engine: Engine) -> None:
     host, _, port = (engine.address or "").rpartition(":")
     if host:
         try:
@@ -119,32 +154,25 @@ def _no_cluster(engine: Engine, error: Exception) -> OrderLensError:
     )
 
 
-def _connect(engine: Engine) -> Any:
+def _connect(engine: Engine, seats: int) -> tuple[Any, bool]:
+    """Return Ray, joined to its cluster, and whether we joined it: a caller may have done so before."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = _import_ray()
     if ray.is_initialized():
-        return ray
+        return ray, False
     try:
         if engine.address is not None:
             ray.init(address=engine.address, **_QUIET)
         else:
-            wanted = (engine.workers or 1) * (engine.threads or 1)
+            wanted = seats * (engine.threads or 1)
             ray.init(num_cpus=max(wanted, os.cpu_count() or 1), include_dashboard=False, **_QUIET)
     except Exception as error:  # Ray raises bare ones, too, where a node takes too long to start
         raise _no_cluster(engine, error) from error
-    return ray
+    return ray, True
 
 
-def _seats(ray: Any, engine: Engine, on_gpu: bool, threads: int) -> int:
-    """Return the number of actors: as asked, else as many as the cluster has room for."""
+def _room(ray: Any, on_gpu: bool, threads: int) -> int:
+    """Return how many actors the cluster has room for."""
     found = ray.cluster_resources()
-    room = int(found.get("GPU", 0) if on_gpu else found.get("CPU", 0) // threads)
-    wanted = engine.workers or max(1, room)
-    if wanted > room:
-        what = "GPUs" if on_gpu else f"times {threads} CPUs"
-        raise UserInputError(
-            f"{wanted} workers need {wanted} {what}, the Ray cluster has {room}: "
-            f"give --workers {max(room, 1)}"
-        )
-    return wanted
+    return int(found.get("GPU", 0) if on_gpu else found.get("CPU", 0) // threads)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from orderlens.engines import local
 from orderlens.engines.crew import Crew, Supervisor
-from orderlens.engines.history import Items, plan_folder, stated
+from orderlens.engines.history import Items, open_plan, stated
 from orderlens.engines.processes import Processes
 from orderlens.engines.ranks import this_rank
 from orderlens.engines.worker import Brief, brief_items, new_session
 from orderlens.errors import UserInputError
 from orderlens.models.abilities import ReleasesMemory, device_type
 from orderlens.store.failures import Failures
-from orderlens.store.folder import open_folder
+from orderlens.store.protocol import Folder
 from orderlens.store.reader import Run, open_run
 from orderlens.store.workers import forget_workers
 from orderlens.store.writer import DEFAULT_LEASE_S, open_writer
@@ -35,50 +35,56 @@ def run_job(job: Job, options: Computing, *, extend: bool = False) -> Run:
         options: where to keep it, who computes it, and who is told of progress.
         extend: add to the run in the folder what it lacks of the job's orders and samples.
     """
-    engine, on_gpu = options.engine, device_type(job.model) == "cuda"
-    rank = this_rank()
-    if rank is not None and engine.kind == "local" and engine.workers is None:
-        return local.run_here(job, options, rank, extend=extend)
-    seats = engine.workers or (_gpus() if on_gpu and options.device in (None, "auto", "cuda") else 1)
-    if engine.kind == "local" and seats == 1:
+    rank, on_gpu = this_rank(), device_type(job.model) == "cuda"
+    if rank is not None and options.engine.kind == "local" and options.engine.workers is None:
+        return local.run_here(job.shared_by(rank.count), options, rank, extend=extend)
+    if options.engine.kind == "local" and _seats(options, on_gpu) == 1:
         return local.run_here(job, options, extend=extend)
-    return _run_crew(job, options, seats, on_gpu=on_gpu, extend=extend)
+    return _run_crew(job, options, on_gpu=on_gpu, extend=extend)
 
 
-def _run_crew(job: Job, options: Computing, seats: int, *, on_gpu: bool, extend: bool) -> Run:
+def _seats(options: Computing, on_gpu: bool) -> int:
+    """Return how many workers there will be: as asked, else one per GPU of this machine or of the cluster."""
+    engine = options.engine
+    if engine.kind == "ray":
+        from orderlens.engines.ray_actors import seats
+
+        return seats(engine, on_gpu)
+    return engine.workers or (_gpus() if on_gpu and options.device in (None, "auto", "cuda") else 1)
+
+
+def _run_crew(job: Job, options: Computing, *, on_gpu: bool, extend: bool) -> Run:
     out = options.out
     if out is None:
         raise UserInputError("several workers share a run through its folder: give out")
-    if options.engine.kind == "ray":
-        from orderlens.engines.ray_actors import check_cluster
-
-        check_cluster(options.engine)
-    folder = open_folder(out)
-    whole, items = plan_folder(job, folder, extend=extend)
+    seats = _seats(options, on_gpu)
+    whole, items, writer = open_plan(job.shared_by(seats), out, extend=extend)
     _refuse_unregistered(whole)
-    with open_writer(out, stated(whole, folder)) as writer:
+    with writer:
         left = writer.pending(items)
         if options.progress is not None:
             options.progress.set_total(local.ahead([items[key] for key in left]))
         if not left:
             writer.finish(items)
             return open_run(out)
+    folder = writer.folder
     Failures(folder, options.engine.attempts).forget()
     forget_workers(folder)
-    brief = _brief(whole, items, left, options, folder.location(""))
+    brief = _brief(whole, items, left, options, folder)
     _release(whole)
-    crew, seats = _crew(brief, options, min(seats, len(left)), on_gpu)
+    seats = min(seats, len(left))
+    crew = _crew(brief, options, seats, on_gpu)
     Supervisor(crew, seats, brief, folder, options.engine.stall_s, options.progress).run()
     with open_writer(out, brief.stated) as writer:
         writer.finish(items)
     return open_run(out)
 
 
-def _brief(job: Job, items: Items, left: list[str], options: Computing, out: str) -> Brief:
+def _brief(job: Job, items: Items, left: list[str], options: Computing, folder: Folder) -> Brief:
     specs, units = brief_items({key: items[key] for key in left})
     return Brief(
-        out.rstrip("/"),
-        stated(job, open_folder(out)),
+        folder.location("").rstrip("/"),
+        stated(job, folder),
         specs,
         units,
         _findable(str(job.spec.model["name"])),
@@ -113,17 +119,16 @@ def _release(job: Job) -> None:
     gc.collect()
 
 
-def _crew(brief: Brief, options: Computing, seats: int, on_gpu: bool) -> tuple[Crew, int]:
+def _crew(brief: Brief, options: Computing, seats: int, on_gpu: bool) -> Crew:
     engine = options.engine
     if engine.kind == "ray":
         from orderlens.engines.ray_actors import RayActors
 
-        actors = RayActors(brief, engine, on_gpu=on_gpu, device=options.device)
-        return actors, min(actors.seats, len(brief.units))
+        return RayActors(brief, engine, seats, on_gpu=on_gpu, device=options.device)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = engine.threads or max(1, cores // seats)
     devices = [f"cuda:{place % _gpus()}" if on_gpu else options.device for place in range(seats)]
-    return Processes(brief, devices, threads), seats
+    return Processes(brief, devices, threads)
 
 
 def _gpus() -> int:

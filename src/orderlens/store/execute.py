@@ -25,8 +25,8 @@ _WATCHED = 8
 """Claims of others that a waiting worker looks into at a time."""
 _CROWD = 50
 """Workers from which each looks less often and into fewer claims: together they still see all of them."""
-_LONGEST_PAUSE_S = 15.0
-"""Pauses of a waiting worker double up to this: it never waits longer than twice what it had to."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
+"""Pauses of a waiting worker double from the one to the other: it never waits twice as long as it had to."""
 
 
 class Shift:
@@ -70,8 +70,8 @@ def execute(
 ) -> None:
     """Compute and commit units until every one is committed by somebody or set aside, then finish the run.
 
-    A worker begins with its own share and asks nobody: whoever creates a claim had it first. It lists claims
-    when it is through, and records only when every unit that is left has a claim.
+    A worker begins with its own share and asks nobody: whoever creates a unit's first claim has it. Only when
+    it is through with that does it look at what others left.
 
     Args:
         writer: this worker's writer.
@@ -90,14 +90,12 @@ def execute(
         if _attempt_each(writer, claims, units, work, mine):
             pause = 0.0
         else:
-            pause = _longer(pause, mine, writer.lease_s)
+            pause = min(max(2 * pause, _FIRST_PAUSE_S), _LONGEST_PAUSE_S, writer.lease_s / 4)
             mine.waits()
-            time.sleep(pause * _spread(mine.place))
-        held = writer.held()
-        free = [key for key in left if stem(key) not in held]
-        if not free:
-            left = _open_units(writer, left, mine)
-        claims = map(writer.take, free) if free else _taken_over(writer, left, held, mine)
+            if _rests(writer, units, mine, pause):
+                return
+        left = _open_units(writer, left, mine)
+        claims = _claims(writer, left, mine)
     if mine.closes:
         finish_or_say(writer, units)
 
@@ -108,14 +106,22 @@ def _dealt(keys: list[str], place: int, count: int) -> tuple[list[str], set[str]
     return [key for share in shares for key in share], set(shares[0])
 
 
-def _longer(pause: float, shift: Shift, lease_s: float) -> float:
-    """Return the seconds to wait after a wait of ``pause``; in a crowd the first one is longer."""
-    return min(max(2 * pause, 0.2 * max(1.0, shift.count / _CROWD)), _LONGEST_PAUSE_S, lease_s / 4)
+def _rests(writer: RunWriter, keys: Iterable[str], shift: Shift, pause: float) -> bool:
+    """Wait before the next look at what is left; say whether somebody closed the run meanwhile.
 
-
-def _spread(place: int) -> float:
-    """Return a factor of 0.75 to 1.25 that keeps workers from asking all at the same moment."""
-    return 0.75 + 0.5 * (0.618034 * place % 1)
+    The more workers there are, the longer each waits: together they look often enough. The end of the run,
+    which is one small file, is asked for more often.
+    """
+    crowd = 1.0 if shift.closes else max(1.0, shift.count / _CROWD)
+    # No two workers ask at the same moment again and again: each has a factor of its own, 0.75 to 1.25.
+    rest = pause * crowd * (0.75 + 0.5 * (0.618034 * shift.place % 1))
+    while rest > 1.25 * _LONGEST_PAUSE_S:
+        time.sleep(_LONGEST_PAUSE_S)
+        rest -= _LONGEST_PAUSE_S
+        if writer.finished(keys):
+            return True
+    time.sleep(rest)
+    return False
 
 
 def finish_or_say(writer: RunWriter, keys: Iterable[str]) -> None:
@@ -168,18 +174,23 @@ def _attempt_each(
     return count
 
 
-def _taken_over(
-    writer: RunWriter, left: list[str], held: Mapping[str, list[str]], shift: Shift
-) -> Iterator[Lease | None]:
-    """Look into some of the claims on what is left: an owner may be dead, or its work may have failed."""
-    watched = max(1, min(_WATCHED, _WATCHED * _CROWD // shift.count))
-    first = watched * shift.place % max(len(left), 1)
-    for key in [*left[first:], *left[:first]][:watched]:
-        claim = writer.claim(key, held[stem(key)])
-        if claim is not None and stem(key) in shift.set_aside():  # it failed elsewhere since we looked
-            claim.fail()
-            claim = None
-        yield claim
+def _claims(writer: RunWriter, left: list[str], shift: Shift) -> Iterator[Lease | None]:
+    """Yield a claim, or None where another worker has it, for units in turn: free ones as far as we know.
+
+    Where all are held, some claims are looked into: an owner may be dead, or its work may have failed.
+    """
+    held = writer.held()
+    free = [key for key in left if stem(key) not in held]
+    yield from map(writer.take, free)
+    if not free:
+        watched = max(1, min(_WATCHED, _WATCHED * _CROWD // shift.count))
+        first = watched * shift.place % len(left)
+        for key in [*left[first:], *left[:first]][:watched]:
+            claim = writer.claim(key, held[stem(key)])
+            if claim is not None and stem(key) in shift.set_aside():  # it failed elsewhere since we looked
+                claim.fail()
+                claim = None
+            yield claim
 
 
 def _attempt(

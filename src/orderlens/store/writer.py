@@ -218,7 +218,7 @@ class RunWriter:
             RunError: some of the keys are not committed.
         """
         wanted = set(keys)
-        while not self._finished(wanted):
+        while not self.finished(wanted):
             snapshot = trusted(self.folder, self._snapshot())
             _refuse_missing(self.folder, wanted, snapshot)
             if save_catalog(
@@ -228,9 +228,10 @@ class RunWriter:
         if self.folder.exclusive:  # also when the run was complete: a finisher may have been killed here
             remove_leftovers(self.folder)
 
-    def _finished(self, wanted: set[str]) -> bool:
+    def finished(self, keys: Iterable[str]) -> bool:
+        """Say whether somebody closed the run with all these units in it."""
         completion = read_completion(self.folder)
-        return completion is not None and wanted <= set(completion)
+        return completion is not None and set(keys) <= set(completion)
 
     def close(self) -> None:
         """Give back all claims and stop renewing them."""

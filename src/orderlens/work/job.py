@@ -17,7 +17,7 @@ from orderlens.work.compute import canvases, longest_canvas
 from orderlens.work.inputs import whole_number
 from orderlens.work.options import Computing, ModelLike
 from orderlens.work.spec import RunSpec, describe_data, describe_model
-from orderlens.work.units import Unit, cut_units, unit_samples
+from orderlens.work.units import Unit, cut_units, shared_size, unit_samples
 
 Orders: TypeAlias = PolicyLike | Iterable[PolicyLike]
 
@@ -42,13 +42,26 @@ class Job:
 
     def recut(self, size: int) -> Job:
         """Return the job with units of so many samples."""
+        if size == self.spec.batch_size:
+            return self
         units: list[Unit] = []
-        for value in dict.fromkeys(unit.temperature for unit in self.units):
+        for value in self._temperatures():
             mine = [unit for unit in self.units if unit.temperature == value]
             samples = [sample for unit in mine for sample in unit.samples]
             extras = [extra for unit in mine for extra in unit.extras]
             units += cut_units(samples, size, value, extras=extras)
         return replace(self, spec=replace(self.spec, batch_size=size), units=units)
+
+    def shared_by(self, workers: int) -> Job:
+        """Return the job cut so that each of so many workers has work, if the unit size was left to us."""
+        if not self.free_size:
+            return self
+        groups = max(len(self._temperatures()), 1)
+        count = sum(len(unit.samples) for unit in self.units) // groups
+        return self.recut(shared_size(self.spec.batch_size, count, groups, workers))
+
+    def _temperatures(self) -> list[float | None]:
+        return list(dict.fromkeys(unit.temperature for unit in self.units))
 
     @property
     def longest(self) -> int:

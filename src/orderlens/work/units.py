@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -21,6 +22,8 @@ SMALL_REVEALS = 2048
 AUTO_SEQUENCES = {"block-causal": 1024, "full": 256}
 """Sequences (samples × orders) per work unit of one that does: enough to keep a large GPU busy. How many of
 them are decoded together is another matter, settled on the machine at hand."""
+ROUNDS = 4
+"""Units per worker that even out long and short ones, as long as they keep a quarter of their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +90,38 @@ def unit_samples(model: Model, n_orders: int, batch_size: int | None, n_tokens: 
 
     ``n_tokens`` is the number of tokens that a sample takes under each order, at most.
 
-    The default depends on the request alone and never on the machine, so that an unfinished run can be
-    resumed, and shared by several workers, anywhere.
+    The default depends on the request alone and never on the machine; where several workers are known to
+    share the run, ``shared_size`` makes it smaller. The run's spec keeps what was chosen, and whoever resumes
+    or joins the run takes it from there.
     """
     if batch_size is not None:
         return batch_size
     if not isinstance(model, SuggestsBatch):
         return min(DEFAULT_BATCH, max(1, SMALL_REVEALS // (n_orders * max(1, n_tokens))))
     return max(1, AUTO_SEQUENCES[model.attention] // n_orders)
+
+
+def shared_size(size: int, count: int, groups: int, workers: int) -> int:
+    """Return samples per unit, at most ``size``, so that every one of several workers has work to the end.
+
+    The units fill whole rounds of all workers: as many as units of ``size`` would take, or ``ROUNDS`` where
+    that keeps them at a quarter of it. Where even one round has too few units, they are cut smaller.
+
+    Args:
+        size: samples per unit of one worker alone.
+        count: samples of each group.
+        groups: sets of samples that are cut apart, one per temperature.
+        workers: how many share the run.
+    """
+    if workers < 2 or count < 1:
+        return size
+
+    def cut(rounds: int) -> int:
+        return math.ceil(count / max(1, rounds * workers // groups))
+
+    needed = math.ceil(groups * math.ceil(count / size) / workers)
+    evened = [cut(rounds) for rounds in range(needed, ROUNDS + 1) if 4 * cut(rounds) >= size]
+    return min(size, evened[-1] if evened else cut(needed))
 
 
 def cut_units(
