@@ -72,7 +72,8 @@ def test_workers_that_start_together_take_their_own_and_ask_nobody(tmp_path, wor
         thread.start()
     for thread in threads:
         thread.join()
-        both.pop().close()
+    for writer in both:
+        writer.close()
     begun = [key for shift in shifts for key in shift.begun]
     assert sorted(begun) == list(worker.keyed_units(6))
     assert ends[:2] == [0, 0]
