@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -45,39 +44,24 @@ def test_units_are_dealt_like_cards(place: int, count: int, wanted: str) -> None
     assert own == set("abcdefg"[place % count :: count])
 
 
-def test_workers_that_start_together_take_their_own_and_ask_nobody(tmp_path, worker, monkeypatch) -> None:
-    """While both are at work there is no listing and no lost claim."""
-    listed, lost = [], []
-    both = [open_writer(tmp_path, worker.spec(6)) for _ in range(2)]
-    for writer in both:
-        real, take = writer.folder.names, writer.take
-        monkeypatch.setattr(
-            writer.folder, "names", lambda *a, real=real, **b: listed.append(a) or real(*a, **b)
-        )
-        monkeypatch.setattr(writer, "take", lambda key, take=take: take(key) or lost.append(key))
-    shifts = [Member(place, 2) for place in range(2)]
-    meet, ends = threading.Barrier(2), []
+def test_a_worker_takes_its_own_and_asks_nobody_before_it_is_through(tmp_path, worker, monkeypatch) -> None:
+    listed, looks, shift = [], [], Member(1, 2)
+    with open_writer(tmp_path, worker.spec(6)) as writer:
+        names = writer.folder.names
 
-    def work(unit: int):
-        ends.append(len(listed))
-        if len(ends) <= 2:
-            meet.wait(30)
-        return worker.tables(unit)
+        def counted(*where, **how):
+            listed.append(where)
+            return names(*where, **how)
 
-    def go(place: int) -> None:
-        execute(both[place], worker.keyed_units(6), work, shift=shifts[place])
+        def work(unit: int):
+            looks.append(len(listed))
+            return worker.tables(unit)
 
-    threads = [threading.Thread(target=go, args=(place,)) for place in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for writer in both:
-        writer.close()
-    begun = [key for shift in shifts for key in shift.begun]
-    assert sorted(begun) == list(worker.keyed_units(6))
-    assert ends[:2] == [0, 0]
-    assert lost == []
+        monkeypatch.setattr(writer.folder, "names", counted)
+        execute(writer, worker.keyed_units(6), work, shift=shift)
+    assert shift.begun == [f"unit-{number:04d}" for number in (1, 3, 5, 0, 2, 4)]
+    assert looks[:3] == [0, 0, 0]
+    assert looks[3] == looks[5] > 0, "one look, then all that was free"
 
 
 @pytest.mark.parametrize(("count", "watched"), [(1, 8), (50, 8), (100, 4), (1000, 1)])
