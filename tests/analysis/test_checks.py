@@ -97,8 +97,10 @@ def test_rules_and_numbers_in_words():
     assert check(0, 0, 0).rule == "the interval lies above 0; at least 2 texts or items"
     band = check(0, 0, 0, above=-0.5, below=0.5, margin=0.1)
     assert band.rule == (
-        "the interval lies between -0.5 and 0.5; up to -0.4 is too small to count; at least 2 texts or items"
+        "the interval lies between -0.5 and 0.5; up to -0.4, or from 0.4 on, is too small to count; "
+        "at least 2 texts or items"
     )
+    assert check(0, 0, 0, margin=0.1).rule.split("; ")[1] == "up to 0.1 is too small to count"
     number = Number("gap (nats)", Estimate(1.23456, 1.0, 1.5, 9, 2, "2 without text"), paper="<1", digits=2)
     assert number.text() == "gap (nats): 1.23 [1.00, 1.50] (2 undefined) (paper: <1)"
     assert number.record() == {

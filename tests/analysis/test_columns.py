@@ -99,7 +99,8 @@ def test_the_first_grader_by_name_counts_unless_another_is_asked_for(builders):
 
 def test_a_later_grading_replaces_the_earlier_one(builders):
     rows = [verdict("a", "g", False, 0), verdict("a", "h", True, 1), verdict("b", "g", True, 0)]
-    assert kept(builders, rows) == [("b", "g", True)], "a's newest verdict is of another rule"
+    assert kept(builders, rows) == [("a", "g", False), ("b", "g", True)], "one rule per task, no text lost"
+    assert kept(builders, [*rows, verdict("b", "h", False, 1)]) == [("a", "h", True), ("b", "h", False)]
     assert kept(builders, rows, "g") == [("a", "g", False), ("b", "g", True)], "asked by name: its newest"
     again = [verdict("a", "g", False, 0), verdict("a", "g", True, 2), verdict("a", "g", False, 1)]
     assert kept(builders, again) == [("a", "g", True)]

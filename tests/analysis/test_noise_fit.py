@@ -30,3 +30,17 @@ def test_table_and_figure_show_one_fit_which_is_made_once(builders, monkeypatch)
 def with_hits(trace, rng, gap):
     hits = [None] * gap + [bool(value) for value in rng.random(len(trace) - gap) < 0.4]
     return trace.set_column(trace.column_names.index("is_argmax"), "is_argmax", pa.array(hits, pa.bool_()))
+
+
+def test_orders_that_are_not_installed_have_a_row_and_a_picture_of_their_own(builders):
+    rng = np.random.default_rng(2)
+    names = ("their-rule", "another+x=1")
+    traces = [builders.trace(f"s{i}", name, -rng.gamma(0.7, 2.0, 64)) for i in range(3) for name in names]
+    study = Study(builders.make_run([with_hits(trace, rng, gap=0) for trace in traces]), builders.QUICK)
+    theory, fit = study.tables(["theory"])
+    assert {row["order"] for row in theory.rows} == set(names)
+    assert fit.cell("n", orders="unknown") == 6 * 64
+    drawn = jensen.data(study)
+    assert drawn["sigma"] == fit.cell("sigma", orders="unknown").value
+    assert (drawn["tier"], {item["order"] for item in drawn["traces"]}) == ("unknown", set(names))
+    assert jensen._note(drawn).startswith("Orders that are not installed here, 3 sequences")

@@ -9,6 +9,8 @@ import pytest
 
 from orderlens.errors import OrderLensError
 from orderlens.frontier.plan import PLAN_FILE, Plan, check_parts, keep_plan, read_plan, with_ladder
+from orderlens.frontier.run import _forecast
+from orderlens.tasks.catalogue import get_task
 
 PLAN = Plan("hmm", ("max-prob", "max-prob+top=4"))
 
@@ -73,3 +75,27 @@ def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / PLAN_FILE).write_text('{"plan": 3}')
     with pytest.raises(OrderLensError, match="is damaged"):
         keep_plan(tmp_path, PLAN)
+
+
+PLAIN = Plan("hmm", ("max-prob", "max-prob+edit=0.9"), n_texts=3, target_tokens=10)
+
+
+def test_the_size_is_told_before_the_work() -> None:
+    plan = Plan(
+        "hmm", ("max-prob", "max-prob+edit=0.9"), n_texts=3, target_tokens=10, tasks=("arith",), n_items=2
+    )
+    assert [plan.reveals(part) for part in ("likelihood", "text", "external", "results")] == [30, 60, 0, 0]
+    assert plan.reveals("tasks") == 2 * 2 * get_task("arith").max_new_tokens
+    assert plan.size(["likelihood", "text", "results"]) == (
+        "2 policies; tokens to reveal at most: likelihood 30, text 60"
+    )
+    assert plan.size(["results"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(60.0, "likelihood: 60 s; text: up to about 2 min more"), (1.0, "")]
+)
+def test_the_first_part_forecasts_the_others(seconds: float, told: str) -> None:
+    plan = Plan("hmm", ("max-prob", "max-prob+edit=0.9"), n_texts=3, target_tokens=10)
+    assert _forecast(plan, ["likelihood", "text"], seconds) == told
+    assert _forecast(plan, ["likelihood"], seconds) == ""

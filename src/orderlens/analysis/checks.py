@@ -110,10 +110,12 @@ class Check:
     @property
     def rule(self) -> str:
         """The rule of this check in words."""
-        place = f"above {self.above:g}"
-        if math.isfinite(self.below):
-            place = f"between {self.above:g} and {self.below:g}"
-        margin = f"; up to {self.above + self.margin:g} is too small to count" if self.margin else ""
+        is_band = math.isfinite(self.below)
+        place = f"between {self.above:g} and {self.below:g}" if is_band else f"above {self.above:g}"
+        small = f"up to {self.above + self.margin:g}"
+        if is_band:
+            small += f", or from {self.below - self.margin:g} on,"
+        margin = f"; {small} is too small to count" if self.margin else ""
         return f"the interval lies {place}{margin}; at least {self.least} texts or items"
 
     def text(self) -> str:

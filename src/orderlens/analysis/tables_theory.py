@@ -125,8 +125,9 @@ def _fit_table(study: Study) -> Table:
     """Return σ and k fitted to how often the target was the argmax, as a function of q."""
     frame = study.scored
     kinds = frame["order"].map(lambda order: kind_of(str(order)))
+    shown = ["deployable", "target-aware", *(["unknown"] if (kinds == "unknown").any() else [])]
     rows, notes = [], []
-    for name, part in ((kind, frame[kinds == kind]) for kind in ("deployable", "target-aware")):
+    for name, part in ((kind, frame[kinds == kind]) for kind in shown):
         cells, remarks = _fit(study, part)
         rows.append({"orders": name, **cells})
         notes += [f"{name}: {remark}." for remark in remarks]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,30 +24,57 @@ if TYPE_CHECKING:
 _POLICIES = "max-prob+threshold=0.9,max-prob+threshold=0.7,forced-ar,forced-ar+top=4,random+top=4"
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is decoded: the policies, the texts and the tasks."""
+
+    policies: Annotated[
+        str, typer.Option("--policies", help="Comma-separated policies or presets; see 'orderlens orders'.")
+    ] = _POLICIES
+    ladder: Annotated[
+        str, typer.Option("--ladder", help="Order of the ladder to compare with; none for none.")
+    ] = "max-prob"
+    rungs: Annotated[str, typer.Option("--rungs", help="Its tokens per pass.")] = "1,2,4,8"
+    data: opt.DataOption = "passages"
+    limit: Annotated[int, typer.Option("--limit", help="Texts.")] = 24
+    prefix_tokens: opt.PrefixOption = 32
+    target_tokens: opt.TargetOption = 64
+    tasks: Annotated[str, typer.Option("--tasks", help="Comma-separated; none for none.")] = "arith,choice"
+    items: Annotated[int, typer.Option("--items", help="Items per task.")] = 24
+    couplings: Annotated[int, typer.Option("--couplings", help="Sets per text revealed one by one.")] = 4
+    evaluator: Annotated[
+        str, typer.Option("--evaluator", help="tiny-ar, smol-ar, hf:ORG/NAME; scores the generated texts.")
+    ] = "tiny-ar"
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0
+    seed: opt.SeedOption = 0
+
+    def plan(self, model: str, block_size: int | None) -> Plan:
+        """Return the plan of the folder."""
+        from orderlens.frontier.plan import Plan, with_ladder
+
+        ladder = "" if self.ladder == "none" else self.ladder
+        return Plan(
+            model=model,
+            policies=with_ladder(_list(self.policies), ladder, _rungs(self.rungs)),
+            data=self.data,
+            n_texts=self.limit,
+            prefix_tokens=self.prefix_tokens,
+            target_tokens=self.target_tokens,
+            tasks=tuple(_list(self.tasks)),
+            n_items=self.items,
+            couplings=self.couplings,
+            evaluator=self.evaluator,
+            temperature=self.temperature,
+            seed=self.seed,
+            block_size=block_size or 0,
+        )
+
+
 def frontier(
     *,
     out: opt.FolderOption,
     model: opt.ModelOption = "tiny",
-    policies: Annotated[
-        str, typer.Option("--policies", help="Comma-separated policies or presets; see 'orderlens orders'.")
-    ] = _POLICIES,
-    ladder: Annotated[
-        str,
-        typer.Option("--ladder", help="Order of the ladder to compare with; none for none."),
-    ] = "max-prob",
-    rungs: Annotated[str, typer.Option("--rungs", help="Its tokens per pass.")] = "1,2,4,8",
-    data: opt.DataOption = "passages",
-    limit: Annotated[int, typer.Option("--limit", help="Texts.")] = 24,
-    prefix_tokens: opt.PrefixOption = 32,
-    target_tokens: opt.TargetOption = 64,
-    tasks: Annotated[str, typer.Option("--tasks", help="Comma-separated; none for none.")] = "arith,choice",
-    items: Annotated[int, typer.Option("--items", help="Items per task.")] = 24,
-    couplings: Annotated[int, typer.Option("--couplings", help="Sets per text revealed one by one.")] = 4,
-    evaluator: Annotated[
-        str, typer.Option("--evaluator", help="tiny-ar, smol-ar, hf:ORG/NAME; scores the generated texts.")
-    ] = "tiny-ar",
-    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
-    seed: opt.SeedOption = 0,
+    sizes: Sizes,
     parts: Annotated[
         str | None,
         typer.Option("--parts", help="Out of likelihood, text, tasks, external, results. Default: all."),
@@ -60,25 +88,10 @@ def frontier(
 
     Every forward pass counts. Interrupted or cut into parts, the same command goes on where it stopped.
     """
-    from orderlens.frontier.plan import PARTS, Plan, check_parts, with_ladder
+    from orderlens.frontier.plan import PARTS, check_parts
 
     wanted = check_parts(PARTS if parts is None else [part.strip() for part in parts.split(",")])
-    plan = Plan(
-        model=model,
-        policies=with_ladder(_list(policies), "" if ladder == "none" else ladder, _rungs(rungs)),
-        data=data,
-        n_texts=limit,
-        prefix_tokens=prefix_tokens,
-        target_tokens=target_tokens,
-        tasks=tuple(_list(tasks)),
-        n_items=items,
-        couplings=couplings,
-        evaluator=evaluator,
-        temperature=temperature,
-        seed=seed,
-        block_size=block_size or 0,
-    )
-    decoded = _decode(plan, out, wanted, machine, quiet=json)
+    decoded = _decode(sizes.plan(model, block_size), out, wanted, machine, quiet=json)
     results = None
     if "results" in wanted:
         from orderlens.analysis.estimate import Resampling
@@ -108,8 +121,12 @@ def _decode(plan: Plan, out: Path, parts: list[str], machine: Machine, *, quiet:
     def show(label: str) -> AbstractContextManager[Bar | Lines]:
         return progress_bar(f"{label:<30}", None, quiet=quiet, shorter="--limit, --items, --policies")
 
+    if (size := plan.size(parts)) and not quiet:
+        print_text(f"{size}; --limit, --items and --policies make it shorter")
     with keeping(lambda: kept_in(out)):
-        return decode(plan, out, parts, computing=machine.options(), show=show)
+        return decode(
+            plan, out, parts, computing=machine.options(), show=show, tell=None if quiet else print_text
+        )
 
 
 def _show(out: Path, decoded: Decoded, results: Results | None, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.orders import display_name, in_paper_order, is_deployable
+from orderlens.analysis.orders import display_name, in_paper_order, kind_of
 from orderlens.analysis.tables_theory import TraceHits, fit_hits, read_hits
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
@@ -32,7 +32,8 @@ CURVE_POINTS = 61
 def data(study: Study) -> dict[str, Any]:
     """Return the fit of σ and k, binned hits, and per trace Var and the exact Jensen loss at the fitted σ.
 
-    The fit takes deployable orders only: an oracle's hits are chosen by looking at the target.
+    The fit takes deployable orders only, or those that are not installed here where there are no others: an
+    oracle's hits are chosen by looking at the target.
     """
     frame = study.scored
     if not len(frame):
@@ -41,13 +42,16 @@ def data(study: Study) -> dict[str, Any]:
     whole = [item for item in traces if item.is_whole]
     if not whole:
         raise UndefinedFigureError("no trace has a finite log q and is_argmax at every reveal")
-    fit = _fit([item for item in traces if is_deployable(item.order)])
+    kinds = {item.order: kind_of(item.order) for item in traces}
+    tier = "deployable" if "deployable" in kinds.values() else "unknown"
+    fit = _fit([item for item in traces if kinds[item.order] == tier])
     losses = _losses(whole, fit.sigma_one)
     return {
         **_fit_record(fit),
         "curves": _curves(fit.sigma, fit.k, fit.sigma_one, min(item.q_low for item in fit.bins)),
         "traces": losses,
-        "correlations": _correlations(study.scored, losses, fit.sigma_one),
+        "correlations": _correlations(study.scored, losses, fit.sigma_one, tier),
+        **({} if tier == "deployable" else {"tier": tier}),
         "n_sequences": n_sequences,
     }
 
@@ -109,17 +113,18 @@ def _curves(sigma: float, k: float, sigma_one: float, lowest: float) -> dict[str
     }
 
 
-def _correlations(frame: pd.DataFrame, losses: list[dict[str, Any]], fitted: float) -> list[dict[str, Any]]:
-    """Return Spearman of Var, −min and bottleneck rate with the loss per token, by σ, deployable orders."""
-    aware = np.array([not is_deployable(str(order)) for order in frame["order"]], np.bool_)
-    mine = frame[~aware]
+def _correlations(
+    frame: pd.DataFrame, losses: list[dict[str, Any]], fitted: float, tier: str
+) -> list[dict[str, Any]]:
+    """Return Spearman of Var, −min and bottleneck rate with the loss per token, by σ, orders of one tier."""
+    mine = frame[[kind_of(str(order)) == tier for order in frame["order"]]]
     n = mine["n"].to_numpy(np.float64)
     found = [
         _rho(sigma, {name: mine[name].to_numpy(np.float64) for name in _MEASURES}, mine[column] / n)
         for sigma in SIGMAS
         if (column := f"jensen_{sigma:g}") in mine.columns
     ]
-    own = [item for item in losses if is_deployable(item["order"])]
+    own = [item for item in losses if kind_of(item["order"]) == tier]
     columns = {name: np.array([item[name] for item in own]) for name in _MEASURES}
     at_fit = _rho(fitted, columns, np.array([item["loss"] for item in own])) | {"is_fitted": True}
     return sorted([*found, at_fit], key=lambda item: item["sigma"])
@@ -219,8 +224,9 @@ def _note(data: Mapping[str, Any]) -> str:
     side = "below" if real(data["sigma_one"]) < real(data["sigma0_one"]) else "above"
     low, high = (real(value) for value in data["sigma_interval"])
     k_one = f"with k = 1: σ = {real(data['sigma_one']):.2f}, {side} σ₀ = {real(data['sigma0_one']):.3f}"
+    orders = "Orders that are not installed here" if "tier" in data else "Deployable orders"
     return (
-        f"Deployable orders, {data['n_sequences']} sequences: σ = {real(data['sigma']):.2f} "
+        f"{orders}, {data['n_sequences']} sequences: σ = {real(data['sigma']):.2f} "
         f"[{low:.2f}, {high:.2f}] with k = {real(data['k']):.1f} equal competitors; "
         f"{k_one}; p of misfit {_p(data['p_misfit'])}.\n"
         "(b) exact loss n·g(mean) − Σ g(log q) at the fitted σ with k = 1; above σ₀ unevenness can pay "

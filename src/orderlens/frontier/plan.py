@@ -12,6 +12,7 @@ from orderlens.errors import RunError, StorageError, UnknownNameError, UserInput
 from orderlens.files import write_text
 from orderlens.policies import Policy, parse_policies, parse_policy
 from orderlens.registry import suggest
+from orderlens.tasks.catalogue import get_task
 
 PLAN_FILE = "frontier.json"
 PARTS = ("likelihood", "text", "tasks", "external", "results")
@@ -69,6 +70,20 @@ class Plan:
     def deployable(self) -> list[Policy]:
         """Return the policies that can generate: those that need no target."""
         return [policy for policy in parse_policies(self.policies) if not policy.needs_target]
+
+    def reveals(self, part: str) -> int:
+        """Return how many tokens a part reveals at most; 0 for those that decode nothing."""
+        if part == "tasks":
+            answers = sum(self.n_items * get_task(name).max_new_tokens for name in self.tasks)
+            return len(self.deployable()) * answers
+        policies = {"likelihood": self.scorable, "text": self.deployable}.get(part, list)()
+        return len(policies) * self.n_texts * self.target_tokens
+
+    def size(self, parts: Iterable[str]) -> str:
+        """Say what the decoding parts amount to, in tokens; empty where there are none."""
+        found = {name: self.reveals(name) for name in parts}
+        told = ", ".join(f"{name} {count:,}" for name, count in found.items() if count)
+        return f"{len(self.policies)} policies; tokens to reveal at most: {told}" if told else ""
 
     def notes(self) -> list[str]:
         """Say which policies a part leaves out."""

@@ -6,7 +6,7 @@ Needs no more than decoding does, so that a machine without the analysis can run
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from orderlens.frontier.plan import DECODING, RUNS, Plan, check_parts, keep_plan
 from orderlens.models.abilities import SuggestsBatch, device_type
 from orderlens.models.protocol import Model
 from orderlens.replicate.external import count_texts, external_folder, find_evaluator, score_texts
-from orderlens.replicate.pace import Show
+from orderlens.replicate.pace import TRUSTED_S, Show
 from orderlens.replicate.plan import device_batch
 from orderlens.store.reader import open_run
 from orderlens.work.job import generate_job, score_job
@@ -42,6 +42,7 @@ def decode(
     model: Model | None = None,
     computing: Computing | None = None,
     show: Show | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Decoded:
     """Compute what the folder does not hold yet of the given parts.
 
@@ -52,6 +53,7 @@ def decode(
         model: a loaded model instead of ``plan.model``.
         computing: device, dtype, samples per work unit and engine.
         show: opens a progress bar per part.
+        tell: is told after the first part how long the others will take.
     """
     wanted, folder = [name for name in check_parts(parts) if name in DECODING], Path(out)
     keep_plan(folder, plan)
@@ -62,7 +64,18 @@ def decode(
         start = time.perf_counter()
         notes += bench.run(name)
         seconds[name] = time.perf_counter() - start
+        if tell is not None and name == wanted[0] and (forecast := _forecast(plan, wanted, seconds[name])):
+            tell(forecast)
     return Decoded(seconds, tuple(dict.fromkeys(notes)))
+
+
+def _forecast(plan: Plan, parts: Sequence[str], seconds: float) -> str:
+    """Say how long the parts after the first will take at its speed; nothing where that tells nothing."""
+    first, *rest = (plan.reveals(name) for name in parts)
+    if seconds < TRUSTED_S or not first or not sum(rest):
+        return ""
+    minutes = max(1, round(sum(rest) / first * seconds / 60))
+    return f"{parts[0]}: {seconds:.0f} s; {', '.join(parts[1:])}: up to about {minutes} min more"
 
 
 class _Bench:
