@@ -74,24 +74,13 @@ def commands_page() -> str:
     from typer.main import get_command
 
     from orderlens.cli.main import build_app
+    from orderlens.templating import fill
 
-    lines = [
-        "# Commands",
-        "",
-        "What `orderlens VERB --help` prints, on one page; written by the command line itself.",
-        "",
+    verbs = [
+        {"name": name, "told": (command.help or "").strip().partition("\n")[0], "rows": _rows(command)}
+        for name, command in _verbs(get_command(build_app()), "orderlens")
     ]
-    for name, command in _verbs(get_command(build_app()), "orderlens"):
-        told = (command.help or "").strip().partition("\n")[0]
-        lines += [f"## `{name}`", "", told, ""]
-        rows = [
-            _row(item)
-            for item in command.params
-            if not getattr(item, "hidden", False) and item.name != "help"
-        ]
-        if rows:
-            lines += ["| | | default |", "|---|---|---|", *rows, ""]
-    return "\n".join(lines)
+    return fill("commands.md.j2", verbs=verbs)
 
 
 def _verbs(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -103,14 +92,17 @@ def _verbs(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _verbs(child, f"{name} {verb}")
 
 
-def _row(item: Any) -> str:
-    is_option = item.param_type_name == "option"
-    names = (
-        ", ".join(f"`{name}`" for name in item.opts)
-        if is_option
-        else f"`{(item.metavar or item.name).upper()}`"
-    )
-    told = (getattr(item, "help", None) or "").replace("|", "\\|").replace("\n", " ")
+def _rows(command: Any) -> list[dict[str, str]]:
+    shown = (item for item in command.params if not getattr(item, "hidden", False) and item.name != "help")
+    return [_row(item) for item in shown]
+
+
+def _row(item: Any) -> dict[str, str]:
+    plain = item.param_type_name != "option"
+    names = [(item.metavar or item.name).upper()] if plain else item.opts
     empty = item.default is None or item.default is False or item.default == () or callable(item.default)
-    default = "needed" if item.required else "" if empty else f"`{item.default}`"
-    return f"| {names} | {told} | {default} |"
+    return {
+        "names": ", ".join(f"`{name}`" for name in names),
+        "told": getattr(item, "help", None) or "",
+        "default": "needed" if item.required else "" if empty else f"`{item.default}`",
+    }

@@ -1,7 +1,8 @@
 """The one template environment behind every page and every notebook view.
 
-HTML templates escape every value. Markdown templates do the same for what Markdown would read as markup of
-its own or as HTML: angle brackets, ampersands and, in cells, bars. Knows no runs, tables or findings.
+HTML and SVG templates escape every value. Markdown templates do the same for what Markdown would read as
+markup of its own or as HTML: angle brackets, ampersands and, in cells, bars. Knows no runs, tables or
+findings.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def write_page(path: Path, template: str, **data: Any) -> Path:
 
     Args:
         path: the page; written beside and then replaced, so that a full disk costs nothing.
-        template: name of a file in ``templates/``, ending in ``.html.j2`` or ``.md.j2``.
+        template: name of a file in ``templates/``, ending in ``.html.j2``, ``.svg.j2`` or ``.md.j2``.
         data: plain values, lists and dataclasses that the template knows.
     """
     return write_text(path, fill(template, **data))
@@ -34,7 +35,7 @@ def write_page(path: Path, template: str, **data: Any) -> Path:
 
 def fill(template: str, **data: Any) -> str:
     """Return the filled template as text."""
-    return _environment(template.endswith(".html.j2")).get_template(template).render(**data)
+    return _environment(template.endswith((".html.j2", ".svg.j2"))).get_template(template).render(**data)
 
 
 @cache

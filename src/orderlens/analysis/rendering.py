@@ -14,6 +14,7 @@ from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.table import Cell, Column, Printed, Table
 from orderlens.errors import UnknownNameError
 from orderlens.registry import suggest
+from orderlens.templating import fill
 
 WIDTH = 100
 """Columns of a terminal that a table as text may take, unless asked for more."""
@@ -206,8 +207,7 @@ def _lay_out(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
 def _markdown(table: Table) -> str:
     headings, body = _grid(table)
     rows = (headings, ["---"] * len(headings), *body)
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([f"### {table.title}", "", *lines, "", *(f"- {note}" for note in table.notes), ""])
+    return fill("table.md.j2", title=table.title, rows=rows, notes=table.notes)
 
 
 _LATEX = {
