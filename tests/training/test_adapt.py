@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from orderlens.errors import ModelOutputError, RunError  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.network import Transformer  # noqa: E402
 from orderlens.models.smol.adapter import AdapterSettings, check_adapter, load_adapter, merge  # noqa: E402
@@ -165,3 +167,69 @@ def test_a_way_that_fails_is_replaced_before_the_first_step(tmp_path, base, monk
 
 def broken(*_):
     raise RuntimeError("no compiler here")
+
+
+def test_a_batch_that_does_not_fit_is_taken_in_pieces_with_the_same_gradients(tmp_path, base, monkeypatch):
+    whole, cut = trainer(base, tmp_path / "whole", 4), trainer(base, tmp_path / "cut", 4)
+    whole.prepare()
+    run, sizes = MaskedStreams.forward, []
+
+    def cramped(self, tokens, first):
+        sizes.append(len(tokens))
+        if len(tokens) > 2:
+            raise torch.cuda.OutOfMemoryError("no room")
+        return run(self, tokens, first)
+
+    monkeypatch.setattr(MaskedStreams, "forward", cramped)
+    cut.prepare()
+    assert sizes == [8, 4, 2, 2, 2, 2]
+    assert cut.way.endswith("4 piece(s) per batch")
+    sizes.clear()
+    windows = cut.mixture.batch(0)
+    found = cut._gradients(windows, (0, 0))
+    monkeypatch.setattr(MaskedStreams, "forward", run)
+    wanted = whole._gradients(windows, (0, 0))
+    assert sizes == [2, 2, 2, 2]
+    assert float(found) == pytest.approx(float(wanted), rel=1e-5)
+    for one, other in zip(whole._loss.model.parameters(), cut._loss.model.parameters(), strict=True):
+        if one.grad is not None:
+            assert torch.allclose(one.grad, other.grad, atol=1e-6)
+
+
+def test_one_window_that_does_not_fit_is_the_end(tmp_path, base, monkeypatch):
+    monkeypatch.setattr(
+        MaskedStreams, "forward", lambda *_: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError("no room"))
+    )
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        trainer(base, tmp_path, 4).prepare()
+
+
+def test_a_folder_with_another_adapter_is_refused(tmp_path, base):
+    trainer(base, tmp_path, 2).run()
+    other = trainer(base, tmp_path, 2)
+    other.adapter = AdapterSettings(rank=2, scale=2.0, block_size=BLOCK, mask_id=3)
+    with pytest.raises(RunError, match="its checkpoint has other settings; choose another folder"):
+        other.run()
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path, base):
+    with torch.no_grad():
+        base.final_norm.weight[0] = torch.nan
+    with pytest.raises(ModelOutputError, match="the loss is nan at step 10; lower the learning rate"):
+        trainer(base, tmp_path, 10).run()
+
+
+def test_without_held_out_windows_there_is_no_loss_of_them(tmp_path, base):
+    run = trainer(base, tmp_path, 4)
+    run.heldout = run.heldout[:0]
+    run.prepare()
+    assert np.isnan(run.heldout_loss())
+
+
+def test_the_adapter_says_how_it_was_made(tmp_path, base):
+    trainer(base, tmp_path, 3).run()
+    notes = json.loads((tmp_path / "out" / "adapter.json").read_text())
+    flat = json.dumps(notes)
+    assert f'"tokens": {3 * 8 * WINDOW}' in flat
+    assert '"step": 3' in flat
+    assert '"rank": 3' in flat

@@ -26,7 +26,7 @@ from orderlens.training.data import Tokens, WindowMixture, pack, read_corpus, wr
 from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Report, Trainer
 from orderlens.training.optimiser import OptimiserSettings, Schedule
 from orderlens.training.validate import ORDERS, mean_log_prob
-from orderlens.training.vocabulary import EOS_ID, train_tokenizer
+from orderlens.training.vocabulary import EOS_ID, EOS_TOKEN, MASK_ID, MASK_TOKEN, train_tokenizer
 
 HELDOUT_EVERY = 20
 PADDED_SHARE = 0.07
@@ -39,6 +39,8 @@ _LARGEST = {
     "batch_size": 65_536,
 }
 """Sizes beyond which a model or a batch cannot be meant."""
+LARGEST_VOCABULARY = 65_536
+"""Windows hold ids of 16 bits."""
 WINDOWS, HELDOUT, CORPUS = "windows", "heldout.npy", "corpus.json"
 
 
@@ -83,8 +85,10 @@ class TextTraining:
             raise UserInputError(
                 f"window {self.window} is not a multiple of the block size {self.block_size}"
             )
-        if not 300 <= self.vocab_size <= 65536:
-            raise UserInputError(f"vocabulary of {self.vocab_size} ids; allowed are 300 to 65536")
+        if not 300 <= self.vocab_size <= LARGEST_VOCABULARY:
+            raise UserInputError(
+                f"vocabulary of {self.vocab_size} ids; allowed are 300 to {LARGEST_VOCABULARY}"
+            )
 
     def config(self, vocab_size: int) -> TransformerConfig:
         """Return the network's shape."""
@@ -158,7 +162,22 @@ def _tokenizer(options: TextTraining, texts: Sequence[str]) -> FastTokenizer:
         return FastTokenizer(train_tokenizer(texts, options.vocab_size), text_only=True)
     if options.tokenizer == "tiny":
         return FastTokenizer.from_file(bundled_folder("tiny") / TOKENIZER)
-    return FastTokenizer.from_file(Path(options.tokenizer))
+    return _usable(FastTokenizer.from_file(Path(options.tokenizer)), options.tokenizer)
+
+
+def _usable(tokenizer: FastTokenizer, name: str) -> FastTokenizer:
+    """Refuse a tokenizer in which the ids of the mask and of EOS spell text, or that has too many ids."""
+    if (tokenizer.id_of(MASK_TOKEN), tokenizer.id_of(EOS_TOKEN)) != (MASK_ID, EOS_ID):
+        raise UserInputError(
+            f"tokenizer '{name}': ids {MASK_ID} and {EOS_ID} must be {MASK_TOKEN} and {EOS_TOKEN}, as train "
+            "makes them; leave --tokenizer out for a new one, or name that of a model trained here, or 'tiny'"
+        )
+    if tokenizer.largest_id >= LARGEST_VOCABULARY:
+        most = LARGEST_VOCABULARY - 1
+        raise UserInputError(
+            f"tokenizer '{name}' has ids up to {tokenizer.largest_id}; ids up to {most} can be trained"
+        )
+    return tokenizer
 
 
 def _trainer(out: Path, options: TextTraining, schedule: Schedule) -> Trainer:
