@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--check", action="store_true", help="every kernel against plain torch")
     parser.add_argument(
-        "--tune", nargs="?", const="32,256,1024,4096", type=numbers, help="grouped products: tokens"
+        "--tune", nargs="?", const="32,256,1024,4096", type=numbers, help="grouped products: candidates"
     )
     parser.add_argument(
         "--experts", action="store_true", help="one MoE layer: ours against torch's grouped product"
@@ -61,7 +61,6 @@ def parse_arguments() -> argparse.Namespace:
         default=["random"],
         help="of --steps, --profile, --generate, --score: random (the weights' own), even (independent)",
     )
-    parser.add_argument("--wide", type=numbers, help="grouped products for many tokens: candidates")
     parser.add_argument("--stages", type=words, help="stages of replicate --preset full")
     parser.add_argument("--texts", type=int, default=204, help="texts of --stages")
     parser.add_argument("--swept", type=fractions, default=[0.7], help="temperatures of the stage sweep")
@@ -85,7 +84,9 @@ def run_kernels(arguments: argparse.Namespace, bench: Bench) -> None:
     if arguments.check:
         checks.check_all(bench)
     if arguments.tune:
-        tuning.tune(bench, set(arguments.tune))
+        from llada2_bench.products import tune_products
+
+        tune_products(bench, arguments.tune)
     if arguments.experts:
         tuning.compare_experts(bench)
     if arguments.head:
@@ -97,10 +98,6 @@ def run_kernels(arguments: argparse.Namespace, bench: Bench) -> None:
 def run(arguments: argparse.Namespace, bench: Bench) -> None:
     if arguments.check or arguments.tune or arguments.experts or arguments.head:
         run_kernels(arguments, bench)
-    if arguments.wide:
-        from llada2_bench.wide import tune_wide
-
-        tune_wide(bench, arguments.wide)
     for routing in arguments.routing:
         with routed(bench, routing):
             run_decoding(arguments, bench)

@@ -17,6 +17,7 @@ from orderlens.decode.head import draw_stats
 from orderlens.models.llada2.experts import grouped_product, loop_over_experts
 from orderlens.models.llada2.kernels import experts as expert_kernels
 from orderlens.models.llada2.kernels.route import choose_experts as route
+from orderlens.models.llada2.kernels.segments import plan_segments
 from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.routing import choose_experts, with_shared
@@ -24,6 +25,7 @@ from orderlens.models.llada2.torch_ops import TorchOps
 from orderlens.models.llada2.triton_ops import TritonOps
 from orderlens.models.llada2.weights import LayerWeights, StackedExperts, random_weights
 from orderlens.models.protocol import HiddenRows
+from orderlens.models.torch import graphs
 from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.kernels.attention import attend
 from orderlens.models.torch.kernels.norm import add_rms_norm
@@ -94,13 +96,14 @@ def check_plan(bench: Bench) -> None:
     n_experts = bench.config.n_experts + bench.config.n_shared
     for tokens, block_m in ((32, 16), (1000, 64), (4096, 128)):
         ids = random_ids(bench, tokens)
-        plan = plan_tiles(ids, n_experts, block_m)
-        flat, order = ids.flatten(), plan.order_A.long()
-        wrong = int((flat[order] != flat.sort(stable=True).values).sum())
-        wrong += int((order != flat.argsort(stable=True)).sum())
-        used = plan.tiles_M3[plan.tiles_M3[:, 0] >= 0]
-        wrong += abs(int((used[:, 2] - used[:, 1]).sum()) - ids.numel())
-        expect(bench, f"tiles of {tokens} tokens", float(wrong), 0.5)
+        for planned in (plan_tiles, plan_segments):
+            plan = planned(ids, n_experts, block_m)
+            flat, order = ids.flatten(), plan.order_A.long()
+            wrong = int((flat[order] != flat.sort(stable=True).values).sum())
+            wrong += int((order != flat.argsort(stable=True)).sum())
+            used = plan.tiles_M3[: int(plan.used)]
+            wrong += abs(int((used[:, 2] - used[:, 1]).sum()) - ids.numel())
+            expect(bench, f"tiles of {tokens} tokens, {planned.__name__}", float(wrong), 0.5)
 
 
 def random_ids(bench: Bench, tokens: int) -> Tensor:
@@ -124,7 +127,10 @@ def check_experts(bench: Bench) -> None:
             y = expert_kernels.expert_rows(x, experts, ids, tiling)
             total, _ = expert_kernels.combine(y, weights, zero, ones, 1e-6)
             expect(
-                bench, f"experts, {tokens} tokens, tiles of {tiling.block_m}", relative(total, expected), 1e-2
+                bench,
+                f"experts, {tokens} tokens, tiles of {tiling.rows} + {tiling.rest}",
+                relative(total, expected),
+                1e-2,
             )
         if bench.cuda:
             found = grouped_product(x, ids.long(), weights, experts)
@@ -266,6 +272,16 @@ def _advanced(bench: Bench, engine: Engine, clean: Any, states: Any) -> list[Ten
     return runs
 
 
+def _picked(bench: Bench, engine: Engine, states: Any) -> list[Tensor]:
+    """Some rows of ``states``, by forwards that compute no others, as large ones do."""
+    whole, graphs.WHOLE_TOKENS = graphs.WHOLE_TOKENS, 0
+    wanted = np.array([0, 0, 1, 2]), np.array([3, 30, 7, 0])
+    try:
+        return [next(engine.rows(states, *wanted))[1] for _ in range(6 if bench.cuda else 1)]
+    finally:
+        graphs.WHOLE_TOKENS = whole
+
+
 def check_network(bench: Bench) -> None:
     """Three layers of the real width: kernels against plain torch, a replayed graph against plain runs."""
     config = replace(bench.config, n_layers=3, vocab_size=4096)
@@ -282,6 +298,7 @@ def check_network(bench: Bench) -> None:
         states = pack(rows[::3], np.array([96, 64, 0]), np.full(3, 32), generator.integers(0, 4000, (3, 32)))
         runs = [next(engine.hidden(states))[1].clone() for _ in range(6 if bench.cuda else 1)]
         found[type(ops).__name__] = runs
+        found[f"picked {type(ops).__name__}"] = _picked(bench, engine, states)
         found[f"advance {type(ops).__name__}"] = _advanced(bench, engine, clean, states)
     ours, plain = found["TritonOps"], found["TorchOps"]
     rows_off = ((ours[0].float() - plain[0].float()).norm(dim=-1) / plain[0].float().norm(dim=-1)).flatten()
@@ -295,3 +312,12 @@ def check_network(bench: Bench) -> None:
         float(max((run - ours[0]).abs().max() for run in ours)),
         1e-6,
     )
+    some = found["picked TritonOps"]
+    expect(
+        bench,
+        "replayed graph of some rows against plain run",
+        float(max((run - some[0]).abs().max() for run in some)),
+        1e-6,
+    )
+    all_rows = ours[0].flatten(0, 1)[torch.tensor([3, 30, 32 + 7, 64], device=bench.device)]
+    expect(bench, "some rows against all", relative(some[0], all_rows), 2e-2)

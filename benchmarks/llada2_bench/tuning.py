@@ -1,4 +1,4 @@
-"""Kernel by kernel: candidates of launch parameters, and our grouped product against torch's."""
+"""One MoE layer against torch's grouped product, and candidates of the head."""
 
 from __future__ import annotations
 
@@ -10,63 +10,8 @@ from llada2_bench.setting import Bench, expert_values
 from orderlens.decode.cuda.panels import HeadTiling, merge_panels, reduce_panels
 from orderlens.decode.cuda.panels import choose_tiling as choose_head_tiling
 from orderlens.models.llada2.experts import grouped_product
-from orderlens.models.llada2.kernels.experts import (
-    Tiling,
-    choose_tiling,
-    combine,
-    down,
-    expert_rows,
-    gate_up,
-)
-from orderlens.models.llada2.kernels.tiles import plan_tiles
+from orderlens.models.llada2.kernels.experts import choose_tiling, combine, expert_rows
 from orderlens.models.llada2.weights import StackedExperts
-
-GATE_UP = {
-    16: [
-        (64, 128, 4, 3, True),
-        (64, 64, 4, 5, True),
-        (128, 64, 4, 4, True),
-        (64, 128, 4, 3, False),
-        (128, 128, 8, 2, True),
-    ],
-    32: [(64, 128, 4, 3, True), (64, 64, 4, 4, True), (128, 64, 4, 4, True), (64, 64, 4, 4, False)],
-    64: [
-        (64, 64, 4, 4, True),
-        (64, 64, 4, 4, False),
-        (128, 64, 8, 3, True),
-        (64, 128, 4, 2, True),
-        (128, 64, 8, 4, True),
-    ],
-    128: [(128, 64, 8, 3, False), (64, 64, 8, 4, False), (128, 64, 8, 4, False), (128, 64, 8, 3, True)],
-}
-DOWN = {
-    16: [
-        (64, 128, 4, 3, True),
-        (128, 64, 4, 4, True),
-        (128, 128, 4, 3, True),
-        (64, 256, 4, 2, True),
-        (64, 128, 4, 3, False),
-    ],
-    32: [(64, 128, 4, 3, True), (128, 64, 4, 4, True), (128, 128, 4, 3, True), (64, 256, 4, 2, True)],
-    64: [
-        (128, 64, 4, 4, True),
-        (128, 64, 4, 4, False),
-        (128, 128, 8, 3, True),
-        (64, 128, 4, 3, True),
-        (256, 64, 8, 3, True),
-    ],
-    128: [(256, 64, 8, 3, False), (128, 64, 8, 4, False), (128, 64, 4, 4, False), (128, 128, 8, 3, False)],
-}
-TILES = {
-    32: (16,),
-    128: (16, 32),
-    256: (16, 32),
-    1024: (32, 64),
-    2048: (64, 128),
-    4096: (64, 128),
-    8192: (128,),
-}
-"""Tokens of one forward to the tile sizes worth trying."""
 
 
 def random_experts(bench: Bench) -> StackedExperts:
@@ -82,42 +27,6 @@ def floor_seconds(bench: Bench, ids: Tensor, part: float) -> float:
     """Time to read the touched experts' share ``part`` of weights at copy bandwidth."""
     touched = len(ids.unique())
     return touched * expert_values(bench.config) * part * bench.dtype.itemsize / bench.bandwidth
-
-
-def tune(bench: Bench, only: set[int] | None) -> None:
-    """Time every candidate; print the best per size as lines for ``TILINGS``."""
-    experts = random_experts(bench)
-    for tokens, tiles in TILES.items():
-        if only and tokens not in only:
-            continue
-        x = torch.randn(tokens, bench.config.hidden_size, device=bench.device).to(bench.dtype)
-        ids = random_ids(bench, tokens)
-        for block_m in tiles:
-            _tune_tile(bench, experts, x, ids, block_m)
-
-
-def _tune_tile(bench: Bench, experts: StackedExperts, x: Tensor, ids: Tensor, block_m: int) -> None:
-    plan = plan_tiles(ids, len(experts), block_m)
-    inner = gate_up(x, experts, plan, Tiling(*GATE_UP[block_m][0]))
-    jobs = {
-        "gate+up": (GATE_UP, 2 / 3, lambda tiling: gate_up(x, experts, plan, tiling)),
-        "down": (DOWN, 1 / 3, lambda tiling: down(inner, experts, plan, tiling)),
-    }
-    for name, (table, part, run) in jobs.items():
-        floor = floor_seconds(bench, ids, part)
-        found = []
-        for values in table[block_m]:
-            seconds = timed(bench, lambda run=run, values=values: run(Tiling(*values)))
-            found.append((seconds, values))
-            label = f"{len(x):>5} tokens, tiles of {block_m:>3}, {name:<8} {values!s:<30}"
-            print(f"  {label} {seconds * 1e3:8.3f} ms")
-        best, values = min(found)
-        bench.report(
-            f"tune {len(x)} tokens, tiles of {block_m}, {name}: {values}",
-            f"{best * 1e3:.3f} ms",
-            f"{floor * 1e3:.3f} ms ({best / floor:.2f}×)",
-            candidates=[(seconds, values) for seconds, values in found],
-        )
 
 
 def timed(bench: Bench, work: object) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -86,121 +87,110 @@ def test_routing() -> None:
     assert torch.allclose(weights, expected_weights, atol=1e-6)
 
 
-@needs_triton
-@pytest.mark.parametrize("block_m", [1, 4, 16])
-def test_tiles_cover_every_assignment_once(block_m: int) -> None:
-    from orderlens.models.llada2.kernels.tiles import plan_tiles
-
-    ids = torch.randint(0, 12, (13, 3), generator=torch.Generator().manual_seed(5), dtype=torch.int32)
-    ids[ids == 4] = 11  # an idle expert, and a busy one
-    plan = plan_tiles(ids.to(DEVICE), 12, block_m)
-    flat, order = ids.flatten(), plan.order_A.cpu()
-    assert sorted(order.tolist()) == list(range(39))
-    seen = []
-    for expert, low, high in plan.tiles_M3.tolist():
-        if expert >= 0:
-            assert 0 < high - low <= block_m
-            assert (flat[order[low:high]] == expert).all()
-            seen += range(low, high)
-    assert sorted(seen) == list(range(39))
-    for expert in range(12):
-        places = order[flat[order] == expert].tolist()
-        assert places == sorted(places)
+def check_plan(plan: Any, ids: Any, n_experts: int, block_m: int) -> None:
+    """Every assignment stands once, by expert and in order; tiles are full but for an expert's last one."""
+    flat, order = ids.flatten(), plan.order_A.cpu().long()
+    assert order.tolist() == flat.argsort(stable=True).tolist()
+    tiles = plan.tiles_M3[: int(plan.used)].tolist()
+    expected = []
+    for expert, count in enumerate(flat.bincount(minlength=n_experts).tolist()):
+        begin = int((flat < expert).sum())
+        edges = [*range(begin, begin + count, block_m), begin + count]
+        expected += [[expert, low, high] for low, high in pairwise(edges)]
+    assert tiles == expected
 
 
 @needs_triton
-@pytest.mark.parametrize("swap", [False, True])
-def test_experts(swap: bool) -> None:
-    from orderlens.models.llada2.kernels.experts import Tiling, combine, down, gate_up
+@pytest.mark.parametrize(
+    ("shape", "n_experts", "block_m", "segment"),
+    [
+        ((13, 3), 12, 1, 16),
+        ((13, 3), 12, 4, 16),
+        ((50, 2), 7, 20, 32),
+        ((5, 1), 3, 16, 16),
+        ((600, 2), 5, 48, 256),
+    ],
+)
+def test_plans_cover_every_assignment_once(
+    shape: tuple[int, int], n_experts: int, block_m: int, segment: int
+) -> None:
+    from orderlens.models.llada2.kernels.segments import plan_segments
     from orderlens.models.llada2.kernels.tiles import plan_tiles
 
+    ids = torch.randint(0, n_experts, shape, generator=torch.Generator().manual_seed(5), dtype=torch.int32)
+    ids[ids == 1] = n_experts - 1  # an idle expert, and a busy one
+    check_plan(plan_tiles(ids.to(DEVICE), n_experts, block_m), ids, n_experts, block_m)
+    check_plan(plan_segments(ids.to(DEVICE), n_experts, block_m, segment), ids, n_experts, block_m)
+
+
+@needs_triton
+def test_there_are_never_more_tiles_than_planned_for() -> None:
+    from orderlens.models.llada2.kernels.tiles import most_tiles, plan_tiles
+
+    spread = torch.arange(12, dtype=torch.int32)[:, None]  # one assignment each: a tile per expert
+    plan = plan_tiles(spread.to(DEVICE), 12, 16)
+    assert int(plan.used) == 12 <= most_tiles(12, 12, 16)
+    assert most_tiles(3, 12, 16) == 3
+
+
+@needs_triton
+def test_segments_grow_with_the_number_of_assignments(monkeypatch: pytest.MonkeyPatch) -> None:
+    from orderlens.models.llada2.kernels import segments
+
+    monkeypatch.setattr(segments, "SEGMENT", 16)
+    monkeypatch.setattr(segments, "SEGMENTS", 2)
+    ids = torch.randint(0, 4, (50, 2), generator=torch.Generator().manual_seed(5), dtype=torch.int32)
+    check_plan(segments.plan_segments(ids.to(DEVICE), 4, 8), ids, 4, 8)
+
+
+def tilings() -> list[Any]:
+    """Full part, rest, gate and up, down: a program per tile; programs that stay; joined loops; tiles with a
+
+    rest, of which some are full, some hold the rest's places alone and some lie between.
+    """
+    return [
+        (16, 0, (16, 32, 4, 3), (32, 16, 4, 3)),
+        (16, 0, (16, 32, 4, 3, 1), (32, 16, 4, 3, 2)),
+        (16, 0, (16, 32, 4, 3), (32, 16, 4, 3, 1, True)),
+        (16, 4, (16, 32, 4, 3), (32, 16, 4, 3)),
+        (16, 8, (16, 32, 4, 3, 1), (32, 16, 4, 3, 2)),
+        (16, 0, (256, 256, 4, 3), (256, 256, 4, 3)),
+    ]
+
+
+@needs_triton
+@pytest.mark.parametrize(("rows", "rest", "gate_up", "down"), tilings())
+def test_experts(rows: int, rest: int, gate_up: Any, down: Any) -> None:
+    from orderlens.models.llada2.kernels.experts import ExpertTiling, combine, expert_rows
+    from orderlens.models.llada2.kernels.products import Tiling
+
+    if not INTERPRETED:  # what the matrix unit takes
+        rows, rest = 64, 4 * rest
     experts = StackedExperts(randn(6, 64, 64, seed=6, scale=0.2), randn(6, 64, 32, seed=7, scale=0.2))
-    x = randn(21, 64, seed=8)
-    generator = torch.Generator().manual_seed(9)
-    ids = torch.stack([torch.randperm(5, generator=generator)[:2] for _ in range(21)]).to(DEVICE)
-    weights = torch.rand(21, 2, generator=generator).to(DEVICE)
-    tiling = Tiling(32, 32, 4, 2, swap)
-    plan = plan_tiles(ids.int(), 6, 16)
-    y = down(gate_up(x, experts, plan, tiling), experts, plan, tiling)
-    residual, norm = randn(21, 64, seed=10), randn(64, seed=11)
+    x, generator = randn(37, 64, seed=8), torch.Generator().manual_seed(9)
+    ids = torch.stack([torch.randperm(5, generator=generator)[:2] for _ in range(37)]).to(DEVICE)
+    ids[ids == 2] = 5  # an idle expert, and a busy one
+    weights = torch.rand(37, 2, generator=generator).to(DEVICE)
+    tiling = ExpertTiling(rows, rest, Tiling(*gate_up), Tiling(*down))
+    y = expert_rows(x, experts, ids.int(), tiling)
+    residual, norm = randn(37, 64, seed=10), randn(64, seed=11)
     total, normed = combine(y, weights, residual, norm, 1e-6)
     expected = residual + loop_over_experts(x, ids, weights, experts)
     assert relative_error(total, expected) < ROUGH
     assert relative_error(normed, TorchOps(SMALL, DEVICE, DTYPE).norm(expected, norm)) < ROUGH
 
 
-def wide_pairs() -> list[Any]:
-    """(gate and up, down): a program per tile; programs that stay; joined loops, with weights on the left."""
-    return [
-        ((16, 32, 4, 3), (32, 16, 4, 3)),
-        ((16, 32, 4, 3, 1), (32, 16, 4, 3, 2, False, True)),
-        ((16, 32, 4, 3, 1, False, True), (32, 16, 4, 3, 1, True)),
-        (None, (32, 16, 4, 3, 1)),
-    ]
-
-
 @needs_triton
-@pytest.mark.parametrize(("gate_up", "down"), wide_pairs())
-def test_wide_experts(gate_up: Any, down: Any) -> None:
-    from orderlens.models.llada2.kernels.experts import ExpertTiling, Tiling, expert_rows
-    from orderlens.models.llada2.kernels.wide import WideTiling
+def test_tilings_go_from_few_tokens_to_many() -> None:
+    from orderlens.models.llada2.kernels.experts import TILINGS, choose_tiling
 
-    block_m = 16 if INTERPRETED else 64  # what the matrix unit takes
-    experts = StackedExperts(randn(6, 64, 64, seed=6, scale=0.2), randn(6, 64, 32, seed=7, scale=0.2))
-    x, generator = randn(37, 64, seed=8), torch.Generator().manual_seed(9)
-    ids = torch.stack([torch.randperm(5, generator=generator)[:2] for _ in range(37)]).to(DEVICE)
-    ids[ids == 2] = 5  # an idle expert, and a busy one
-    plain = Tiling(32, 32, 4, 2)
-    wide = [None if values is None else WideTiling(*values) for values in (gate_up, down)]
-    found = expert_rows(x, experts, ids.int(), ExpertTiling(block_m, plain, plain, *wide))
-    expected = expert_rows(x, experts, ids.int(), ExpertTiling(block_m, plain, plain))
-    assert relative_error(found, expected) < ROUGH
-    weights = torch.rand(37, 2, generator=generator).to(DEVICE)
-    total = (found.view(37, 2, 64).float() * weights[..., None]).sum(dim=1)
-    assert relative_error(total, loop_over_experts(x, ids, weights, experts)) < ROUGH
-
-
-@needs_triton
-@pytest.mark.parametrize(
-    ("shape", "n_experts", "segment"), [((13, 3), 12, 16), ((50, 2), 7, 32), ((5, 1), 3, 16)]
-)
-def test_segments_give_the_same_plan(shape: tuple[int, int], n_experts: int, segment: int) -> None:
-    from orderlens.models.llada2.kernels.segments import plan_segments
-    from orderlens.models.llada2.kernels.tiles import close_gaps, plan_tiles
-
-    ids = torch.randint(0, n_experts, shape, generator=torch.Generator().manual_seed(5), dtype=torch.int32)
-    ids[ids == 1] = n_experts - 1  # an idle expert, and a busy one
-    found = plan_segments(ids.to(DEVICE), n_experts, 4, segment)
-    expected = close_gaps(plan_tiles(ids.to(DEVICE), n_experts, 4))
-    assert torch.equal(found.order_A, expected.order_A)
-    assert torch.equal(found.tiles_M3, expected.tiles_M3)
-    assert found.used is not None
-    assert expected.used is not None
-    assert torch.equal(found.used, expected.used)
-
-
-@needs_triton
-def test_tiles_without_gaps() -> None:
-    from orderlens.models.llada2.kernels.tiles import close_gaps, plan_tiles
-
-    ids = torch.randint(0, 12, (13, 3), generator=torch.Generator().manual_seed(5), dtype=torch.int32)
-    ids[ids == 4] = 11
-    plan = plan_tiles(ids.to(DEVICE), 12, 4)
-    closed = close_gaps(plan)
-    real = [tile for tile in plan.tiles_M3.tolist() if tile[0] >= 0]
-    assert closed.used is not None
-    assert closed.used.tolist() == [len(real)]
-    assert closed.tiles_M3[: len(real)].tolist() == real
-    assert (closed.tiles_M3[len(real) :, 0] < 0).all()
-
-
-def test_wide_tiles_must_divide_the_matrix() -> None:
-    pytest.importorskip("triton")
-    from orderlens.models.llada2.kernels.wide import WideTiling, divides
-
-    assert divides(WideTiling(128, 64, 8, 3), 512, 2048)
-    assert not divides(WideTiling(128, 64, 8, 3), 64, 2048)
-    assert not divides(WideTiling(64, 64, 8, 3), 64, 96)
+    limits = [limit for limit, _ in TILINGS]
+    assert limits == sorted(limits)
+    assert limits[-1] == float("inf")
+    sizes = [choose_tiling(tokens * 9, 257).rows for tokens in (32, 512, 1024, 4096, 16384)]
+    assert sizes == sorted(sizes)
+    for _, tiling in TILINGS:
+        assert not tiling.down.joined or not tiling.rest  # joined loops know no rest
 
 
 @needs_triton

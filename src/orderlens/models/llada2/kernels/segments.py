@@ -2,7 +2,7 @@
 """Sorting many assignments by expert: counted segment by segment, then written by (expert, segment).
 
 The counterpart of ``tiles.plan_tiles``, whose programs each read all assignments, for forwards so large that
-this reading takes longer than three launches. No atomics: the order is always the same. Tiles have no gaps.
+this reading takes longer than three launches. No atomics: the order is always the same.
 
 Shape letters: A assignments, E experts, S segments, B bins (a power of two above E), M tiles.
 """
@@ -14,10 +14,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.models.llada2.kernels.tiles import EMPTY, TilePlan
+from orderlens.models.llada2.kernels.tiles import TilePlan, most_tiles, write_tiles
 
-SEGMENT = 4096
-"""Assignments per segment."""
+SEGMENT, SEGMENTS = 1024, 64
+"""Assignments per segment; twice as many, and so on, where there would be more segments than one program can
+hold."""
 
 
 @triton.jit
@@ -84,20 +85,16 @@ def _order_kernel(
     start = tl.load(starts + segment * BINS + expert)
     tl.store(order + start + tl.cumsum(mine, axis=0) - 1, place, mask=mine > 0)
     if segment == 0:
-        end, first = tl.load(ends + expert), tl.load(firsts + expert)
-        for number in range((end - start + BLOCK_M - 1) // BLOCK_M):
-            low = start + number * BLOCK_M
-            tl.store(tiles + (first + number) * 3, expert)
-            tl.store(tiles + (first + number) * 3 + 1, low)
-            tl.store(tiles + (first + number) * 3 + 2, tl.minimum(end, low + BLOCK_M))
+        write_tiles(tiles, tl.load(firsts + expert), expert, start, tl.load(ends + expert), BLOCK_M)
 
 
-def plan_segments(ids_TK: Tensor, n_experts: int, block_m: int, segment: int = SEGMENT) -> TilePlan:
-    """Return the assignments sorted by expert and their tiles, without gaps."""
+def plan_segments(ids_TK: Tensor, n_experts: int, block_m: int, segment: int | None = None) -> TilePlan:
+    """Return the assignments sorted by expert and their tiles."""
     count, device = ids_TK.numel(), ids_TK.device
+    segment = segment or max(SEGMENT, triton.next_power_of_2(triton.cdiv(count, SEGMENTS)))
     segments, bins = triton.cdiv(count, segment), triton.next_power_of_2(n_experts + 1)
     order_A = torch.empty(count, device=device, dtype=torch.int32)
-    tiles_M3 = torch.full((count // block_m + n_experts, 3), EMPTY, device=device, dtype=torch.int32)
+    tiles_M3 = torch.empty(most_tiles(count, n_experts, block_m), 3, device=device, dtype=torch.int32)
     counts, starts = torch.empty(2, segments, bins, device=device, dtype=torch.int32)
     ends, firsts = torch.empty(2, bins, device=device, dtype=torch.int32)
     used = torch.empty(1, device=device, dtype=torch.int32)
@@ -128,4 +125,4 @@ def plan_segments(ids_TK: Tensor, n_experts: int, block_m: int, segment: int = S
         BLOCK_M=block_m,
         num_warps=4,
     )
-    return TilePlan(order_A, tiles_M3, block_m, ids_TK.shape[1], used)
+    return TilePlan(order_A, tiles_M3, used, block_m, ids_TK.shape[1])

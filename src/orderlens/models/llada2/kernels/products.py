@@ -1,0 +1,343 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Grouped matrix products over tiles of assignments: gate and up with SwiGLU, and down.
+
+At decoding batches every expert holds a few to some hundred tokens: few make reading weights the work, many
+make it arithmetic. Weights, and for the down product the tokens' rows as well, come through tensor
+descriptors: one instruction moves a whole tile, so that the warps only multiply. Weights are the left
+operand, because the matrix unit takes any number of tokens from 16 on as the right one. A tile may hold a
+rest beyond its full part: 139 tokens are 128 and 32 that ride along on the same weights, not two times 128.
+
+Shape letters: T tokens, C model width, F expert width, A assignments, E experts, M tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from orderlens.models.llada2.kernels.tiles import TilePlan
+from orderlens.models.llada2.weights import StackedExperts
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Launch parameters of one grouped product.
+
+    Attributes:
+        block_n: columns of the result per tile (for gate and up, of each); fewer where they do not divide it.
+        block_k: numbers summed per step; likewise.
+        warps: per program.
+        stages: steps that are loaded ahead.
+        programs: per multiprocessor, when they stay and take one tile after the other; 0 launches one program
+            per tile.
+        joined: one loop over all tiles and steps (down, without a rest): loads of the next tile begin before
+            this one is written. Tokens are the left operand then.
+    """
+
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+    programs: int = 0
+    joined: bool = False
+
+
+@triton.jit
+def _write_inner(inner, gate, up, place, real, n, F: tl.constexpr):
+    """Store silu(gate) · up of some places; gate and up are [n, places]."""
+    result = (gate * tl.sigmoid(gate) * up).to(inner.dtype.element_ty)
+    tl.store(inner + (place.to(tl.int64) * F)[None, :] + n[:, None], result, mask=real[None, :])
+
+
+@triton.jit
+def _token_rows(x, order, low, high, PER_TOKEN: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr):
+    """Return the places low … low + ROWS − 1, which of them lie before ``high``, and their tokens' rows."""
+    place = low + tl.arange(0, ROWS)
+    real = place < high
+    token = (tl.load(order + place, mask=real, other=0) // PER_TOKEN).to(tl.int64)
+    return place, real, x + token * C
+
+
+@triton.jit
+def _gate_up_tile(
+    x,
+    weights,
+    inner,
+    order,
+    low,
+    high,
+    row,
+    n,
+    PER_TOKEN: tl.constexpr,
+    C: tl.constexpr,
+    F: tl.constexpr,
+    ROWS: tl.constexpr,
+    REST: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Compute up to ROWS + REST places against BLOCK_N weight rows from ``row`` on (gate; up: F further)."""
+    place, real, x_row = _token_rows(x, order, low, high, PER_TOKEN, C, ROWS)
+    k = tl.arange(0, BLOCK_K)[None, :]
+    x_at = x_row[:, None] + k
+    gate = tl.zeros((BLOCK_N, ROWS), tl.float32)
+    up = tl.zeros((BLOCK_N, ROWS), tl.float32)
+    if REST == 0:
+        for c in range(0, C, BLOCK_K):
+            tokens = tl.trans(tl.load(x_at + c, mask=real[:, None], other=0.0))
+            gate = tl.dot(weights.load([row, c]), tokens, gate, input_precision="ieee")
+            up = tl.dot(weights.load([row + F, c]), tokens, up, input_precision="ieee")
+    else:
+        more, real_more, x_row_more = _token_rows(x, order, low + ROWS, high, PER_TOKEN, C, REST)
+        x_at_more = x_row_more[:, None] + k
+        gate_more = tl.zeros((BLOCK_N, REST), tl.float32)
+        up_more = tl.zeros((BLOCK_N, REST), tl.float32)
+        for c in range(0, C, BLOCK_K):
+            tokens = tl.trans(tl.load(x_at + c))
+            others = tl.trans(tl.load(x_at_more + c, mask=real_more[:, None], other=0.0))
+            gate_weights, up_weights = weights.load([row, c]), weights.load([row + F, c])
+            gate = tl.dot(gate_weights, tokens, gate, input_precision="ieee")
+            up = tl.dot(up_weights, tokens, up, input_precision="ieee")
+            gate_more = tl.dot(gate_weights, others, gate_more, input_precision="ieee")
+            up_more = tl.dot(up_weights, others, up_more, input_precision="ieee")
+        _write_inner(inner, gate_more, up_more, more, real_more, n, F)
+    _write_inner(inner, gate, up, place, real, n, F)
+
+
+@triton.jit
+def _gate_up_kernel(
+    x,
+    weights,
+    inner,
+    order,
+    tiles,
+    used,
+    PER_TOKEN: tl.constexpr,
+    C: tl.constexpr,
+    F: tl.constexpr,
+    ROWS: tl.constexpr,
+    REST: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Compute silu(gate) · up tile by tile; any grid.
+
+    Reads x [T, C] through order [A] (assignment at each sorted place), weights [E·2F, C] (an expert's gate
+    rows, then its up rows) as a descriptor of BLOCK_N × BLOCK_K, tiles [M, 3] and used [1], the number of
+    tiles of at most ROWS + REST places; writes inner [A, F] in sorted order. Gate and up run in one loop: the
+    tile of tokens is loaded once for both. A loop of its own for every kind of tile keeps each one pipelined.
+    """
+    panels: tl.constexpr = F // BLOCK_N
+    for item in range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0)):
+        tile, panel = item // panels, item % panels
+        row = tl.load(tiles + tile * 3) * (2 * F) + panel * BLOCK_N
+        low, high = tl.load(tiles + tile * 3 + 1), tl.load(tiles + tile * 3 + 2)
+        n = panel * BLOCK_N + tl.arange(0, BLOCK_N)
+        if REST == 0:
+            _gate_up_tile(
+                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, ROWS, 0, BLOCK_N, BLOCK_K
+            )
+        elif high - low > ROWS:
+            _gate_up_tile(
+                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, ROWS, REST, BLOCK_N, BLOCK_K
+            )
+        elif high - low > REST:
+            _gate_up_tile(
+                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, ROWS, 0, BLOCK_N, BLOCK_K
+            )
+        else:
+            _gate_up_tile(
+                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, REST, 0, BLOCK_N, BLOCK_K
+            )
+
+
+@triton.jit
+def _write_rows(out, acc, order, low, high, n, C: tl.constexpr, ROWS: tl.constexpr):
+    """Store the results [n, places] of some places in the rows of their assignments."""
+    place = low + tl.arange(0, ROWS)
+    real = place < high
+    target = tl.load(order + place, mask=real, other=0).to(tl.int64) * C
+    tl.store(out + target[None, :] + n[:, None], acc.to(out.dtype.element_ty), mask=real[None, :])
+
+
+@triton.jit
+def _down_tile(
+    inner,
+    inner_more,
+    weights,
+    out,
+    order,
+    low,
+    high,
+    row,
+    n,
+    C: tl.constexpr,
+    F: tl.constexpr,
+    ROWS: tl.constexpr,
+    REST: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Multiply up to ROWS + REST places by the BLOCK_N weight rows from ``row`` on."""
+    acc = tl.zeros((BLOCK_N, ROWS), tl.float32)
+    if REST == 0:
+        for f in range(0, F, BLOCK_K):
+            acc = tl.dot(weights.load([row, f]), tl.trans(inner.load([low, f])), acc, input_precision="ieee")
+    else:
+        more = tl.zeros((BLOCK_N, REST), tl.float32)
+        for f in range(0, F, BLOCK_K):
+            panel = weights.load([row, f])
+            acc = tl.dot(panel, tl.trans(inner.load([low, f])), acc, input_precision="ieee")
+            more = tl.dot(panel, tl.trans(inner_more.load([low + ROWS, f])), more, input_precision="ieee")
+        _write_rows(out, more, order, low + ROWS, high, n, C, REST)
+    _write_rows(out, acc, order, low, high, n, C, ROWS)
+
+
+@triton.jit
+def _down_kernel(
+    inner,
+    inner_more,
+    weights,
+    out,
+    order,
+    tiles,
+    used,
+    C: tl.constexpr,
+    F: tl.constexpr,
+    ROWS: tl.constexpr,
+    REST: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Multiply by the down weights tile by tile; any grid.
+
+    Reads inner [A, F] in sorted order (descriptors of ROWS × BLOCK_K and REST × BLOCK_K; rows of the next
+    expert behind a tile's end are computed and not written), weights [E·C, F] (descriptor of
+    BLOCK_N × BLOCK_K), tiles and used; writes out [A, C] in the order of assignments. Scattering rows here,
+    one per assignment, needs no atomics: ``combine`` adds them in a fixed order.
+    """
+    panels: tl.constexpr = C // BLOCK_N
+    for item in range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0)):
+        tile, panel = item // panels, item % panels
+        row = tl.load(tiles + tile * 3) * C + panel * BLOCK_N
+        low, high = tl.load(tiles + tile * 3 + 1), tl.load(tiles + tile * 3 + 2)
+        n = panel * BLOCK_N + tl.arange(0, BLOCK_N)
+        if REST == 0:
+            _down_tile(inner, inner, weights, out, order, low, high, row, n, C, F, ROWS, 0, BLOCK_N, BLOCK_K)
+        elif high - low > ROWS:
+            _down_tile(
+                inner, inner_more, weights, out, order, low, high, row, n, C, F, ROWS, REST, BLOCK_N, BLOCK_K
+            )
+        elif high - low > REST:
+            _down_tile(inner, inner, weights, out, order, low, high, row, n, C, F, ROWS, 0, BLOCK_N, BLOCK_K)
+        else:
+            _down_tile(
+                inner_more, inner, weights, out, order, low, high, row, n, C, F, REST, 0, BLOCK_N, BLOCK_K
+            )
+
+
+@triton.jit
+def _down_joined_kernel(
+    inner,
+    weights,
+    out,
+    order,
+    tiles,
+    used,
+    C: tl.constexpr,
+    F: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """The same for tiles without a rest, in one loop over all tiles and steps."""
+    panels: tl.constexpr = C // BLOCK_N
+    for item in tl.range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0), flatten=True):
+        tile, panel = item // panels, item % panels
+        row = tl.load(tiles + tile * 3) * C + panel * BLOCK_N
+        low, high = tl.load(tiles + tile * 3 + 1), tl.load(tiles + tile * 3 + 2)
+        acc = tl.zeros((ROWS, BLOCK_N), tl.float32)
+        for f in range(0, F, BLOCK_K):
+            acc = tl.dot(inner.load([low, f]), tl.trans(weights.load([row, f])), acc, input_precision="ieee")
+        place = low + tl.arange(0, ROWS)
+        real = place < high
+        target = tl.load(order + place, mask=real, other=0).to(tl.int64) * C
+        n = panel * BLOCK_N + tl.arange(0, BLOCK_N)
+        tl.store(out + target[:, None] + n[None, :], acc.to(out.dtype.element_ty), mask=real[:, None])
+
+
+def gate_up(x_TC: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tiling, rest: int = 0) -> Tensor:
+    """Return silu(gate) · up of every assignment, in sorted order [A, F].
+
+    Args:
+        x_TC: the tokens.
+        experts: their weights.
+        plan: sorted assignments in tiles.
+        tiling: launch parameters.
+        rest: how many of a tile's places ride along on the others' weights; both parts are powers of two.
+    """
+    width, F = x_TC.shape[1], experts.down_ECF.shape[2]
+    block_n, block_k = _divisor(F, tiling.block_n), _divisor(width, tiling.block_k)
+    inner_AF = torch.empty(len(plan.order_A), F, device=x_TC.device, dtype=x_TC.dtype)
+    _gate_up_kernel[(_grid(plan, F // block_n, tiling, x_TC.device),)](
+        x_TC,
+        TensorDescriptor.from_tensor(experts.gate_up_EFC.view(-1, width), [block_n, block_k]),
+        inner_AF,
+        plan.order_A,
+        plan.tiles_M3,
+        plan.used,
+        PER_TOKEN=plan.per_token,
+        C=width,
+        F=F,
+        ROWS=plan.block_m - rest,
+        REST=rest,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+    )
+    return inner_AF
+
+
+def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tiling, rest: int = 0) -> Tensor:
+    """Return every assignment's output [A, C], in the order of assignments (a token's rows together)."""
+    width, F = experts.down_ECF.shape[1:]
+    rows, device = plan.block_m - rest, inner_AF.device
+    block_n, block_k = _divisor(width, tiling.block_n), _divisor(F, tiling.block_k)
+    y_AC = torch.empty(len(inner_AF), width, device=device, dtype=inner_AF.dtype)
+    tokens, more = (
+        TensorDescriptor.from_tensor(inner_AF, [count, block_k]) for count in (rows, rest or rows)
+    )
+    weights = TensorDescriptor.from_tensor(experts.down_ECF.view(-1, F), [block_n, block_k])
+    grid, common = (_grid(plan, width // block_n, tiling, device),), (y_AC, plan.order_A, plan.tiles_M3)
+    sizes = {"C": width, "F": F, "ROWS": rows, "BLOCK_N": block_n, "BLOCK_K": block_k}
+    launch = {"num_warps": tiling.warps, "num_stages": tiling.stages}
+    if tiling.joined and not rest:
+        _down_joined_kernel[grid](tokens, weights, *common, plan.used, **sizes, **launch)
+    else:
+        _down_kernel[grid](tokens, more, weights, *common, plan.used, REST=rest, **sizes, **launch)
+    return y_AC
+
+
+def _divisor(size: int, wanted: int) -> int:
+    """Return the largest power of two that divides ``size`` and does not exceed ``wanted``."""
+    return min(wanted, size & -size)
+
+
+def _grid(plan: TilePlan, panels: int, tiling: Tiling, device: torch.device) -> int:
+    """Return the number of programs: one per possible tile, or as many as stay resident."""
+    most = len(plan.tiles_M3) * panels
+    return min(most, tiling.programs * _multiprocessors(device)) if tiling.programs else most
+
+
+@lru_cache(maxsize=8)
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 2  # Triton's interpreter
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
