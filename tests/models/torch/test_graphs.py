@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,16 @@ import pytest
 import torch
 
 from orderlens.models.llada2.model import LLaDA2Model
-from orderlens.models.torch.graphs import MAX_GRAPH_TOKENS, PLAIN_RUNS, GraphedNetwork, _Recorded
+from orderlens.models.torch import graphs
+from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.graphs import (
+    MAX_GRAPH_TOKENS,
+    PLAIN_RUNS,
+    GraphedNetwork,
+    _Recorded,
+    bucket,
+    run_plainly,
+)
 from orderlens.models.torch.pages import PAGE, PagePool
 from orderlens.models.torch.window import Windows, pack
 
@@ -17,12 +27,12 @@ from orderlens.models.torch.window import Windows, pack
 class Replay:
     """Runs the network again on the static input, as a recorded graph would."""
 
-    def __init__(self, owner: GraphedNetwork, windows: Windows, hidden: Any) -> None:
-        self.owner, self.windows, self.hidden, self.count = owner, windows, hidden, 0
+    def __init__(self, again: Callable[[], Any], hidden: Any) -> None:
+        self.again, self.hidden, self.count = again, hidden, 0
 
     def replay(self) -> None:
         self.count += 1
-        self.hidden.copy_(self.owner.network.hidden(self.windows, self.owner.pool))
+        self.hidden.copy_(self.again())
 
 
 @pytest.fixture
@@ -30,10 +40,12 @@ def graphed(model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch) -> GraphedNetwo
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
-    def record(owner: GraphedNetwork, windows: Windows, mode: str) -> _Recorded:
-        static = Windows(windows.packed_NX.clone(), windows.longest_start)
-        hidden = torch.empty_like(owner.network.hidden(static, owner.pool))
-        return _Recorded(Replay(owner, static, hidden), static.packed_NX, hidden)  # type: ignore[arg-type]
+    def record(owner: GraphedNetwork, windows: Windows, pool: Any, mode: Any, rows: Any) -> _Recorded:
+        def again() -> Any:
+            return run_plainly(owner.network, windows, pool, mode, rows)
+
+        hidden = torch.empty_like(again())
+        return _Recorded(Replay(again, hidden), windows.packed_NX, rows, hidden)  # type: ignore[arg-type]
 
     monkeypatch.setattr(GraphedNetwork, "_record", record)
     pool = PagePool(model.config, torch.device("cpu"), torch.float32)
@@ -55,7 +67,7 @@ def test_repeated_shapes_are_recorded_and_replayed_with_new_input(graphed: Graph
     assert not graphed._recorded
     replayed = graphed.run(packed, 0, mode="read")
     assert torch.equal(replayed, plain)
-    assert list(graphed._recorded) == [(6, 8, 1, "read")]  # rounded up to the bucket of 6
+    assert list(graphed._recorded) == [(6, 8, 1, "read", 0)]  # rounded up to the bucket of 6
     other = windows_of(graphed, 6, seed=1)
     expected = graphed.network.hidden(Windows(torch.from_numpy(other), 0), graphed.pool)
     assert torch.allclose(graphed.run(other, 0, mode="read"), expected, atol=1e-5)
@@ -88,3 +100,48 @@ def test_large_forwards_run_plainly_and_unpadded(graphed: GraphedNetwork) -> Non
     assert hidden is not None
     assert len(hidden) == 72
     assert not graphed._recorded
+
+
+def test_large_forwards_are_recorded_with_the_rows_that_are_wanted(
+    graphed: GraphedNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "WHOLE_TOKENS", 48)
+    assert not graphed.picks(5, 8)  # padded to 6 windows of 8 tokens
+    monkeypatch.setattr(graphs, "WHOLE_TOKENS", 47)
+    assert graphed.picks(5, 8)
+    packed, wanted = windows_of(graphed, 5), np.array([3, 17, 18, 30])
+    whole = graphed.network.hidden(Windows(torch.from_numpy(packed), 0), graphed.pool)
+    for turn in range(PLAIN_RUNS + 2):
+        flat = wanted + turn % 2
+        hidden = graphed.run(packed, 0, "read", flat)
+        assert hidden is not None
+        assert len(hidden) == 6  # rows come in steps of 48 // 16
+        assert torch.allclose(hidden[:4], whole[flat], atol=1e-5)
+    assert list(graphed._recorded) == [(6, 8, 1, "read", 6)]
+
+
+@pytest.mark.parametrize("whole", [8192, 16])
+def test_an_engine_reads_the_same_rows_from_either_kind_of_graph(
+    model: LLaDA2Model, graphed: GraphedNetwork, monkeypatch: pytest.MonkeyPatch, whole: int
+) -> None:
+    engine = Engine(model.engine.network, model.config)
+    expected, packed = [], windows_of(graphed, 4, seed=3)
+    state, offset = np.array([0, 1, 1, 3]), np.array([7, 0, 5, 2])
+    engine.pool = graphed.pool
+    for source in (None, graphed):
+        engine._graphs = source
+        monkeypatch.setattr(graphs, "WHOLE_TOKENS", whole)
+        for _ in range(PLAIN_RUNS + 2):
+            ((places, rows),) = engine.rows(packed, state, offset)
+            assert places.tolist() == [0, 1, 2, 3]
+            expected.append(rows)
+    assert graphed._recorded
+    assert len({id(rows) for rows in expected}) == len(expected)
+    assert all(torch.allclose(rows, expected[0], atol=1e-5) for rows in expected)
+
+
+def test_buckets_grow_and_hold_what_they_are_for() -> None:
+    sizes = [bucket(count) for count in range(1, 600)]
+    assert all(size >= count for count, size in enumerate(sizes, 1))
+    assert sizes == sorted(sizes)
+    assert (bucket(257), bucket(510)) == (288, 512)

@@ -39,7 +39,7 @@ from orderlens.models.roles import IdsOnly, TokenRoles
 from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
-from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.engine import MAX_TOKENS, Engine
 from orderlens.models.torch.model import Facts, Loaded, NetworkModel, Plain
 from orderlens.models.torch.outlook import Look
 
@@ -84,7 +84,7 @@ class LLaDA2Model(NetworkModel):
 
 def _assembled(weights: Weights, config: LLaDA2Config) -> Loaded:
     """Put engine and plain forward around the network."""
-    engine = Engine(Network(weights, config), config)
+    engine = Engine(Network(weights, config), config, max_graph_tokens=MAX_TOKENS)
     return Loaded(engine, _plain(weights, config), weights.unembed_VC)
 
 

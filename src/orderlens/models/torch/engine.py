@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.errors import DeviceMemoryError
@@ -23,6 +22,7 @@ from orderlens.models.torch.graphs import (
     AdvancingNetwork,
     GraphedNetwork,
     Mode,
+    Packed,
     PagedNetwork,
     PickingNetwork,
     run_plainly,
@@ -31,7 +31,6 @@ from orderlens.models.torch.pages import CacheShape, PagePool
 from orderlens.models.torch.transfer import to_device
 from orderlens.models.torch.window import HEADER, Windows
 
-Packed = NDArray[np.int32]
 MAX_TOKENS = 16384
 """Tokens of one forward: past this a larger batch gains nothing and only costs memory."""
 MAX_GATHERED = 2**26
@@ -167,10 +166,15 @@ class Engine:
         if not len(flat_r):
             return self._run(packed_NX, "store") if mode == "advance" else None
         count, width = len(packed_NX), packed_NX.shape[1] - HEADER
-        rows_r = to_device(flat_r, self.device)
+        longest = int(packed_NX[:, 1].max())
         recorded = self._graphs is not None and self._graphs.takes(count, width)
+        if self._graphs is not None and recorded and self._graphs.picks(count, width):
+            hidden_rC = self._graphs.run(packed_NX, longest, mode, flat_r)
+            assert hidden_rC is not None
+            return hidden_rC[: len(flat_r)].clone()
+        rows_r = to_device(flat_r, self.device)
         if isinstance(self.network, PickingNetwork) and not recorded:
-            windows = Windows(to_device(packed_NX, self.device), int(packed_NX[:, 1].max()))
+            windows = Windows(to_device(packed_NX, self.device), longest)
             return self.network.picked(windows, self.pool, rows_r, mode == "advance")
         hidden_NWC = self._run(packed_NX, mode)
         assert hidden_NWC is not None

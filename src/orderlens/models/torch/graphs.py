@@ -1,11 +1,11 @@
 """CUDA graphs: a forward of fixed shape is recorded once and then replayed by a single launch.
 
-A graph is keyed by (windows, width, attention splits, mode). The number of windows is rounded up to a
-bucket by repeating the last window, whose tokens visit experts that are read anyway. Graphs hold addresses
-of the page pool and are dropped when it grows. Large forwards run plainly: their launches hide behind the
-computation.
+A graph is keyed by (windows, width, attention splits, mode, rows). The number of windows is rounded up to a
+bucket by repeating the last window, whose tokens visit experts that are read anyway; so is the number of rows
+in large forwards, which leave out what only the other rows would need. Graphs hold addresses of the page pool
+and are dropped when it grows. Forwards past a limit run plainly.
 
-Shape letters: N windows, X = 3 + W packed integers, T tokens, C model width.
+Shape letters: N windows, X = 3 + W packed integers, T tokens, R wanted rows, C model width.
 """
 
 from __future__ import annotations
@@ -13,22 +13,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from orderlens.models.protocol import IntArray
 from orderlens.models.torch.pages import PagePool
-from orderlens.models.torch.transfer import to_device
+from orderlens.models.torch.transfer import fill, to_device
 from orderlens.models.torch.window import HEADER, Windows
 
+Packed: TypeAlias = NDArray[np.int32]
 Mode: TypeAlias = Literal["read", "store", "advance"]
 """What a forward is for: hidden states, filling the cache, or both at once."""
-Key: TypeAlias = tuple[int, int, int, Mode]
+Key: TypeAlias = tuple[int, int, int, Mode, int]
 MAX_GRAPH_TOKENS = 8192
 """Larger forwards run plainly, without padding, unless the engine is told another limit."""
+WHOLE_TOKENS = 8192
+"""Up to here a recorded forward computes all rows, so that one graph serves whichever are wanted."""
+ROW_STEPS = 16
+"""In larger ones the number of rows is rounded up to so many parts of the tokens."""
 PLAIN_RUNS = 2
 """Forwards of a shape that run plainly before it is recorded: they compile kernels, and a prefill's shape
 may never come again."""
@@ -116,8 +122,13 @@ class PickingNetwork(Protocol):
         ...
 
 
-def run_plainly(network: PagedNetwork, windows: Windows, pool: PagePool, mode: Mode) -> Tensor | None:
-    """Run one forward; return hidden states [T, C], or None when it only fills the cache."""
+def run_plainly(
+    network: PagedNetwork, windows: Windows, pool: PagePool, mode: Mode, rows_R: Tensor | None = None
+) -> Tensor | None:
+    """Run one forward; return hidden states [T, C] or [R, C], or None when it only fills the cache."""
+    if rows_R is not None:
+        assert isinstance(network, PickingNetwork)
+        return network.picked(windows, pool, rows_R, mode == "advance")
     if mode == "store":
         network.store(windows, pool)
         return None
@@ -129,23 +140,24 @@ def run_plainly(network: PagedNetwork, windows: Windows, pool: PagePool, mode: M
 
 def bucket(count: int) -> int:
     """Return the number of windows that ``count`` is rounded up to."""
-    return next((size for size in _BUCKETS if size >= count), -(-count // 64) * 64)
+    return next((size for size in _BUCKETS if size >= count), -(-count // 32) * 32)
 
 
-def padded(packed_NX: NDArray[np.int32], count: int) -> NDArray[np.int32]:
-    """Return ``count`` windows: the given ones, then the last one again.
+def padded(items: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return ``count`` windows or rows: the given ones, then the last one again.
 
     Storing a window twice writes the same numbers to the same place.
     """
-    extra = count - len(packed_NX)
-    return np.concatenate((packed_NX, np.repeat(packed_NX[-1:], extra, axis=0))) if extra else packed_NX
+    extra = count - len(items)
+    return np.concatenate((items, np.repeat(items[-1:], extra, axis=0))) if extra else items
 
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
     graph: torch.cuda.CUDAGraph
     packed_NX: Tensor
-    hidden_TC: Tensor | None
+    rows_R: Tensor | None
+    hidden: Tensor | None
 
 
 class GraphedNetwork:
@@ -162,18 +174,35 @@ class GraphedNetwork:
         """Return whether a forward of so many windows is replayed, once it has come up often enough."""
         return bucket(count) * width <= self._max_tokens
 
-    def run(self, packed_NX: NDArray[np.int32], longest_start: int, mode: Mode) -> Tensor | None:
-        """Return hidden states (padding included) or None; overwritten by the next run."""
-        count, width = bucket(len(packed_NX)), packed_NX.shape[1] - HEADER
-        small = self.takes(len(packed_NX), width)
-        packed = to_device(padded(packed_NX, count) if small else packed_NX, self.pool.device)
-        windows = Windows(packed, longest_start)
-        recorded = self._find(windows, mode) if small else None
+    def picks(self, count: int, width: int) -> bool:
+        """Return whether a forward of so many windows is to be given the wanted rows."""
+        return isinstance(self.network, PickingNetwork) and bucket(count) * width > WHOLE_TOKENS
+
+    def run(
+        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: IntArray | None = None
+    ) -> Tensor | None:
+        """Return hidden states (padding included) or None; overwritten by the next run.
+
+        Args:
+            packed_NX: the windows.
+            longest_start: upper bound of their starts.
+            mode: what the forward is for.
+            flat_r: the wanted tokens, where this forward ``picks``; all tokens without them.
+        """
+        small = self.takes(len(packed_NX), packed_NX.shape[1] - HEADER)
+        if small:
+            packed_NX = padded(packed_NX, bucket(len(packed_NX)))
+            if flat_r is not None:
+                step = packed_NX[:, HEADER:].size // ROW_STEPS
+                flat_r = padded(flat_r, -(-len(flat_r) // step) * step)
+        recorded = self._find(packed_NX, longest_start, mode, flat_r) if small else None
         if recorded is None:
-            return run_plainly(self.network, windows, self.pool, mode)
-        recorded.packed_NX.copy_(packed)
+            return run_plainly(self.network, *self._on_device(packed_NX, longest_start, mode, flat_r))
+        fill(recorded.packed_NX, packed_NX)
+        if recorded.rows_R is not None and flat_r is not None:
+            fill(recorded.rows_R, flat_r)
         recorded.graph.replay()
-        return recorded.hidden_TC
+        return recorded.hidden
 
     def forget(self) -> None:
         """Drop all recorded graphs and the memory they hold."""
@@ -182,24 +211,36 @@ class GraphedNetwork:
         self._memory = torch.cuda.graph_pool_handle()
         self._version = self.pool.version
 
-    def _find(self, windows: Windows, mode: Mode) -> _Recorded | None:
+    def _find(
+        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: IntArray | None
+    ) -> _Recorded | None:
         """Return the graph of this shape, recording it once the shape has come up often enough."""
         if self._version != self.pool.version:
             self.forget()
-        splits = self.network.splits(windows.count, windows.longest_start)
-        key: Key = (windows.count, windows.width, splits, mode)
+        count, width = len(packed_NX), packed_NX.shape[1] - HEADER
+        rows = 0 if flat_r is None else len(flat_r)
+        key: Key = (count, width, self.network.splits(count, longest_start), mode, rows)
         self._seen[key] += 1
         if key not in self._recorded and self._seen[key] > PLAIN_RUNS:
-            self._recorded[key] = self._record(windows, mode)
+            self._recorded[key] = self._record(*self._on_device(packed_NX, longest_start, mode, flat_r))
         return self._recorded.get(key)
 
-    def _record(self, windows: Windows, mode: Mode) -> _Recorded | None:
+    def _on_device(
+        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: IntArray | None
+    ) -> tuple[Windows, PagePool, Mode, Tensor | None]:
+        """Return the arguments of a plain run."""
+        device = self.pool.device
+        rows_R = None if flat_r is None else to_device(flat_r, device)
+        return Windows(to_device(packed_NX, device), longest_start), self.pool, mode, rows_R
+
+    def _record(
+        self, windows: Windows, pool: PagePool, mode: Mode, rows_R: Tensor | None
+    ) -> _Recorded | None:
         """Return the recorded forward, or None where its memory does not fit beside everything else."""
-        static = Windows(windows.packed_NX.clone(), windows.longest_start)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._memory):
-                hidden_TC = run_plainly(self.network, static, self.pool, mode)
+                hidden = run_plainly(self.network, windows, pool, mode, rows_R)
         except torch.OutOfMemoryError:
             return None
-        return _Recorded(graph, static.packed_NX, hidden_TC)
+        return _Recorded(graph, windows.packed_NX, rows_R, hidden)

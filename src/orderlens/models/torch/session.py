@@ -61,7 +61,7 @@ class RowReader:
         if not parts:
             return self._unembed_VC.new_empty(0, self._unembed_VC.shape[1])
         place_R = np.concatenate(places)
-        rows_RC = torch.cat(parts)
+        rows_RC = parts[0] if len(parts) == 1 else torch.cat(parts)
         if (np.diff(place_R) > 0).all():
             return rows_RC
         return rows_RC[torch.from_numpy(np.argsort(place_R)).to(rows_RC.device)]

@@ -19,6 +19,12 @@ def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
     return host.pin_memory().to(device, non_blocking=True)
 
 
+def fill(tensor: Tensor, values: NDArray[Any]) -> None:
+    """Write ``values`` into ``tensor``; on CUDA the copy is only queued."""
+    host = torch.from_numpy(np.ascontiguousarray(values))
+    tensor.copy_(host.pin_memory() if tensor.is_cuda else host, non_blocking=True)
+
+
 def arriving(*tensors: Tensor) -> Callable[[], tuple[NDArray[Any], ...]]:
     """Queue copies of ``tensors`` to the host; the returned function waits for these, not for later work."""
     if not any(tensor.is_cuda for tensor in tensors):
