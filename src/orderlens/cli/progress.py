@@ -48,7 +48,7 @@ def _duration(seconds: float) -> str:
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.0f} days"
 
 
-EVERY_S = 15.0
+EVERY_S = 10.0
 """Seconds between two lines of one stage."""
 
 
