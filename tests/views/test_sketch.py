@@ -107,7 +107,7 @@ def test_the_verb_draws_samples(run, tmp_path, capsys) -> None:
     assert main(["runs", "show", place, "--sample", "a", "--json"]) == 0
     assert '"traces"' in capsys.readouterr().out
     for wrong, words in (
-        (["--sample", "zz"], "there is no sample 'zz'"),
+        (["--sample", "zz"], "there is no sample 'zz' in run; there are "),
         (["--sample", "a", "--order", "mine"], "no trace of order 'mine'"),
         (["--order", "max-prob"], "--order goes with --sample"),
         (["--film", "x.svg"], "--film goes with --sample"),

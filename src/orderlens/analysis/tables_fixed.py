@@ -211,7 +211,7 @@ def _noise_rows(study: Study) -> tuple[float, list[dict[str, Cell]]]:
 
 def _beside(value: Cell, floor: float) -> tuple[Estimate, Estimate]:
     if not math.isfinite(floor):
-        return (Estimate.undefined("noise floor not measured"),) * 2
+        return (Estimate.undefined("noise floor not measured: score with --noise-floor"),) * 2
     if floor == 0:
         return Estimate(floor), Estimate.undefined("the noise floor is exactly 0")
     if not isinstance(value, Estimate) or not value.is_defined:

@@ -106,7 +106,11 @@ def _noise_bar(cells: Mapping[tuple[str, str], Estimate]) -> tuple[float, float]
 
 
 def _if_measured(cell: Estimate, floor: float) -> Estimate:
-    return cell if math.isfinite(floor) else Estimate.undefined("the noise floor was not measured")
+    return (
+        cell
+        if math.isfinite(floor)
+        else Estimate.undefined("the noise floor was not measured: score with --noise-floor")
+    )
 
 
 def _floor_cell(floor: float) -> Estimate:
@@ -145,8 +149,18 @@ def variance_axis(study: Study) -> Finding:
             paper.number("spearman_var_mean"),
             2,
         ),
-        Number("pairs with the higher mean and the higher Var", Estimate(float(len(along))), "some", 0),
-        Number("pairs with the higher mean and the lower Var", Estimate(float(len(against))), "most", 0),
+        Number(
+            "pairs with the higher mean and the higher Var, both clearly",
+            Estimate(float(len(along))),
+            "some",
+            0,
+        ),
+        Number(
+            "pairs with the higher mean and the lower Var, both clearly",
+            Estimate(float(len(against))),
+            "most",
+            0,
+        ),
         *_named_pairs(plane, orders),
     ]
     shown = ", ".join(along[:6]) + (", …" if len(along) > 6 else "")

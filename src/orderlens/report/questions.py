@@ -84,7 +84,7 @@ def _likelihood(tables: Mapping[str, Table], finding: Finding | None) -> Questio
         answer += (
             f"; rounding alone makes {_small(floor)}."
             if math.isfinite(floor)
-            else "; how much of it is rounding was not measured."
+            else "; how much of it is rounding was not measured ('orderlens score --noise-floor' does)."
         )
     else:
         answer += "."

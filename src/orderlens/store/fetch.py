@@ -30,8 +30,7 @@ def fetch_sample(
     if run is not None:
         tables = _beside(tables, run)
     if not tables["reveals"].num_rows:
-        where = ", ".join(sources)
-        raise RunError(f"there is no sample '{sample_id}' in {where}; list ids with run.samples()")
+        raise RunError(f"there is no sample '{sample_id}' in {', '.join(sources)}; {_some_ids(sources)}")
     if orders is not None:
         tables["reveals"] = _of_orders(tables["reveals"], sample_id, orders)
     tables["tokens"] = _tokens(sources, tables)
@@ -40,6 +39,15 @@ def fetch_sample(
         return likelihood(sources[key.run].spec.get("likelihood"), key.order, key.temperature)
 
     return sample_view(sample_id, {name: table for name, table in tables.items() if table.num_rows}, stated)
+
+
+def _some_ids(sources: Mapping[str, Source]) -> str:
+    """Name a few samples that there are; a run without any says so."""
+    for source in sources.values():
+        for chunk in source.scan("reveals", ["sample_id"]) if "reveals" in source.tables() else ():
+            if found := pc.unique(chunk["sample_id"]).to_pylist():
+                return f"there are {', '.join(found[:3])}{', …' if len(found) > 3 else ''}"
+    return "it holds no traces"
 
 
 def _rows(sources: Mapping[str, Source], sample_id: str, name: str) -> pa.Table:
