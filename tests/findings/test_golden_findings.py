@@ -60,14 +60,3 @@ def test_a_finding_is_as_strong_as_its_weakest_check(name, readings):
                 assert cell.low - 1e-12 <= cell.value <= cell.high + 1e-12, check.label
             known = [p for p in (outcome.p, outcome.p_claim, outcome.p_reading) if p == p and p is not None]
             assert known == sorted(known), check.label
-
-
-def test_findings_read_together_are_corrected_for_all_of_their_checks(readings, golden_studies):
-    alone = readings["fixed"]
-    both = read(golden_studies["score"], ["fixed", "fixed"])
-    assert both.n_checks == 2 * alone.n_checks
-    for one, again in zip(alone.findings, both.findings, strict=False):
-        for first, second in zip(one.checks, again.checks, strict=True):
-            if first.outcome.p == first.outcome.p:
-                assert second.outcome.p == first.outcome.p
-                assert second.outcome.p_reading >= first.outcome.p_reading
