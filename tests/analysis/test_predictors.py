@@ -125,6 +125,9 @@ def test_bins_by_hand() -> None:
     assert [item["accuracy"].value for item in bins] == [100, 100, 0, 0]
     assert [item["accuracy"].n for item in bins] == [30] * 4
     assert [item["var"] for item in bins] == pytest.approx([1.45, 4.45, 7.45, 10.45])
+    assert [item["var_low"] for item in bins] == pytest.approx([0.0, 3.0, 6.0, 9.0])
+    assert [item["var_high"] for item in bins] == pytest.approx([2.9, 5.9, 8.9, 11.9])
+    assert bins[3]["accuracy"].high == pytest.approx(100 * 1.959964**2 / (30 + 1.959964**2))  # at 0 of 30
     assert bins[0]["accuracy"].low == pytest.approx(100 * 30 / (30 + 1.959964**2))  # Wilson at 30 of 30
     assert len(accuracy_by_var(cell_of(frame.head(30)), n_bins=4)) == 1  # too few for a second bin
 

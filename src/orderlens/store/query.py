@@ -32,6 +32,8 @@ _TYPES = {
     pa.list_(pa.float64()): "DOUBLE[]",
 }
 
+_READING = {"SELECT", "EXPLAIN", "MULTI"}
+"""Kinds of statements that return rows and change nothing; a PIVOT is several in one."""
 _LISTED = ", ".join(f'"{name}"' for name in KEYS)
 _SAME_TRACE = " AND ".join(
     f'grouped."{name}" IS NOT DISTINCT FROM stated."{name}"' for name in ("run", *KEYS)
@@ -217,11 +219,12 @@ def run_query(connection: Any, query: str, check: Callable[[], None]) -> Frame:
     """
     check()
     try:
+        kinds = {str(statement.type.name) for statement in connection.extract_statements(query)}
+        if not kinds or kinds - _READING:
+            raise UserInputError(f"the query must be a SELECT, not {', '.join(sorted(kinds)) or 'empty'}")
         relation = connection.sql(query)
     except import_duckdb().Error as error:
         raise _translated(error) from error
-    if relation is None:
-        raise UserInputError("the query returns no rows; use SELECT")
 
     def load(columns: Sequence[str] | None) -> pa.Table:
         check()
