@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from urllib.parse import unquote
 
 import pytest
 
 from orderlens import templating
 from orderlens.analysis.judge import Reading
+from orderlens.errors import MissingPackageError
 from orderlens.evaluation.reading import NOTES, Downstream
 from orderlens.figures.catalogue import Drawn
 from orderlens.report.content import picture
@@ -71,3 +73,13 @@ def test_a_missing_value_is_an_error_and_leaves_the_old_page(tmp_path):
     with pytest.raises(Exception, match="undefined"):
         write_page(place, "replication.md.j2")
     assert place.read_text() == "old"
+
+
+def test_without_jinja_the_package_is_named(monkeypatch):
+    templating._environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    try:
+        with pytest.raises(MissingPackageError, match="pages need jinja2; install it"):
+            templating.fill("sample.html.j2")
+    finally:
+        templating._environment.cache_clear()

@@ -136,3 +136,12 @@ def test_the_demo_starts_without_arguments(tmp_path, capsys, monkeypatch):
     captured = capsys.readouterr()
     assert "using hmm" in captured.out
     assert "not empty and holds no replication" in captured.err
+
+
+def test_ranks_cannot_share_a_preset_with_a_time_limit(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["replicate", "--preset", "demo", "--model", "hmm", "--out", str(tmp_path / "r")]) == 2
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("orderlens:")]
+    assert "measures this machine and cannot be shared by ranks; use --preset quick or full" in line
+    assert not (tmp_path / "r").exists()

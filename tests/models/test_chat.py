@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 pytest.importorskip("jinja2")
 tokenizers = pytest.importorskip("tokenizers")
 
-from orderlens.errors import ModelLoadError, UserInputError  # noqa: E402
+from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError  # noqa: E402
 from orderlens.models.chat import ChatTemplate, find_template  # noqa: E402
 from orderlens.models.tokenizer import FastTokenizer  # noqa: E402
 
@@ -94,3 +95,20 @@ def test_a_file_beside_the_settings_comes_first(tmp_path: Path) -> None:
     found = find_template(tokenizer(tmp_path, {"chat_template": "settings"}))
     assert found is not None
     assert found.source == "file"
+
+
+def test_a_malformed_template_is_the_checkpoints_fault() -> None:
+    with pytest.raises(ModelLoadError, match="the chat template is malformed"):
+        ChatTemplate("{% for m in %}", {})
+
+
+def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
+    source = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
+    with pytest.raises(UserInputError, match="the chat template refused these messages"):
+        ChatTemplate(source, {}).render(TURNS)
+
+
+def test_without_jinja_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingPackageError, match=r"chat templates need jinja2; install orderlens\[torch\]"):
+        ChatTemplate("x", {})

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from orderlens.errors import UserInputError
 from orderlens.orders.memory import MemoryTable, nothing_kept
+from orderlens.orders.view import StepView
+from orderlens.stats import PositionStats
 
 ALL = np.arange(3)
 
@@ -79,3 +82,9 @@ def test_a_view_made_by_hand_has_an_empty_memory():
     assert memory.chains("n", 4).tolist() == [4, 4]
     empty = np.zeros(0, np.int64)
     assert nothing_kept(0, empty, empty).rows("p", 3).tolist() == []
+
+
+def test_a_rule_must_name_what_it_asks_for():
+    stats = PositionStats(np.zeros(1, np.int64), np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1))
+    with pytest.raises(UserInputError, match="must name 'token_logprobs' in its needs"):
+        StepView.of(stats).logprob_of(np.array([0]), np.array([0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ import pytest
 uvicorn = pytest.importorskip("uvicorn")
 
 from orderlens.cli.main import main  # noqa: E402
-from orderlens.errors import UserInputError  # noqa: E402
+from orderlens.errors import MissingPackageError, UserInputError  # noqa: E402
 from orderlens.testing import make_run, make_trace  # noqa: E402
 from orderlens.viewer import serve as serving  # noqa: E402
 from orderlens.viewer.serve import Place, serve  # noqa: E402
@@ -102,3 +103,9 @@ def test_it_serves_who_has_the_token_until_it_is_stopped(run, browser, monkeypat
     assert not thread.is_alive()
     with socket.socket() as again, pytest.raises(OSError, match="refused"):
         again.connect(("127.0.0.1", place.port))
+
+
+def test_without_its_packages_the_viewer_names_them(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(MissingPackageError, match="the viewer needs uvicorn; install it with 'pip install"):
+        serve(run, browser=False)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from orderlens.errors import UserInputError
+from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.tasks.bundled import generator as bundled
 
 TASKS = sorted(bundled.TASKS)
@@ -137,3 +137,12 @@ def test_the_worked_solution_is_graded_correct_and_a_wrong_ending_is_not(task):
         assert grade(task, item, item["solution"]).correct
         wrong = "The answer is 7777." if task == "arith" else f"\nAnswer: {'BCDA'[item['answer_index']]}"
         assert not grade(task, item, f"{item['solution']} {wrong}").correct
+
+
+def test_splits_levels_and_tasks_that_do_not_exist_are_named():
+    with pytest.raises(UserInputError, match="unknown split 'dev'; choose test or train"):
+        bundled.items("arith", "dev", 1)
+    with pytest.raises(UserInputError, match="unknown level 4; choose 1, 2 or 3"):
+        bundled.items("arith", "test", 1, level=4)
+    with pytest.raises(UnknownNameError, match="unknown bundled task 'sums'; choose one of arith, choice"):
+        bundled.items("sums", "test", 1)

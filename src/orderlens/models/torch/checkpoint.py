@@ -122,8 +122,8 @@ def find_shards(folder: Path) -> tuple[list[Path], list[str]]:
             )
         return found, []
     weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelLoadError(f"{index} has no weight_map")
+    if not isinstance(weight_map, dict) or {type(name) for name in weight_map.values()} != {str}:
+        raise ModelLoadError(f"{index} has no weight_map of tensors to files; download it again")
     names = sorted(set(weight_map.values()))
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
