@@ -53,13 +53,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=numbers, help="one decoding step at these batch sizes")
     parser.add_argument("--ablate", type=numbers, help="what each part gains, at these batch sizes (CUDA)")
     parser.add_argument("--profile", type=numbers, help="kernel times of one step at these batch sizes")
+    parser.add_argument("--passes", type=int, help="host and device, pass by pass, of so many texts")
     parser.add_argument("--generate", type=numbers, help="32 + 128 tokens at these batch sizes")
     parser.add_argument("--temperatures", type=fractions, default=[0.0], help="of --generate")
     parser.add_argument(
         "--routing",
         type=words,
         default=["random"],
-        help="of --steps, --profile, --generate, --score: random (the weights' own), even (independent)",
+        help="of steps, profile, passes, generate and score: random (the weights' own), even (independent)",
     )
     parser.add_argument("--stages", type=words, help="stages of replicate --preset full")
     parser.add_argument("--texts", type=int, default=204, help="texts of --stages")
@@ -119,11 +120,12 @@ def routed(bench: Bench, routing: str) -> Iterator[None]:
 
 
 def run_decoding(arguments: argparse.Namespace, bench: Bench) -> None:
-    from llada2_bench import decoding
+    from llada2_bench import decoding, passes
 
     sections = (
         (arguments.steps, decoding.measure_steps),
-        (arguments.profile, decoding.profile_steps),
+        (arguments.profile, passes.profile_steps),
+        (arguments.passes, passes.measure_passes),
         (arguments.score, decoding.measure_scoring),
     )
     for argument, section in sections:

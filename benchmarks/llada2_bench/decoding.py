@@ -1,4 +1,4 @@
-"""Steps, generation, scoring, long contexts, memory and a profile, on random weights."""
+"""Steps, generation, scoring, long contexts and memory, on random weights."""
 
 from __future__ import annotations
 
@@ -213,31 +213,3 @@ def measure_memory(bench: Bench, batches: Iterable[int], length: int = 160) -> N
         del session
     for tokens in (160, 2048, 16384):
         bench.report(f"suggested batch for {tokens} tokens each", str(bench.model.suggested_batch(tokens)))
-
-
-def profile_steps(bench: Bench, batches: Iterable[int]) -> None:
-    """Where the time of one step goes, kernel by kernel (plain launches, no graph)."""
-    from torch.profiler import ProfilerActivity, profile
-
-    for batch in batches:
-        session, states = prefilled(bench, batch, 64), half_open(bench, batch, 64)
-        graphs, bench.model.engine._graphs = bench.model.engine._graphs, None
-        try:
-            for _ in range(3):
-                position_stats(session.evaluate(states), bench.model.eos_ids)
-            bench.sync()
-            with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-                position_stats(session.evaluate(states), bench.model.eos_ids)
-                bench.sync()
-        finally:
-            bench.model.engine._graphs = graphs
-        events = sorted(recorded.key_averages(), key=lambda event: -event.device_time_total)
-        total = sum(event.device_time_total for event in events)
-        bench.report(f"profile, batch {batch}: all kernels", f"{total / 1e3:.2f} ms")
-        for event in events[:14]:
-            share = event.device_time_total / total
-            bench.report(
-                f"   {event.key[:46]} ×{event.count}",
-                f"{event.device_time_total / 1e3:.3f} ms",
-                f"{share:.1%}",
-            )
