@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -64,6 +65,10 @@ def import_run(
         DataFileError: something is missing or does not add up; the message names the row.
         RunError: the folder holds another run.
     """
+    if block_size is not None and block_size < 1:
+        raise UserInputError(f"block_size={block_size} must be at least 1")
+    if temperature is not None and not 0 <= temperature < math.inf:
+        raise UserInputError(f"temperature={temperature:g} must be 0 (greedy) or more, and finite")
     path = at_home(path)
     rows = read_columns(path, columns or {})
     traces = sort_traces(rows, temperature)
