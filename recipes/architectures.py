@@ -33,10 +33,9 @@ from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder
 from orderlens.models.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.rng import keyed_generator
-from orderlens.training.data import WindowMixture, pack, read_documents, write_shard
+from orderlens.training.data import EOS_ID, WindowMixture, pack, read_documents, write_shard
 from orderlens.training.loop import CHECKPOINT, LoopSettings, Trainer
 from orderlens.training.optimiser import OptimiserSettings, Schedule
-from orderlens.training.vocabulary import EOS_ID
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

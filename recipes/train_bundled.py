@@ -30,6 +30,7 @@ import numpy as np
 import torch
 import typer
 from check_overlap import document_digest
+from orderlens.training.vocabulary import EOS_ID
 
 from orderlens.errors import OrderLensError
 from orderlens.models.small.config import TransformerConfig
@@ -43,7 +44,6 @@ from orderlens.training.data import WindowMixture, pack, read_documents, text_ro
 from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Trainer
 from orderlens.training.optimiser import OptimiserSettings, Schedule
 from orderlens.training.validate import ORDERS, any_order_bound, mean_log_prob
-from orderlens.training.vocabulary import EOS_ID
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

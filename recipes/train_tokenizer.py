@@ -13,8 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from orderlens.training.data import text_rows
-from orderlens.training.vocabulary import train_tokenizer
+from orderlens.training.data import text_rows, train_tokenizer
 
 EVERY = {"c4-en": 1, "wikinews-en": 2, "gutenberg": 3, "wikipedia-en": 14}
 TASK_DOCUMENTS = 10_000

@@ -18,7 +18,7 @@ from orderlens.api import evaluate
 from orderlens.cli.main import main
 from orderlens.errors import RunError, UndefinedFigureError
 from orderlens.evaluation.results import DownstreamResults, graded_study, read, write_results
-from orderlens.figures import accuracy_bins, accuracy_var, predictors, var_effect
+from orderlens.figures import accuracy_bins, accuracy_var, predictors
 from orderlens.figures.catalogue import FIGURES, figure_names
 from orderlens.store.reader import memory_run
 
@@ -95,7 +95,7 @@ def test_predictors_match_the_table_of_controls(study: Study) -> None:
     from orderlens.analysis.tables import table_recipe
 
     table = next(t for t in table_recipe("controls")(study) if t.name == "controls-auroc")
-    rows = cells(predictors.data(study), "sums", "rows")
+    rows = cells(predictors.auroc_data(study), "sums", "rows")
     for order in ("forced-ar", "max-prob"):
         for name in ("var", "mean", "n"):
             cell = table.cell(f"auroc_{name}", task="sums", order=order)
@@ -108,7 +108,7 @@ def test_effects_match_the_nested_regression(study: Study) -> None:
     from orderlens.analysis.tables import table_recipe
 
     table = table_recipe("controls")(study)[0]
-    effects = cells(var_effect.data(study), "sums", "rows")["forced-ar"]["effect"]
+    effects = cells(predictors.effect_data(study), "sums", "rows")["forced-ar"]["effect"]
     known = table.cell("var_coefficient", task="sums", order="forced-ar")
     assert effects["given_both"]["value"] == pytest.approx(known.value, abs=1e-6)  # type: ignore[union-attr]
     assert set(effects) == {"alone", "given_length", "given_mean", "given_both"}

@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 import orderlens as ol
 from orderlens.cli.main import main
 from orderlens.imports import import_run
+from orderlens.server.app import make_app
 from orderlens.store.reader import Run, open_run
-from orderlens.viewer.app import make_app
 
 TEXTS = ["the", " sea", " is", " calm", " to", "night", "."]
 

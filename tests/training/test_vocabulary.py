@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers")
 
-from orderlens.training.vocabulary import EOS_ID, MASK_ID, SPECIAL_TOKENS, train_tokenizer
+from orderlens.training.data import EOS_ID, MASK_ID, SPECIAL_TOKENS, train_tokenizer
 
 TEXTS = [
     "The year 2023 had 365 days, and 2024 had 366.",

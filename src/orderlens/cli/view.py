@@ -11,7 +11,7 @@ import typer
 from orderlens.cli.console import JsonFlag, print_json, print_text
 
 if TYPE_CHECKING:
-    from orderlens.viewer.serve import Place
+    from orderlens.server.serve import Place
 
 
 def view(
@@ -26,8 +26,8 @@ def view(
 
     Only this machine can reach it, and only with the printed address. Ends with Ctrl-C.
     """
+    from orderlens.server.serve import serve
     from orderlens.store.reader import open_run
-    from orderlens.viewer.serve import serve
 
     run = open_run(runs)
 

@@ -41,24 +41,24 @@ class Recipe:
     traces: str | None = None
 
 
-_MODULES = {
-    "fixed-sequence": "fixed_sequence",
-    "lorenz": "lorenz",
-    "coherence": "coherence",
-    "couplings": "couplings",
-    "frontier": "frontier",
-    "reveal-order": "reveal_order",
-    "unmask": "unmask",
-    "temperature": "temperature",
-    "jensen": "jensen",
-    "accuracy-var": "accuracy_var",
-    "accuracy-by-var": "accuracy_bins",
-    "predictors": "predictors",
-    "var-effect": "var_effect",
+_PLACES = {
+    "fixed-sequence": "fixed_sequence:RECIPE",
+    "lorenz": "lorenz:RECIPE",
+    "coherence": "coherence:RECIPE",
+    "couplings": "couplings:RECIPE",
+    "frontier": "frontier:RECIPE",
+    "reveal-order": "reveal_order:RECIPE",
+    "unmask": "unmask:RECIPE",
+    "temperature": "temperature:RECIPE",
+    "jensen": "jensen:RECIPE",
+    "accuracy-var": "accuracy_var:RECIPE",
+    "accuracy-by-var": "accuracy_bins:RECIPE",
+    "predictors": "predictors:RECIPE",
+    "var-effect": "predictors:VAR_EFFECT",
 }
 FIGURES: Registry[Recipe] = Registry(
     "figure",
-    {name: f"orderlens.figures.{module}:RECIPE" for name, module in _MODULES.items()},
+    {name: f"orderlens.figures.{place}" for name, place in _PLACES.items()},
     entry_point_group="orderlens.figures",
     check=lambda found: None if isinstance(found, Recipe) else "is no orderlens.figures.Recipe",
 )

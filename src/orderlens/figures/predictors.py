@@ -1,9 +1,12 @@
-"""AUROC of Var, mean log q and length as predictors of correctness, one panel per task."""
+"""Var, mean log q and length as predictors of correctness, and what Var adds to the other two.
+
+One panel per task, one row per order, a few marks in a row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import dots, finish_rows, rows_by_task, task_panels
@@ -16,15 +19,31 @@ if TYPE_CHECKING:
     from orderlens.analysis.predictors import Cell
     from orderlens.analysis.study import Study
 
-MARKS = {
-    "var": ("Var (lower = correct)", "o", "#44337a"),
-    "mean": ("mean log q (higher = correct)", "s", "#1f8a99"),
-    "n": ("length (shorter = correct)", "D", "#8a8a8a"),
+
+class Mark(NamedTuple):
+    """How a number is drawn: its name, marker, colour (none of them an order's), and whether it is filled."""
+
+    label: str
+    marker: str
+    color: str
+    fill: bool = True
+
+
+PREDICTORS = {
+    "var": Mark("Var (lower = correct)", "o", "#44337a"),
+    "mean": Mark("mean log q (higher = correct)", "s", "#1f8a99"),
+    "n": Mark("length (shorter = correct)", "D", "#8a8a8a"),
 }
-"""How each predictor is drawn: name, marker, colour (none of them an order's)."""
+CONTROLS = {
+    "alone": ((), Mark("Var alone", "o", "#44337a", False)),
+    "given_length": (("n",), Mark("length held", "D", "#8a8a8a", False)),
+    "given_mean": (("mean",), Mark("mean log q held", "s", "#1f8a99", False)),
+    "given_both": (("mean", "n"), Mark("both held", "o", "#44337a")),
+}
+"""Predictors held fixed beside Var, and the mark."""
 
 
-def data(study: Study) -> dict[str, Any]:
+def auroc_data(study: Study) -> dict[str, Any]:
     """Return per task and order the AUROC of each predictor and Var's lead over its rivals."""
     from orderlens.analysis.predictors import auroc_lead, aurocs
 
@@ -36,23 +55,61 @@ def data(study: Study) -> dict[str, Any]:
     return rows_by_task(study, row)
 
 
-def draw(data: Mapping[str, Any]) -> Figure:
+def effect_data(study: Study) -> dict[str, Any]:
+    """Return per task and order the log-odds per standard deviation of Var under each set of controls."""
+    from orderlens.analysis.predictors import var_effect
+
+    def row(cell: Cell) -> dict[str, Any]:
+        return {"effect": {name: interval(var_effect(cell, held)) for name, (held, _) in CONTROLS.items()}}
+
+    return rows_by_task(study, row)
+
+
+def draw_aurocs(data: Mapping[str, Any]) -> Figure:
     """Draw three marks per order; one half is a coin."""
+    note = "Correct against incorrect answers under one order, seeds pooled. Bars: 95 % intervals."
+    return _draw(data, "auroc", PREDICTORS, 0.5, "AUROC", note, height=0.34, gap=0.22)
+
+
+def draw_effects(data: Mapping[str, Any]) -> Figure:
+    """Draw four marks per order; left of 0 lower Var goes with correct answers."""
+    marks = {name: mark for name, (_, mark) in CONTROLS.items()}
+    note = (
+        "Logistic regression on normal scores, errors clustered by item; bars: 95 % intervals. "
+        "Left of 0: lower Var goes with correct answers."
+    )
+    return _draw(data, "effect", marks, 0.0, "log-odds per sd of Var", note, height=0.42, gap=0.2)
+
+
+def _draw(
+    data: Mapping[str, Any],
+    part: str,
+    marks: Mapping[str, Mark],
+    line: float,
+    label: str,
+    note: str,
+    *,
+    height: float,
+    gap: float,
+) -> Figure:
     with look():
         count = max(len(task["rows"]) for task in data["tasks"])
-        figure, panels = task_panels(data["tasks"], 0.7 + 0.34 * count)
+        figure, panels = task_panels(data["tasks"], 0.7 + height * count)
         for panel, task in zip(panels, data["tasks"], strict=True):
-            panel.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
-            for place, (name, (label, marker, color)) in enumerate(MARKS.items()):
-                cells = [row["auroc"][name] for row in task["rows"]]
-                dots(panel, cells, 0.22 * (place - 1), marker, color, label)
+            panel.axvline(line, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
+            for place, (name, mark) in enumerate(marks.items()):
+                shift = gap * (place - (len(marks) - 1) / 2)
+                cells = [row[part][name] for row in task["rows"]]
+                dots(panel, cells, shift, mark.marker, mark.color, mark.label, mark.fill)
             finish_rows(panel, [row["order"] for row in task["rows"]])
-            panel.set_xlabel("AUROC")
+            panel.set_xlabel(label)
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=3)
-        note = "Correct against incorrect answers under one order, seeds pooled. Bars: 95 % intervals."
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(marks))
         footnote(figure, note)
     return figure
 
 
-RECIPE = Recipe("AUROC of Var, mean log q and length for correctness", data, draw, "evaluate")
+RECIPE = Recipe("AUROC of Var, mean log q and length for correctness", auroc_data, draw_aurocs, "evaluate")
+VAR_EFFECT = Recipe(
+    "Effect of Var with and without mean log q and length", effect_data, draw_effects, "evaluate"
+)

@@ -51,7 +51,7 @@ def byte_tokenizer() -> FastTokenizer:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     from orderlens.models.tokenizer import FastTokenizer
-    from orderlens.training.vocabulary import SPECIAL_TOKENS
+    from orderlens.training.data import SPECIAL_TOKENS
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *alphabet))}

@@ -22,11 +22,21 @@ from orderlens.models.small.folder import bundled_folder, save_folder
 from orderlens.models.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.rowfiles import TextSplit
-from orderlens.training.data import Tokens, WindowMixture, pack, read_corpus, write_shard
+from orderlens.training.data import (
+    EOS_ID,
+    EOS_TOKEN,
+    MASK_ID,
+    MASK_TOKEN,
+    Tokens,
+    WindowMixture,
+    pack,
+    read_corpus,
+    train_tokenizer,
+    write_shard,
+)
 from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Report, Trainer
 from orderlens.training.optimiser import OptimiserSettings, Schedule
 from orderlens.training.validate import ORDERS, mean_log_prob
-from orderlens.training.vocabulary import EOS_ID, EOS_TOKEN, MASK_ID, MASK_TOKEN, train_tokenizer
 
 HELDOUT_EVERY = 20
 PADDED_SHARE = 0.07

@@ -17,8 +17,8 @@ from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder  # noqa: E402
 from orderlens.models.small.network import Transformer  # noqa: E402
 from orderlens.models.tokenizer import FastTokenizer  # noqa: E402
+from orderlens.training.data import EOS_ID, MASK_ID, SPECIAL_TOKENS  # noqa: E402
 from orderlens.training.loop import initial_model  # noqa: E402
-from orderlens.training.vocabulary import EOS_ID, MASK_ID, SPECIAL_TOKENS  # noqa: E402
 
 TOKENIZER = FastTokenizer.from_file(bundled_folder("tiny") / "tokenizer.json")
 

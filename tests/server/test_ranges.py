@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from orderlens.errors import UserInputError
+from orderlens.server.app import query_of
+from orderlens.server.index import Index, Query, Range, parse_ranges
 from orderlens.testing import make_run, make_trace
-from orderlens.viewer.app import query_of
-from orderlens.viewer.index import Index, Query, Range, parse_ranges
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from orderlens._version import __version__
 from orderlens.errors import OrderLensError, RunError, UserInputError, one_line
 from orderlens.plaintext import printable
 from orderlens.report.page import asset
+from orderlens.server.guard import Guard
+from orderlens.server.index import Index, Query
 from orderlens.store.reader import Run
 from orderlens.templating import fill
-from orderlens.viewer.guard import Guard
-from orderlens.viewer.index import Index, Query
 from orderlens.views import plain_sample
 
 ASSETS = {"viewer.js": "text/javascript", "page.css": "text/css"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
+from orderlens.server.app import make_app
+from orderlens.server.guard import HEADERS
 from orderlens.testing import make_run, make_trace
-from orderlens.viewer.app import make_app
-from orderlens.viewer.guard import HEADERS
 
 TOKEN = "a-token"
 HOST = "127.0.0.1:8000"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from orderlens.errors import CorruptRunError
+from orderlens.server.index import Index, Query
 from orderlens.store.reader import open_run
 from orderlens.testing import make_run, make_trace
-from orderlens.viewer.index import Index, Query
 from orderlens.views import plain_rows
 
 EOS_PATH = {"path": [5, 4, 0, 3, 2, 1], "tokens": [7, 7, 0, 0, 0, 0]}

@@ -53,7 +53,7 @@ def serve(
     try:
         import uvicorn
 
-        from orderlens.viewer.app import make_app
+        from orderlens.server.app import make_app
     except ModuleNotFoundError as error:
         raise MissingPackageError(
             f"the viewer needs {error.name}; install it with 'pip install starlette uvicorn'"

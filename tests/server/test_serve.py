@@ -15,9 +15,9 @@ uvicorn = pytest.importorskip("uvicorn")
 
 from orderlens.cli.main import main  # noqa: E402
 from orderlens.errors import MissingPackageError, UserInputError  # noqa: E402
+from orderlens.server import serve as serving  # noqa: E402
+from orderlens.server.serve import Place, serve  # noqa: E402
 from orderlens.testing import make_run, make_trace  # noqa: E402
-from orderlens.viewer import serve as serving  # noqa: E402
-from orderlens.viewer.serve import Place, serve  # noqa: E402
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orderlens.errors import UserInputError
+from orderlens.server.statements import COLUMNS, FIRST, KEY, LATER, PEEK, SORTS, TRACES, WHOLE
 from orderlens.store.frame import import_duckdb
 from orderlens.store.reader import Run
-from orderlens.viewer.statements import COLUMNS, FIRST, KEY, LATER, PEEK, SORTS, TRACES, WHOLE
 from orderlens.views import TraceKey, plain_row
 
 _NAMED = {"var": "var", "mean": "mean", "gap": "gap", "passes": "passes", "eos": "cascade", "n": "n"}

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from orderlens.viewer.guard import HEADERS, Guard
+from orderlens.server.guard import HEADERS, Guard
 
 HOST = ("host", "127.0.0.1:8000")
 TOKEN = ("x-orderlens-token", "secret")
