@@ -30,7 +30,6 @@ import numpy as np
 import torch
 import typer
 from check_overlap import document_digest
-from orderlens.training.vocabulary import EOS_ID
 
 from orderlens.errors import OrderLensError
 from orderlens.models.small.config import TransformerConfig
@@ -40,7 +39,7 @@ from orderlens.models.tokenizer import FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.tasks.bundled import training_documents
 from orderlens.training.checkpoint import load_checkpoint
-from orderlens.training.data import WindowMixture, pack, read_documents, text_rows, write_shard
+from orderlens.training.data import EOS_ID, WindowMixture, pack, read_documents, text_rows, write_shard
 from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Trainer
 from orderlens.training.optimiser import OptimiserSettings, Schedule
 from orderlens.training.validate import ORDERS, any_order_bound, mean_log_prob
