@@ -15,13 +15,29 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def capacity() -> ModuleType:
-    found = importlib.util.spec_from_file_location("capacity", ROOT / "benchmarks" / "capacity.py")
+    return script("capacity")
+
+
+def script(name: str) -> ModuleType:
+    """Return a benchmark as a module."""
+    found = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
-    sys.modules["capacity"] = module  # dataclasses look there
+    sys.modules[name] = module  # dataclasses, and other scripts, look there
     found.loader.exec_module(module)
     return module
+
+
+def test_the_page_on_large_models_holds_what_its_command_computes(capacity: ModuleType) -> None:
+    split = script("split")
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    for gpus in (2, 4, 8):
+        assert split.row(gpus, split.mini_rate()) in page
+    assert split.visits(split.FLASH, 1) == 0.0
+    # Eight draws from four groups of eight, a group on each GPU: counted by hand.
+    assert split.visits(split.FLASH, 8) == pytest.approx(7 * 0.5 * (1 - 0.75**8))
+    assert f"{split.FLASH.n_parameters * 2e-9:.0f} GB" in page
 
 
 def test_each_row_follows_from_its_speed(capacity: ModuleType) -> None:

@@ -14,6 +14,7 @@ from safetensors import torch as safetensors_torch
 import orderlens as ol
 from orderlens.cli.main import main
 from orderlens.errors import DeviceMemoryError, ModelLoadError
+from orderlens.models.llada2.config import FLASH
 from orderlens.models.llada2.model import load_llada2
 from orderlens.models.loading import load_model
 from orderlens.models.torch.checkpoint import Checkpoint
@@ -223,6 +224,10 @@ def test_weights_larger_than_the_gpu(checkpoint: Any, monkeypatch: pytest.Monkey
     with pytest.raises(ModelLoadError, match=r"the weights need 0\.0 GB on cuda:0, more than is free"):
         module._expert_place("auto", config, torch.device("cuda:0"), torch.float32)
     assert module._expert_place("host", config, torch.device("cuda:0"), torch.float32) == "host"
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (141e9, 141e9))  # flash on one H200
+    with pytest.raises(ModelLoadError, match=r"need 205\.\d GB on cuda:0, .*One GPU is too small") as caught:
+        module._expert_place("auto", FLASH, torch.device("cuda:0"), torch.bfloat16)
+    assert "\n" not in str(caught.value)
 
 
 def test_experts_never_exist_twice(checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:

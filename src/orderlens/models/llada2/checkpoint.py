@@ -102,7 +102,8 @@ def not_enough_memory(config: LLaDA2Config, device: torch.device, dtype: torch.d
     needed = config.n_parameters * dtype.itemsize / 1e9
     return (
         f"the weights need {needed:.1f} GB on {device}, more than is free there; "
-        "use a larger GPU, experts='host' (slow: experts stay in host memory), or --device cpu"
+        "use a larger GPU, experts='host' (slow: experts stay in host memory), or --device cpu "
+        "(docs/scale.md, One GPU is too small)"
     )
 
 
