@@ -126,7 +126,12 @@ def shared_files() -> Any:
     parsers, session = AioResponseParserFactory(), AioSession()
     parsers.set_parser_defaults(timestamp_parser=str)
     session.register_component("response_parser_factory", parsers)
-    return s3fs.S3FileSystem(session=session, config_kwargs={"max_pool_connections": 64})
+    patient = {
+        "max_pool_connections": 64,
+        "connect_timeout": 600,
+        "read_timeout": 600,
+    }  # hundreds queue for it
+    return s3fs.S3FileSystem(session=session, config_kwargs=patient)
 
 
 def counted() -> Counter[str]:
