@@ -121,3 +121,8 @@ def test_without_a_tokenizer_ids_are_spelled_and_text_is_refused() -> None:
     assert IdsOnly().decode([3, 14]) == "3 14"
     with pytest.raises(UserInputError, match=r"no tokenizer.json, so the text 'hello' cannot be encoded"):
         IdsOnly().encode("hello")
+
+
+def test_an_empty_list_names_nothing(made) -> None:
+    assert made({"mask_token_id": [], "eos_token_id": []}).mask_id == 6
+    assert made({"mask_token_id": [], "eos_token_id": []}).eos_ids == {8}

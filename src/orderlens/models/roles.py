@@ -105,7 +105,7 @@ def _mask_id(
             tokenizer.named_id("mask_token"),
             *(tokenizer.id_of(name) for name in published.mask_tokens),
         ]
-    found = next((value for value in candidates if value is not None), published.mask_id)
+    found = next((value for value in candidates if value not in (None, [])), published.mask_id)
     return next(_whole("mask_token_id", found))
 
 

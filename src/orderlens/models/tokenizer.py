@@ -42,8 +42,7 @@ class FastTokenizer:
         self._tokenizer = tokenizer
         self._tokenizer.encode_special_tokens = text_only
         self.settings, self.folder = dict(settings or {}), folder
-        declared = self.settings.get("added_tokens_decoder") or {}
-        flagged = {int(key) for key, entry in declared.items() if entry.get("special")}
+        flagged = _flagged(self.settings.get("added_tokens_decoder") or {})
         decoder = self._tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(flagged | {index for index, token in decoder.items() if token.special})
 
@@ -150,6 +149,16 @@ def _load(path: Path) -> Any:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001  the package raises bare Exception for malformed files
         raise ModelLoadError(f"{path} cannot be read: {one_line(error)}") from None
+
+
+def _flagged(declared: Any) -> set[int]:
+    """Return the ids that ``tokenizer_config.json`` calls special."""
+    try:
+        return {int(key) for key, entry in declared.items() if entry.get("special")}
+    except (AttributeError, ValueError) as error:
+        raise ModelLoadError(
+            f"{SETTINGS}: added_tokens_decoder must map token ids to objects ({one_line(error)})"
+        ) from None
 
 
 def _text(value: object) -> str | None:
