@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from orderlens.analysis import Options, Resampling, Study
+from orderlens.analysis.tables_generation import agreement_matrix
 
 
 def test_generation_table_is_the_papers_layout(graded, builders):
@@ -61,3 +62,17 @@ def test_temperature_table_has_one_row_per_order_and_temperature(builders):
     assert builders.table(run, "generation").notes[0].startswith("Temperature 0;")
     warm = builders.table(run, "generation", Options(resampling=Resampling(5), temperature=0.7))
     assert warm.notes[0].startswith("Temperature 0.7;")
+
+
+def test_agreement_matrix_is_symmetric(scored, builders):
+    study = Study(scored, builders.QUICK)
+    matrix = agreement_matrix(study, study.scored)
+    assert matrix["forced-ar"]["forced-ar"].value == pytest.approx(1.0)
+    assert matrix["forced-ar"]["random"] == matrix["random"]["forced-ar"]
+    assert abs(matrix["forced-ar"]["random"].value) < 0.4
+
+
+def test_agreement_looks_at_a_bounded_number_of_samples(scored, monkeypatch, builders):
+    monkeypatch.setattr("orderlens.analysis.tables_generation.MAX_SAMPLES", 5)
+    study = Study(scored, builders.QUICK)
+    assert agreement_matrix(study, study.scored)["forced-ar"]["max-prob"].n == 5

@@ -11,19 +11,20 @@ from orderlens.analysis import sample_table
 from orderlens.figures.lorenz import lorenz_curves
 from orderlens.metrics import gini, lorenz
 from orderlens.store.codec import trace_starts
+from orderlens.testing import make_run, make_trace
 
 
-def test_lorenz_curves_average_block_0(builders):
+def test_lorenz_curves_average_block_0():
     rng = np.random.default_rng(0)
     logs = [-rng.gamma(0.5, size=40) for _ in range(3)]
-    run = builders.make_run([builders.trace(f"s{i}", "forced-ar", y) for i, y in enumerate(logs)])
+    run = make_run([make_trace(f"s{i}", "forced-ar", y) for i, y in enumerate(logs)])
     curves = lorenz_curves(run)
     assert curves["length"].unique().tolist() == [32]
     np.testing.assert_allclose(curves["lorenz"], np.mean([lorenz(-y[:32]) for y in logs], axis=0))
     assert curves["gini"].iloc[0] == pytest.approx(np.mean([gini(-y[:32]) for y in logs]))
     everything = lorenz_curves(run, block=None)
     assert sorted(everything["length"].unique()) == [8, 32]
-    broken = builders.make_run([builders.trace("s", "forced-ar", [-0.1, np.nan])])
+    broken = make_run([make_trace("s", "forced-ar", [-0.1, np.nan])])
     assert lorenz_curves(broken)["n_undefined"].iloc[0] == 1
 
 
@@ -35,7 +36,7 @@ def one_by_one(run, columns):
 
 
 @pytest.mark.parametrize("chunks", [sample_table.read_chunks, one_by_one])
-def test_only_the_traces_that_count_enter_however_they_are_read(builders, monkeypatch, chunks):
+def test_only_the_traces_that_count_enter_however_they_are_read(monkeypatch, chunks):
     monkeypatch.setattr("orderlens.figures.lorenz.read_chunks", chunks)
     rng = np.random.default_rng(1)
     kinds = [
@@ -46,10 +47,10 @@ def test_only_the_traces_that_count_enter_however_they_are_read(builders, monkey
     ]
     logs = {kind: -rng.gamma(0.5, size=8) for kind in kinds}
     traces = [
-        builders.trace(name, order, y, temperature=temperature, block_size=8)
+        make_trace(name, order, y, temperature=temperature, block_size=8)
         for (name, order, temperature), y in logs.items()
     ]
-    run = builders.make_run(traces)
+    run = make_run(traces)
     rows = run.samples().to_pandas()
     keep = np.array([(row.sample_id, row.order) != ("a", "forced-ar") for row in rows.itertuples()])
     curves = lorenz_curves(run, keep=keep).groupby(["order", "scored"])
