@@ -12,14 +12,12 @@ from typing import Any
 
 from orderlens.analysis import Study, Table
 from orderlens.analysis.tables_downstream import guessing_levels
-from orderlens.errors import RunError, StorageError, counted
+from orderlens.errors import RunError, counted
 from orderlens.evaluation.reading import NOTES, Downstream
 from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
-from orderlens.figures.save import save_data, save_table
-from orderlens.files import write_text
 from orderlens.findings.correctness import read_correctness
 from orderlens.report.build import first_screen
-from orderlens.report.content import markdown_tables, picture
+from orderlens.report.content import markdown_tables, picture, writing_results
 from orderlens.report.page import Page, run_details, write_report
 from orderlens.templating import write_page
 
@@ -88,22 +86,15 @@ def write_results(study: Study, folder: Path, formats: Sequence[str] | None = No
     reading = read(study)
     tables = tuple(study.tables(TABLE_NAMES))
     figures = tuple(draw_figures(study, folder / "figures", figure_names(["evaluate"]), formats))
-    try:
-        for table in tables:
-            save_table(folder / "tables", table)
-        save_data(reading.record(), folder / "summary.json")
-        write_text(folder / "summary.txt", reading.text())
-    except OSError as error:
-        raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
-    data = _page_data(reading, figures)
-    write_page(
-        folder / "results.md",
-        "downstream.md.j2",
-        groups=reading.groups(),
-        tables=[_markdown_table(table) for table in tables],
-        **data,
-    )
-    page = write_report(folder / "index.html", _report(study, reading, tables, figures))
+    with writing_results(folder, tables, reading, "summary"):
+        write_page(
+            folder / "results.md",
+            "downstream.md.j2",
+            groups=reading.groups(),
+            tables=[_markdown_table(table) for table in tables],
+            **_page_data(reading, figures),
+        )
+        page = write_report(folder / "index.html", _report(study, reading, tables, figures))
     return DownstreamResults(reading, tables, figures, page)
 
 

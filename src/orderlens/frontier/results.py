@@ -9,13 +9,12 @@ from pathlib import Path
 from orderlens.analysis import Options, Study, Table
 from orderlens.analysis.estimate import Resampling
 from orderlens.analysis.judge import Reading
-from orderlens.errors import RunError, StorageError
+from orderlens.errors import RunError
 from orderlens.figures.catalogue import Drawn, draw_figures
-from orderlens.figures.save import save_data, save_table
-from orderlens.files import write_text
 from orderlens.findings import read
 from orderlens.frontier.plan import read_plan
 from orderlens.replicate.external import read_scores
+from orderlens.report.content import writing_results
 
 TABLES = ("frontier", "policies", "couplings")
 FIGURES = ("frontier", "couplings")
@@ -45,11 +44,5 @@ def write_results(
     tables = tuple(study.tables(names))
     reading = read(study, ["parallel"])
     drawn = tuple(draw_figures(study, place / "figures", FIGURES, formats))
-    try:
-        for table in tables:
-            save_table(place / "tables", table)
-        save_data(reading.record(), place / "findings.json")
-        write_text(place / "findings.txt", reading.text())
-    except OSError as error:
-        raise StorageError(f"cannot write the results to {place}: {error.strerror or error}") from error
-    return Results(place, tables, reading, drawn)
+    with writing_results(place, tables, reading, "findings"):
+        return Results(place, tables, reading, drawn)

@@ -9,17 +9,14 @@ from pathlib import Path
 from orderlens.analysis import Options, Study, Table
 from orderlens.analysis.judge import RULES, Finding, Reading, judge
 from orderlens.analysis.setups import RUNS_OF
-from orderlens.errors import StorageError
 from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
-from orderlens.figures.save import save_data, save_table
-from orderlens.files import write_text
 from orderlens.findings.decoding import decoding_findings
 from orderlens.findings.fixed import fixed_findings
 from orderlens.findings.sweep import sweep_findings
 from orderlens.metrics.external import CausalEvaluator
 from orderlens.replicate.plan import Plan
 from orderlens.report.build import SAMPLES, first_screen
-from orderlens.report.content import markdown_tables, picture
+from orderlens.report.content import markdown_tables, picture, writing_results
 from orderlens.report.page import Page, run_details, write_report
 from orderlens.report.samples import pack_samples
 from orderlens.templating import write_page
@@ -68,15 +65,9 @@ def write_results(
     reading = judge(find_all(studies, tables))
     drawn = tuple(draw_figures(whole, folder / "figures", figure_names(RUNS_OF)))
     results = Results(folder, plan.model, (plan.facts(), *notes), tables, reading, drawn)
-    try:
-        for table in tables:
-            save_table(folder / "tables", table)
-        save_data(reading.record(), folder / "findings.json")
-        write_text(folder / "findings.txt", reading.text())
+    with writing_results(folder, tables, reading, "findings"):
         _write_markdown(results)
         _write_html(results, whole)
-    except OSError as error:
-        raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
     return results
 
 

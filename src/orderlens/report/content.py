@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from orderlens.analysis import beside_paper, render
 from orderlens.analysis.rendering import cell_text
 from orderlens.analysis.table import Table
+from orderlens.errors import StorageError
 from orderlens.figures.catalogue import Drawn
+from orderlens.figures.save import save_data, save_table
+from orderlens.files import write_text
 from orderlens.templating import Markdown
 
 PICTURES = (".svg", ".png")
+
+
+class Readable(Protocol):
+    """Findings, judged: as plain data and in words."""
+
+    def record(self) -> dict[str, Any]:
+        """Return plain values."""
+        ...
+
+    def text(self) -> str:
+        """Return the words."""
+        ...
+
+
+@contextmanager
+def writing_results(folder: Path, tables: Iterable[Table], reading: Readable, name: str) -> Iterator[None]:
+    """Write tables and reading (``name.json``, ``name.txt``) into ``folder``; pages are written in the block.
+
+    Raises:
+        StorageError: the folder, or a page, cannot be written.
+    """
+    try:
+        for table in tables:
+            save_table(folder / "tables", table)
+        save_data(reading.record(), folder / f"{name}.json")
+        write_text(folder / f"{name}.txt", reading.text())
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot write the results to {folder}: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True, slots=True)
