@@ -44,7 +44,7 @@ def test_certain_steps_cost_nothing() -> None:
     y = np.array([-0.5, 0.0, -2.0, 0.0])
     assert theory.log_recoverability(y, 0.4) == pytest.approx(theory.log_recoverability(y[[0, 2]], 0.4))
     assert theory.log_recoverability([0.0, 0.0], 0.4) == 0
-    assert theory.second_order([0.0, 0.0], 0.4).loss == 0
+    assert theory.second_order([0.0, 0.0], 0.4) == theory.SecondOrder(*[0.0] * 7)
     assert np.isfinite(theory.jensen_loss(y, 0.4))
 
 
