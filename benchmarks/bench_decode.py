@@ -5,7 +5,8 @@ what published samplers do: one forward of the whole 160-token window per step, 
 The batched-naive column gives the naive path batches of whole windows too, so that the two gains (batching,
 and the engine's cache, sharing and row selection) can be told apart. On the CPU two more columns say which
 share of sgemm's rate (products of 1024³ in float32) the engine reaches, counting the matrix products that it
-carries out and nothing else, and how long the network's own modules take for the same work.
+carries out and nothing else, and which share the layers' matrix products reach alone, one after the other
+with as many rows as a pass of the engine has: with few rows they are the bound.
 
     python benchmarks/bench_decode.py [--sequences 2] [--repeats 5] [--device cpu] [--clock cpu]
 
@@ -18,9 +19,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,7 +31,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
 from orderlens.models.characters import CharacterTokenizer
-from orderlens.models.small import session as small_session
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer, block_causal_mask
@@ -57,17 +57,16 @@ def random_samples(n: int, vocab: int) -> list[EncodedSample]:
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 settings = {"clock": "wall"}
-GEMM = 1024
+GEMM, SHORT = 1024, 0.3
+"""The size of sgemm's matrices; the seconds below which one reading is too much of a chance."""
 
 
-def product_operations(_: object, a_shape: list[int], b_shape: list[int], **__: object) -> int:
-    """Return two operations per multiply–add of a product, batched or not."""
-    return 2 * math.prod(a_shape) * b_shape[-1]
+def attention_operations(q_shape: list[int], k_shape: list[int], *_: object, **__: object) -> int:
+    """Return two operations per multiply–add of both products of attention."""
+    return 4 * math.prod(q_shape) * k_shape[-2]
 
 
-IN_PLACE: dict[Any, Any] = {
-    torch.ops.aten.addmm_: product_operations, torch.ops.aten.baddbmm_: product_operations
-}  # fmt: skip
+UNCOUNTED: dict[Any, Any] = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_operations}
 """Products that torch's counter does not know by themselves."""
 
 
@@ -100,28 +99,33 @@ def sgemm_seconds() -> Callable[[], object]:
 
 def counted_products(work: Callable[[], object]) -> float:
     """Return the operations (two per multiply–add) of all matrix products in ``work``."""
-    with FlopCounterMode(display=False, custom_mapping=IN_PLACE) as counter:
+    with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
         work()
     return float(counter.get_total_flops())
 
 
-@contextmanager
-def by_modules() -> Iterator[None]:
-    """Let sessions opened inside take the network's own modules instead of the lean forwards."""
-    lean = small_session.LeanPasses
-    small_session.LeanPasses = small_session.ModulePasses  # type: ignore[misc, assignment]
-    try:
-        yield
-    finally:
-        small_session.LeanPasses = lean  # type: ignore[misc]
+def layers_products(network: Transformer, rows: int) -> tuple[float, Callable[[], object]]:
+    """Return the operations and the work of all layers' products with ``rows`` rows, and nothing else."""
+    weights = [module.weight for module in network.modules() if isinstance(module, torch.nn.Linear)]
+    inputs = {width: torch.rand(rows, width) for width in {weight.shape[1] for weight in weights}}
+
+    @torch.inference_mode()
+    def work() -> None:
+        for weight in weights:
+            torch.nn.functional.linear(inputs[weight.shape[1]], weight)
+
+    return 2.0 * rows * sum(weight.numel() for weight in weights), work
 
 
 def in_turn(works: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, float]:
-    """Return the least seconds of each, all measured once per round."""
+    """Return the least seconds of each, all measured once per round; short ones as the median of nine."""
     least = dict.fromkeys(works, float("inf"))
     for _ in range(repeats):
         for name, work in works.items():
-            least[name] = min(least[name], seconds(work, device))
+            spent = [seconds(work, device)]
+            if spent[0] < SHORT:
+                spent += [seconds(work, device) for _ in range(8)]
+            least[name] = min(least[name], statistics.median(spent))
     return least
 
 
@@ -132,25 +136,21 @@ def naive(model: TransformerModel, batch: int) -> Callable[[], object]:
 
 def engine_works(
     model: TransformerModel, samples: list[EncodedSample]
-) -> dict[str, tuple[int, Callable[[], object]]]:
-    """Return name → (tokens revealed, work)."""
+) -> dict[str, tuple[int, int, Callable[[], object]]]:
+    """Return name → (tokens revealed, windows of 32 tokens in a pass, work)."""
     static = parse_policies("forced-ar,reverse-ar,random")
     oracles = parse_policies("oracle-max-q,oracle-margin,oracle-min-q")
     four = parse_policies("forced-ar,max-prob,top-margin,random")
     how, tokens = GenerationSettings(TARGET, stop_at_eos=False), len(samples) * TARGET
     return {
-        "score, static orders": (3 * tokens, lambda: score_batch(model, samples, static)),
-        "score, oracle orders": (3 * tokens, lambda: score_batch(model, samples, oracles)),
-        "generate, four orders": (4 * tokens, lambda: generate_batch(model, samples, four, how)),
+        "score, static orders": (3 * tokens, 32, lambda: score_batch(model, samples, static)),
+        "score, oracle orders": (3 * tokens, 32, lambda: score_batch(model, samples, oracles)),
+        "generate, four orders": (
+            4 * tokens,
+            min(32, 4 * len(samples)),
+            lambda: generate_batch(model, samples, four, how),
+        ),
     }
-
-
-def through_modules(work: Callable[[], object]) -> Callable[[], object]:
-    def run() -> object:
-        with by_modules():
-            return work()
-
-    return run
 
 
 def main() -> None:
@@ -171,22 +171,23 @@ def main() -> None:
         f"{PREFIX}+{TARGET} tokens, {args.sequences} sequences, {args.device}, "
         f"{torch.get_num_threads()} threads, {args.clock} time, least of {args.repeats}"
     )
-    for name, (tokens, work) in engine_works(model, samples).items():
+    for name, (tokens, windows, work) in engine_works(model, samples).items():
         if args.only not in name:
             continue
         operations = counted_products(work)  # and warm
         works = {"engine": work, "naive": naive(model, 1), "batched": naive(model, args.naive_batch)}
         if on_cpu:
-            works |= {"modules": through_modules(work), "sgemm": sgemm_seconds()}
+            alone, products = layers_products(model.network, windows * model.block_size)
+            works |= {"products": products, "sgemm": sgemm_seconds()}
         least = in_turn(works, args.repeats, args.device)
         spent = least["engine"]
         ratio, batched = least["naive"] * tokens / spent, least["batched"] * tokens / spent / args.naive_batch
         line = f"{name:22} {1e3 * spent / tokens:7.2f} ms per token, naive ÷ engine {ratio:5.2f}"
         line += f", batched naive ÷ engine {batched:5.2f}"
         if on_cpu:
-            rate, modules = 2 * GEMM**3 / least["sgemm"], least["modules"]
-            line += f", modules ÷ engine {modules / spent:5.2f}, sgemm {rate / 1e9:.1f} GFLOP/s"
-            line += f", share {operations / spent / rate:.3f} (modules {operations / modules / rate:.3f})"
+            rate = 2 * GEMM**3 / least["sgemm"]
+            line += f", sgemm {rate / 1e9:.1f} GFLOP/s, share {operations / spent / rate:.3f}"
+            line += f" (products alone {alone / least['products'] / rate:.3f})"
         print(line, flush=True)
 
 

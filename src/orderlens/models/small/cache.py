@@ -31,14 +31,23 @@ class KeyCache:
         self.keys = [like.new_zeros(shape) for _ in range(n_layers)]
         self.values = [like.new_zeros(shape) for _ in range(n_layers)]
 
+    def reserve(self, length: int, most: int) -> None:
+        """Make room for ``length`` positions: by doubling, to at most ``most`` or what is needed."""
+        have = self.keys[0].shape[2]
+        if have >= length:
+            return
+        pad = (0, 0, 0, max(length, min(2 * have, most)) - have)
+        self.keys = [torch.nn.functional.pad(keys, pad) for keys in self.keys]
+        self.values = [torch.nn.functional.pad(values, pad) for values in self.values]
+
     def append(self, slots_N: IntArray, new: Sequence[tuple[Tensor, Tensor]], most: int) -> None:
         """Write each layer's window keys and values [N, K, W, D] behind what ``slots_N`` hold.
 
-        The cache grows by doubling, to at most ``most`` positions or what is needed. The slots' lengths stay
-        as they are until ``lengthen``, so that a forward which fails leaves the cache usable.
+        The slots' lengths stay as they are until ``lengthen``, so that a forward which fails leaves the cache
+        usable.
         """
         width = new[0][0].shape[2]
-        self._reserve(int((self.lengths_S[slots_N] + width).max()), most)
+        self.reserve(int((self.lengths_S[slots_N] + width).max()), most)
         slot_N1 = torch.as_tensor(slots_N, device=self.keys[0].device)[:, None]
         place = self.lengths_S[slots_N][:, None] + np.arange(width)
         place_NW = torch.as_tensor(place, device=self.keys[0].device)
@@ -57,11 +66,3 @@ class KeyCache:
         self.keys = [keys[index, :, :longest] for keys in self.keys]
         self.values = [values[index, :, :longest] for values in self.values]
         self.lengths_S = self.lengths_S[slots]
-
-    def _reserve(self, length: int, most: int) -> None:
-        have = self.keys[0].shape[2]
-        if have >= length:
-            return
-        pad = (0, 0, 0, max(length, min(2 * have, most)) - have)
-        self.keys = [torch.nn.functional.pad(keys, pad) for keys in self.keys]
-        self.values = [torch.nn.functional.pad(values, pad) for values in self.values]

@@ -19,7 +19,13 @@ from torch import Tensor
 from orderlens.errors import UserInputError
 from orderlens.models.chat import ChatTemplate
 from orderlens.models.protocol import Anchor, FloatArray, Tokenizer
-from orderlens.models.small.network import Transformer, attention, block_causal_mask, revealed_mask
+from orderlens.models.small.network import (
+    Transformer,
+    attention,
+    block_causal_mask,
+    lay_out_for_products,
+    revealed_mask,
+)
 from orderlens.models.small.session import TransformerSession
 from orderlens.models.torch.device import pick_dtype
 
@@ -45,6 +51,8 @@ class TransformerModel:
         if network.config.attention == "causal":
             raise UserInputError(f"{name} is autoregressive: it has no reveal orders; use it as an evaluator")
         self.network = network.eval().requires_grad_(False)
+        if self.device.type == "cpu":
+            lay_out_for_products(network)
         self.tokenizer = tokenizer
         self.name, self.digest, self.special_ids = name, digest, special_ids
         self.block_size = network.config.block_size if block_size is None else block_size

@@ -1,4 +1,4 @@
-"""A session's forwards by the network's own modules: any device, any dtype, any kind of attention.
+"""A session's forwards over cached prefixes, by the network's own modules: any device, dtype and attention.
 
 Shape letters: N windows, W window, L cached positions, R rows, Q rows of a window, H heads, K key/value
 heads, D head width, C width.
@@ -6,7 +6,7 @@ heads, D head width, C width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -14,77 +14,82 @@ import torch
 from torch import Tensor
 
 from orderlens.models.protocol import IntArray
+from orderlens.models.small.cache import KeyCache
 from orderlens.models.small.network import Layer, Transformer, attention, revealed_mask
-from orderlens.models.small.windows import CachedWindows, WantedRows
 from orderlens.models.torch.rotary import rotary_at, rotate
 
-RARE_STARTS = {"cpu": 8, "cuda": 512}
-"""Fewer windows than this with one prefix length are batched with others, under a mask: on a GPU one large
-masked forward is faster than many small ones."""
+
+@dataclass(frozen=True, slots=True)
+class CachedWindows:
+    """Windows of equal width, each over the first ``starts_N`` cached positions of its slot."""
+
+    cache: KeyCache
+    slots_N: IntArray
+    starts_N: IntArray
+    tokens_NW: IntArray
 
 
-class ModulePasses:
-    """The forwards of a session in plain torch."""
+def window_keys(network: Transformer, windows: CachedWindows) -> list[tuple[Tensor, Tensor]]:
+    """Return each layer's keys and values [N, K, W, D] of the windows."""
+    prefix = _Prefix(network, windows)
+    new: list[tuple[Tensor, Tensor]] = []
 
-    def __init__(self, network: Transformer) -> None:
-        self._network, self._device = network, network.embedding.weight.device
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        new.append((k, v))
+        return prefix.attend(layer, q, k, v)
 
-    def batches(self, slots_N: IntArray, starts_N: IntArray, at_once: int) -> Iterator[IntArray]:
-        """Batch windows of one prefix length together, so that they need no mask; mix only the rare ones."""
-        del slots_N
-        order = np.argsort(starts_N, kind="stable")
-        groups = np.split(order, np.flatnonzero(np.diff(starts_N[order])) + 1)
-        few = RARE_STARTS.get(self._device.type, 8)
-        rare = [group for group in groups if len(group) < few]
-        mixed = [np.concatenate(rare)] if rare else []
-        for group in (*(group for group in groups if len(group) >= few), *mixed):
-            for low in range(0, len(group), at_once):
-                yield group[low : low + at_once]
+    network(prefix.tensor(windows.tokens_NW), prefix.positions_NW, attend)
+    return new
 
-    def keys(self, windows: CachedWindows) -> list[tuple[Tensor, Tensor]]:
-        """Return each layer's keys and values [N, K, W, D] of the windows."""
-        prefix = _Prefix(windows, self._device)
-        new: list[tuple[Tensor, Tensor]] = []
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            new.append((k, v))
-            return prefix.attend(layer, q, k, v)
+def window_rows(
+    network: Transformer, windows: CachedWindows, window_R: IntArray, offset_R: IntArray
+) -> Tensor:
+    """Return hidden states [R, C] of some rows, by window (ascending) and offset in it.
 
-        self._network(self._tensor(windows.tokens_NW), prefix.positions_NW, attend)
-        return new
-
-    def rows(self, windows: CachedWindows, wanted: WantedRows) -> Tensor:
-        """Return hidden states [R, C] of the wanted rows; the last layer is computed for those alone."""
-        prefix = _Prefix(windows, self._device)
-        network, config = self._network, self._network.config
-        rotary = rotary_at(prefix.positions_NW, config.head_width, config.rope_theta)
-        tokens = self._tensor(windows.tokens_NW)
-        if config.attention == "permutation":
-            prefix.mask = revealed_mask(tokens == config.mask_id)
-        x_NWC = network.embedding(tokens)
-        for layer in list(network.layers)[:-1]:
-            x_NWC = layer(x_NWC, *rotary, prefix.attend)
-        return _last_layer_rows(network, x_NWC, rotary, prefix, wanted)
-
-    def _tensor(self, values: IntArray) -> Tensor:
-        return torch.as_tensor(values, device=self._device)
+    They are normalised for the output matrix. The last layer is computed for these rows alone.
+    """
+    prefix, config = _Prefix(network, windows), network.config
+    rotary = rotary_at(prefix.positions_NW, config.head_width, config.rope_theta)
+    tokens = prefix.tensor(windows.tokens_NW)
+    if config.attention == "permutation":
+        prefix.mask = revealed_mask(tokens == config.mask_id)
+    x_NWC = network.embedding(tokens)
+    for layer in list(network.layers)[:-1]:
+        x_NWC = layer(x_NWC, *rotary, prefix.attend)
+    place_R = np.arange(len(window_R)) - np.searchsorted(window_R, window_R)
+    offset_NQ = np.zeros((len(x_NWC), int(place_R.max(initial=-1)) + 1), np.int64)
+    offset_NQ[window_R, place_R] = offset_R
+    rows = (prefix.tensor(window_R), prefix.tensor(place_R))
+    return _last_layer_rows(network, x_NWC, rotary, prefix, prefix.tensor(offset_NQ)[..., None], rows)
 
 
 class _Prefix:
     """The cached prefixes of a batch of windows: what they attend to besides themselves."""
 
-    def __init__(self, windows: CachedWindows, device: torch.device) -> None:
-        starts, width = windows.starts_N, windows.width
-        self._cache = windows.cache
+    def __init__(self, network: Transformer, windows: CachedWindows) -> None:
+        starts, slots, width = windows.starts_N, windows.slots_N, windows.tokens_NW.shape[1]
+        self._cache, self._device = windows.cache, network.embedding.weight.device
         self.longest = int(starts.max(initial=0))  # 0 where nothing is cached: windows are whole canvases
-        starts_N = torch.as_tensor(starts, device=device)
-        self.positions_NW = starts_N[:, None] + torch.arange(width, device=device)
-        self._index = torch.as_tensor(windows.slots_N, device=device)
+        starts_N = self.tensor(starts)
+        self.positions_NW = starts_N[:, None] + torch.arange(width, device=self._device)
         self.mask: Tensor | None = None
-        if self.longest and (starts != self.longest).any():
-            cached_NL = torch.arange(self.longest, device=device) < starts_N[:, None]
-            own_NW = torch.ones((len(starts), width), dtype=torch.bool, device=device)
+        alike = bool((starts == self.longest).all())
+        if self.longest and not alike:
+            cached_NL = torch.arange(self.longest, device=self._device) < starts_N[:, None]
+            own_NW = torch.ones((len(starts), width), dtype=torch.bool, device=self._device)
             self.mask = torch.cat([cached_NL, own_NW], dim=1)[:, None, None]
+        at_end = bool(self.longest) and bool((windows.cache.lengths_S[slots] == self.longest).all())
+        self._inside = alike and at_end and bool((np.diff(slots) == 1).all())
+        self._slots = slice(int(slots[0]), int(slots[0]) + len(slots))
+        self._index, self._room = self.tensor(slots), self.longest + width
+        self._copies: list[Tensor] = []
+        if self._inside:
+            self._cache.reserve(self._room, network.config.max_positions)
+
+    def tensor(self, values: IntArray) -> Tensor:
+        """Return the numbers where the network is."""
+        return torch.as_tensor(values, device=self._device)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend from the windows to their prefixes and themselves."""
@@ -97,12 +102,24 @@ class _Prefix:
         return self.mask[:, 0].gather(1, pick_NQ1.expand(-1, -1, self.mask.shape[-1]))[:, None]
 
     def extended(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values of prefix and window, [N, K, L + W, D]."""
+        """Return keys and values of prefix and window, [N, K, L + W, D]; valid until the next layer's.
+
+        Windows of neighbouring slots that go on where these end are written behind them, into the cache: it
+        has nothing there yet. Others, say many windows over one prefix, get copies of it.
+        """
         if not self.longest:
             return k, v
-        cached_k = self._cache.keys[layer][:, :, : self.longest].index_select(0, self._index)
-        cached_v = self._cache.values[layer][:, :, : self.longest].index_select(0, self._index)
-        return torch.cat([cached_k, k], dim=2), torch.cat([cached_v, v], dim=2)
+        cached = (self._cache.keys[layer], self._cache.values[layer])
+        if self._inside:
+            both = [part[self._slots, :, : self._room] for part in cached]
+        else:
+            shape = (len(k), k.shape[1], self._room, k.shape[3])
+            both = self._copies = self._copies or [k.new_empty(shape) for _ in cached]
+            for copy, part in zip(both, cached, strict=True):
+                torch.index_select(part[:, :, : self.longest], 0, self._index, out=copy[:, :, : self.longest])
+        for into, new in zip(both, (k, v), strict=True):
+            into[:, :, self.longest :] = new
+        return both[0], both[1]
 
 
 def _last_layer_rows(
@@ -110,26 +127,25 @@ def _last_layer_rows(
     x_NWC: Tensor,
     rotary: tuple[Tensor, Tensor],
     prefix: _Prefix,
-    wanted: WantedRows,
+    pick_NQ1: Tensor,
+    rows: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Run the last layer with all keys but only the wanted queries (padded to the most any window wants)."""
+    """Run the last layer with all keys but only the picked queries; return its outputs at ``rows``."""
     layer = cast(Layer, network.layers[-1])
-    own, device = layer.attention, x_NWC.device
-    pick = torch.as_tensor(wanted.offsets(len(x_NWC)), device=device)[..., None]
+    own = layer.attention
     normed_NWC = layer.attention_norm(x_NWC)
     n, w, c = normed_NWC.shape
     d = own.head_width
     weight_q, weight_kv = own.qkv.weight[:c], own.qkv.weight[c:]
     kv = (normed_NWC @ weight_kv.T).view(n, w, 2, own.kv_heads, d).permute(2, 0, 3, 1, 4)
     k, v = rotate(own.k_norm(kv[0]), *rotary), kv[1]
-    queries_NQC = normed_NWC.gather(1, pick.expand(-1, -1, c))
+    queries_NQC = normed_NWC.gather(1, pick_NQ1.expand(-1, -1, c))
     q = (queries_NQC @ weight_q.T).view(n, -1, own.n_heads, d).transpose(1, 2)
     cos, sin = (
-        table.expand(n, 1, w, -1).gather(2, pick[:, None].expand(-1, 1, -1, d // 2)) for table in rotary
+        table.expand(n, 1, w, -1).gather(2, pick_NQ1[:, None].expand(-1, 1, -1, d // 2)) for table in rotary
     )
     q = rotate(own.q_norm(q), cos, sin)
-    o_NHQD = attention(q, *prefix.extended(own.index, k, v), prefix.mask_at(pick))
+    o_NHQD = attention(q, *prefix.extended(own.index, k, v), prefix.mask_at(pick_NQ1))
     out_NQC = own.out(o_NHQD.transpose(1, 2).reshape(n, -1, c))
-    rows = tuple(torch.as_tensor(index, device=device) for index in (wanted.window_R, wanted.place_R))
-    x_RC = x_NWC.gather(1, pick.expand(-1, -1, c))[rows] + out_NQC[rows]
+    x_RC = x_NWC.gather(1, pick_NQ1.expand(-1, -1, c))[rows] + out_NQC[rows]
     return torch.as_tensor(network.final_norm(x_RC + layer.ffn(layer.ffn_norm(x_RC))))

@@ -1,14 +1,11 @@
 """The Session protocol of the bundled transformer: a key cache, and forwards in batches of a fitting size.
 
-Which forward runs depends on the device: ``lean`` on the CPU in float32, ``passes`` elsewhere.
-
 Shape letters: S slots, N states, W window, L prefix, R rows, C width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,29 +14,16 @@ from torch import Tensor
 from orderlens.machine import keep_freed_memory
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 from orderlens.models.small.cache import KeyCache
-from orderlens.models.small.lean import LeanPasses
 from orderlens.models.small.network import Transformer, attention, block_causal_mask
-from orderlens.models.small.passes import ModulePasses
-from orderlens.models.small.windows import CachedWindows, WantedRows
+from orderlens.models.small.passes import CachedWindows, window_keys, window_rows
 
 STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
 """Windows of 32 tokens per forward: they fill the device and stay in its cache (CPU) or memory (GPU)."""
 
 
-class Passes(Protocol):
-    """The two forwards of a session."""
-
-    def batches(self, slots_N: IntArray, starts_N: IntArray, at_once: int) -> Iterator[IntArray]:
-        """Yield the windows' indices in batches of at most ``at_once`` that run well together."""
-        ...
-
-    def rows(self, windows: CachedWindows, wanted: WantedRows) -> Tensor:
-        """Return hidden states [R, C] of the wanted rows, normalised for the output matrix."""
-        ...
-
-    def keys(self, windows: CachedWindows) -> list[tuple[Tensor, Tensor]]:
-        """Return each layer's keys and values [N, K, W, D] of the windows."""
-        ...
+RARE_STARTS = {"cpu": 8, "cuda": 512}
+"""Fewer windows than this with one prefix length are batched with others, under a mask: on a GPU one large
+masked forward is faster than many small ones."""
 
 
 class TransformerSession:
@@ -50,11 +34,8 @@ class TransformerSession:
         self._device = self._weight.device
         self._caches = network.config.attention == "block-causal"
         self._cache = self._empty(np.zeros(0, np.int64))
-        plain = network.config.attention != "permutation" and self._weight.dtype == torch.float32
-        lean = plain and self._device.type == "cpu"
         if self._device.type == "cpu":
             keep_freed_memory()
-        self._passes: Passes = LeanPasses(network) if lean else ModulePasses(network)
 
     @torch.inference_mode()
     def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
@@ -91,9 +72,9 @@ class TransformerSession:
         """Append one finished block to each slot; its keys come from a forward of the final tokens."""
         width, starts_N = tokens_NW.shape[1], self._cache.lengths_S[slots]
         most = self._network.config.max_positions
-        for members in self._passes.batches(slots, starts_N, self._at_once(width)):
+        for members in self._batches(starts_N, width):
             windows = CachedWindows(self._cache, slots[members], starts_N[members], tokens_NW[members])
-            self._cache.append(slots[members], self._passes.keys(windows), most)
+            self._cache.append(slots[members], window_keys(self._network, windows), most)
         self._cache.lengthen(slots, width)
 
     def keep(self, slots: IntArray) -> None:
@@ -103,22 +84,33 @@ class TransformerSession:
 
     @torch.inference_mode()
     def evaluate(self, states: StateBatch) -> HiddenRows:
-        """Return hidden states of the wanted rows; states that run well together are evaluated together."""
+        """Return hidden states of the wanted rows; states with prefixes of one length run together."""
         config = self._network.config
         hidden_RC = self._weight.new_empty((len(states.row_state_R), config.width))
         by_state_R = np.argsort(states.row_state_R, kind="stable")
         first_row_N = np.searchsorted(states.row_state_R[by_state_R], np.arange(len(states.slots_N) + 1))
-        at_once = self._at_once(states.tokens_NW.shape[1])
-        for members in self._passes.batches(states.slots_N, states.starts_N, at_once):
+        for members in self._batches(states.starts_N, states.tokens_NW.shape[1]):
             rows = np.concatenate([by_state_R[first_row_N[n] : first_row_N[n + 1]] for n in members])
             if len(rows):
                 counts = first_row_N[members + 1] - first_row_N[members]
                 windows = CachedWindows(
                     self._cache, states.slots_N[members], states.starts_N[members], states.tokens_NW[members]
                 )
-                wanted = WantedRows(np.repeat(np.arange(len(members)), counts), states.row_offset_R[rows])
-                hidden_RC[torch.as_tensor(rows, device=hidden_RC.device)] = self._passes.rows(windows, wanted)
+                window_R = np.repeat(np.arange(len(members)), counts)
+                found_RC = window_rows(self._network, windows, window_R, states.row_offset_R[rows])
+                hidden_RC[torch.as_tensor(rows, device=hidden_RC.device)] = found_RC
         return HiddenRows(hidden_RC, self._weight, (config.mask_id,), config.vocab_size)
+
+    def _batches(self, starts_N: IntArray, width: int) -> Iterator[IntArray]:
+        """Yield windows of one prefix length together, so that they need no mask; mix only the rare ones."""
+        order, at_once = np.argsort(starts_N, kind="stable"), self._at_once(width)
+        groups = np.split(order, np.flatnonzero(np.diff(starts_N[order])) + 1)
+        few = RARE_STARTS.get(self._device.type, 8)
+        rare = [group for group in groups if len(group) < few]
+        mixed = [np.concatenate(rare)] if rare else []
+        for group in (*(group for group in groups if len(group) >= few), *mixed):
+            for low in range(0, len(group), at_once):
+                yield group[low : low + at_once]
 
     @property
     def _weight(self) -> Tensor:

@@ -32,6 +32,9 @@ def rotate(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the leading dimensions of every head, twice as many as ``cos`` has; the others pass unchanged."""
     half = cos.shape[-1]
     cos, sin = cos.to(x_BHTD.dtype), sin.to(x_BHTD.dtype)
+    if x_BHTD.device.type == "cpu" and x_BHTD.dtype == torch.float32 and x_BHTD.shape[-1] == 2 * half:
+        crossed = x_BHTD.roll(half, -1)  # the same sums in three passes over the numbers instead of eight
+        return torch.addcmul(x_BHTD * torch.cat((cos, cos), -1), crossed, torch.cat((-sin, sin), -1))
     a, b, rest = x_BHTD[..., :half], x_BHTD[..., half : 2 * half], x_BHTD[..., 2 * half :]
     turned = (a * cos - b * sin, b * cos + a * sin)
     return torch.cat((*turned, rest) if rest.shape[-1] else turned, dim=-1)
