@@ -98,10 +98,10 @@ def largest(request: pytest.FixtureRequest) -> Iterator[dict[str, float]]:
     """Largest difference per family and kind of number; told at the end."""
     found: dict[str, float] = defaultdict(float)
     yield found
-    terminal: Any = request.config.pluginmanager.getplugin("terminalreporter")
-    terminal.write_line("")
-    for name, value in found.items():
-        terminal.write_line(f"{name}: {value:.1e}")
+    plugins: Any = request.config.pluginmanager
+    with plugins.getplugin("capturemanager").global_and_fixture_disabled():
+        for name, value in found.items():
+            plugins.getplugin("terminalreporter").write_sep("-", f"{name}: {value:.1e}")
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.family)
