@@ -189,3 +189,25 @@ def test_without_a_tokenizer_ids_work_and_text_does_not(tmp_path):
     assert model.log_probs([5, 103]).shape == (2, 120)
     with pytest.raises(UserInputError, match=r"no tokenizer\.json"):
         model.tokenizer.encode("hello")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hidden_size", 1.5),
+        ("hidden_size", 0),
+        ("num_attention_heads", 0),
+        ("num_hidden_layers", None),
+        ("hidden_act", []),
+        ("tie_word_embeddings", "x"),
+        ("dtype", "x"),
+    ],
+)
+def test_a_config_that_the_library_refuses_is_one_line(field, value, tmp_path):
+    write_bert(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {field: value}))
+    with pytest.raises(ModelLoadError) as caught:
+        load_model(str(tmp_path), device="cpu")
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value) or field in str(caught.value)

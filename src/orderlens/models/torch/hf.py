@@ -138,7 +138,9 @@ def _load_module(folder: Path, class_name: str, dtype: torch.dtype) -> Any:
             module, info = network_class.from_pretrained(
                 folder, use_safetensors=True, local_files_only=True, dtype=dtype, output_loading_info=True
             )
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # a malformed config.json raises kinds of the library's own
         raise ModelLoadError(f"{folder} cannot be read as {class_name}: {one_line(error)[:300]}") from error
     _check(folder, class_name, info)
     return module.eval().requires_grad_(False)
