@@ -28,6 +28,8 @@ MOST_RESTARTS = 3
 LOADING_S = 1800.0
 """Seconds that a worker may take to start and load its model, at least."""
 _GRACE_S = 3.0
+_CROWD = 100
+"""Workers from which the driver looks less often: each look reads all their states."""
 
 
 class Crew(Protocol):
@@ -101,7 +103,7 @@ class Supervisor:
             for place, watch in enumerate(self._watches):
                 self._crew.start(place, watch.name)
             while any(watch.open for watch in self._watches) and not self._over():
-                time.sleep(pace(self._folder) / 2)
+                time.sleep(pace(self._folder) / 2 * max(1.0, len(self._watches) / _CROWD))
                 self._look()
         finally:
             self._crew.stop()
