@@ -94,7 +94,9 @@ def test_a_tokenizer_that_cannot_spell_is_refused(tmp_path, capsys, kind):
     tokenizers = pytest.importorskip("tokenizers")
     text, file = tmp_path / "text.txt", tmp_path / "tokenizer.json"
     text.write_text(TEXT, encoding="utf-8")
-    words = tokenizers.Tokenizer(getattr(tokenizers.models, kind)({"the": 0, "a": 1}, unk_token="[UNK]"))
+    known = {"<|mask|>": 0, "<|eos|>": 1, "the": 2, "a": 3}
+    words = tokenizers.Tokenizer(getattr(tokenizers.models, kind)(known, unk_token="[UNK]"))
+    words.add_special_tokens(["<|mask|>", "<|eos|>"])
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.save(str(file))
     wanted = ["train", "--data", str(text), "--tokenizer", str(file), "--out", str(tmp_path / "m")]

@@ -119,9 +119,9 @@ class NetworkModel:
             hidden_LX = self.loaded.plain(ids_1L, seen_LL)[0].float()
             if self.facts.shifted:
                 hidden_LX = torch.cat((hidden_LX[:1], hidden_LX[:-1]))
-            logits_LV = (hidden_LX @ self.loaded.unembed_VX.float().T).double()
+            logits_LV = (hidden_LX @ self.loaded.unembed_VX.float().T).cpu().double()
             logits_LV[:, [self.mask_id, *range(self.roles.valid_vocab, self.vocab_size)]] = -torch.inf
-            return np.asarray(torch.log_softmax(logits_LV, dim=1).cpu().numpy())
+            return np.asarray(torch.log_softmax(logits_LV, dim=1).numpy())
 
     def with_block_size(self, block_size: int) -> Self:
         """Return this model with another block size; weights, cache and graphs are shared."""
