@@ -38,8 +38,9 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
+# Three processes for two cores: browsers, workers and killed commands are waited for.
 unit: $(VENV)/.installed $(VENV)/.browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -p no:cacheprovider
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup -p no:cacheprovider
 
 minimal: $(MINIMAL)/.installed
 	$(MINIMAL)/bin/python -m pytest -p no:cacheprovider tests/minimal

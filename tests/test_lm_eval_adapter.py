@@ -203,7 +203,12 @@ print(json.dumps([found["results"], answers]))
 
 
 @pytest.mark.parametrize(
-    ("model", "order"), [("hmm", "forced-ar"), ("tiny", "forced-ar"), ("tiny", "max-prob")]
+    ("model", "order"),
+    [
+        ("hmm", "forced-ar"),
+        pytest.param("tiny", "forced-ar", marks=pytest.mark.slow),
+        ("tiny", "max-prob"),
+    ],
 )
 def test_real_lm_eval_tasks_run_offline(tmp_path: Path, model: str, order: str) -> None:
     """lm-eval's own evaluator, unmodified, in a process without network; all three request types."""
@@ -297,7 +302,7 @@ def test_the_launcher_writes_results_and_traces(tmp_path: Path) -> None:
     ("tasks_named", "code", "message"),
     [
         ("nope", 2, "Tasks not found: nope"),
-        ("hellaswag", 2, "bring tasks over local files"),
+        pytest.param("hellaswag", 2, "bring tasks over local files", marks=pytest.mark.slow),
         (" ", 2, "--tasks is empty"),
     ],
 )
