@@ -9,7 +9,7 @@ EXTRAS := torch,hf,polars,eval,ray,docs,dev
 # Threads that spin while they wait make small products ten times slower wherever something else runs too.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint types unit minimal bench faults docs gallery frontend browser clean
+.PHONY: demo test lint types unit minimal bench slow faults docs gallery frontend browser clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -38,9 +38,8 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
-# Three processes for two cores: browsers, workers and killed commands are waited for.
 unit: $(VENV)/.installed $(VENV)/.browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup -p no:cacheprovider
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -p no:cacheprovider
 
 minimal: $(MINIMAL)/.installed
 	$(MINIMAL)/bin/python -m pytest -p no:cacheprovider tests/minimal
@@ -52,6 +51,10 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_theory.py
 	$(BIN)/python benchmarks/bench_store.py
 	$(BIN)/python benchmarks/bench_analysis.py
+
+# What `unit` leaves out because it takes long: whole recipes, kills at every step, simulations of the judge.
+slow: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m slow -p no:cacheprovider
 
 # Kills, hangs, fills and cuts off real workers, drivers, nodes and disks; each line is a fault and its outcome.
 faults: $(VENV)/.installed

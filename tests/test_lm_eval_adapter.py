@@ -207,7 +207,7 @@ print(json.dumps([found["results"], answers]))
     [
         ("hmm", "forced-ar"),
         pytest.param("tiny", "forced-ar", marks=pytest.mark.slow),
-        ("tiny", "max-prob"),
+        pytest.param("tiny", "max-prob", marks=pytest.mark.slow),
     ],
 )
 def test_real_lm_eval_tasks_run_offline(tmp_path: Path, model: str, order: str) -> None:

@@ -128,6 +128,7 @@ def test_an_analysis_writes_all_or_nothing(data, tmp_path):
     assert table.read_text(encoding="utf-8") == "what was here before"
 
 
+@pytest.mark.slow
 def test_training_keeps_its_last_step(tmp_path):
     pytest.importorskip("torch")
     from orderlens.training.checkpoint import load_checkpoint

@@ -175,6 +175,7 @@ def test_memory_that_ends_in_the_middle_of_decoding(hmm, whole_generation, token
 
 
 @pytest.mark.parametrize("attention", ["block-causal", "full"])
+@pytest.mark.slow
 def test_memory_that_ends_in_the_head(make_transformer, attention):
     """Torch's own error, raised by the head; the network's numbers may differ in the last bits only."""
     torch = pytest.importorskip("torch")

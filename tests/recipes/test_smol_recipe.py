@@ -32,6 +32,7 @@ import smol_prompts  # noqa: E402
 from small_gguf import TEMPLATE, small_metadata, small_tensors, write_gguf  # noqa: E402
 
 
+@pytest.mark.slow
 def test_every_stage_runs_and_the_adapter_loads(tmp_path: Path) -> None:
     base, work, corpus = tmp_path / "base.gguf", tmp_path / "work", tmp_path / "corpus"
     write_gguf(base, small_metadata(), small_tensors(np.random.default_rng(0)))

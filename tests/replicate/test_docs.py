@@ -37,6 +37,7 @@ def test_the_guide_names_every_finding_and_every_folder(replication):
         assert f"`runs/{path.name.partition('-')[0]}" in GUIDE
 
 
+@pytest.mark.slow
 def test_the_guides_example_runs(tmp_path, monkeypatch, capsys):
     code = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)[0]
     monkeypatch.chdir(tmp_path)

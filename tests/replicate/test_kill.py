@@ -72,6 +72,7 @@ def check_killed_at(places: list[str], plan: Plan, out: Path, whole: Path) -> No
     assert json.loads((out / "plan.json").read_text()) == json.loads((whole / "plan.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_replication_killed_while_decoding_and_drawing_resumes_to_the_same_results(replication, tmp_path):
     places = [DECODING[0], DECODING[2], RESULTS[0]]
     check_killed_at(places, replication.plan, tmp_path / "killed", replication.results.folder)

@@ -102,6 +102,7 @@ def test_a_log_gets_lines_and_the_next_step(decoded):
     assert "--stages results" in logs[1][0]
 
 
+@pytest.mark.slow
 def test_the_results_are_made_elsewhere_without_a_model(decoded, tmp_path, monkeypatch, capsys):
     """The folder is moved; data file, device and batch size are others; no model is loaded."""
     out = shutil.copytree(decoded[0], tmp_path / "here")

@@ -221,6 +221,7 @@ def test_heads_of_several_tokens_at_once(monkeypatch: pytest.MonkeyPatch, store:
 
 
 @needs_triton
+@pytest.mark.slow
 def test_a_whole_forward_with_prefix_padding_and_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sequences of different grids are cached together, then continued; with one and with four splits."""
     from orderlens.models.llada2.triton_ops import TritonOps

@@ -93,11 +93,13 @@ def answered(task: str, n: int, max_new_tokens: int) -> list[tuple[dict[str, Any
     return [(item, texts[item["id"]]) for item in tasks]
 
 
+@pytest.mark.slow
 def test_most_easy_word_problems_are_solved() -> None:
     verdicts = [ol.tasks.grade("arith", item, text) for item, text in answered("arith", 12, 48)]
     assert sum(bool(verdict.correct) for verdict in verdicts) >= 8  # 84 % over 400 items
 
 
+@pytest.mark.slow
 def test_the_letter_given_is_that_of_the_option_named() -> None:
     pairs = answered("choice", 8, 80)
     given = [ol.tasks.grade("choice", item, text).extracted for item, text in pairs]
