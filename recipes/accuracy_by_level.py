@@ -16,8 +16,8 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-from orderlens.evaluation.summary import latest_verdicts
 from orderlens.store.reader import Run, open_run
+from orderlens.store.verdicts import latest_verdicts
 from orderlens.tasks.bundled import LETTERS, items
 from orderlens.tasks.graders import last_named
 

@@ -11,7 +11,6 @@ from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.frames import (
     as_frame,
     cells,
-    chosen_verdicts,
     finite_flags,
     finite_rows,
     graded_rows,
@@ -183,39 +182,6 @@ def test_reasons_are_counted_apart():
     assert (found.value, found.low, found.high, found.n, found.n_undefined) == (1.0, 0.5, 1.5, 1, 6)
     complete = Estimate(1.0, 0.5, 1.5, 1)
     assert with_reason(complete, frame, "content_x") is complete
-
-
-def verdict(sample, grader, correct, generation=None, task="t"):
-    key = {"sample_id": sample, "order": "max-prob", "task": task, "temperature": 0.0}
-    return key | {"grader": grader, "correct": correct, "generation": generation}
-
-
-def kept(builders, rows, grader=None):
-    trace = builders.trace("a", "max-prob", [-1.0], temperature=0.0, task="t")
-    run = builders.make_run([trace], verdicts=rows)
-    found = chosen_verdicts(run, grader)
-    return [(row.sample_id, row.grader, bool(row.correct)) for row in found.itertuples()]
-
-
-def test_the_first_grader_by_name_counts_unless_another_is_asked_for(builders):
-    rows = [
-        verdict("a", "strict", False),
-        verdict("a", "loose", True),
-        verdict("b", "strict", True, task="u"),
-    ]
-    assert kept(builders, rows) == [("a", "loose", True), ("b", "strict", True)]
-    with pytest.raises(UserInputError, match=r"no verdicts of grader 'loose' \(present: strict\)"):
-        kept(builders, rows, "loose")
-    assert kept(builders, rows, "strict") == [("a", "strict", False), ("b", "strict", True)]
-
-
-def test_a_later_grading_replaces_the_earlier_one(builders):
-    rows = [verdict("a", "g", False, 0), verdict("a", "h", True, 1), verdict("b", "g", True, 0)]
-    assert kept(builders, rows) == [("a", "g", False), ("b", "g", True)], "one rule per task, no text lost"
-    assert kept(builders, [*rows, verdict("b", "h", False, 1)]) == [("a", "h", True), ("b", "h", False)]
-    assert kept(builders, rows, "g") == [("a", "g", False), ("b", "g", True)], "asked by name: its newest"
-    again = [verdict("a", "g", False, 0), verdict("a", "g", True, 2), verdict("a", "g", False, 1)]
-    assert kept(builders, again) == [("a", "g", True)]
 
 
 def test_graded_samples_have_content_statistics_in_the_papers_order():

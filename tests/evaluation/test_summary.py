@@ -1,4 +1,4 @@
-"""Which verdict counts, and accuracies counted by hand."""
+"""Accuracies counted by hand."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
-from orderlens.evaluation import accuracies, latest_verdicts, ungraded
+from orderlens.evaluation import accuracies, ungraded
 from orderlens.store.reader import Run, open_run
-from orderlens.testing import make_run, make_table, make_trace
+from orderlens.testing import make_run, make_trace
 
 
 def verdict(sample: str, correct: bool | None, generation: int | None = 0, **more: Any) -> dict[str, Any]:
@@ -22,37 +22,7 @@ def run_of(rows: list[dict[str, Any]], spec: dict[str, Any] | None = None) -> Ru
     return make_run([make_trace("a", "max-prob", [-1.0], temperature=0.0)], spec=spec, verdicts=rows)
 
 
-@pytest.mark.parametrize(
-    ("generations", "kept"),
-    [([0, 1, 2], 2), ([2, 0, 1], 0), ([0, 0], 1), ([None, 0], 1), ([1, None], 0), ([3], 0)],
-)
-def test_the_newest_generation_counts_and_among_equals_the_last(
-    generations: list[int | None], kept: int
-) -> None:
-    rows = [verdict("a", True, g, reason=str(place)) for place, g in enumerate(generations)]
-    found = latest_verdicts(make_table("verdicts", rows)).to_pylist()
-    assert [row["reason"] for row in found] == [str(kept)]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"order": "random"},
-        {"seed": 1},
-        {"temperature": 0.5},
-        {"sample_seed": 3},
-        {"task": "u"},
-        {"task": None},
-    ],
-)
-def test_responses_that_differ_anywhere_in_their_key_have_their_own_verdicts(other: dict[str, Any]) -> None:
-    table = make_table("verdicts", [verdict("a", True, 1), verdict("a", False, 0, **other)])
-    assert latest_verdicts(table).num_rows == 2
-    assert [row["correct"] for row in latest_verdicts(table).to_pylist()] == [True, False]
-
-
-def test_no_verdicts_are_an_empty_table() -> None:
-    assert latest_verdicts(make_table("verdicts", [])).num_rows == 0
+def test_no_verdicts_no_cells() -> None:
     assert accuracies(run_of([])) == []
     assert ungraded(run_of([])) == {}
 
@@ -61,7 +31,6 @@ def test_runs_read_together_keep_their_own_verdicts(tmp_path: Any) -> None:
     for name, correct in (("one", True), ("two", False)):
         run_of([verdict("a", correct)], {"name": name}).save(tmp_path / name)
     both = open_run([tmp_path / "one", tmp_path / "two"])
-    assert latest_verdicts(both.table("verdicts").to_arrow()).num_rows == 2
     (cell,) = accuracies(both)
     assert (cell["n"], cell["n_correct"]) == (2, 1)
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.orders import in_paper_order, label
 from orderlens.errors import UserInputError
-from orderlens.store.reader import Run
 from orderlens.store.samples import KEYS
 
 STUDY_COLUMNS = ("task", "order", "item_id", "correct", "mean", "var", "n")
@@ -130,35 +129,6 @@ def with_reason(cell: Estimate, frame: pd.DataFrame, column: str) -> Estimate:
     if other := len(rest) - empty - short:
         reasons.append(f"{other} not recorded")
     return Estimate(cell.value, cell.low, cell.high, cell.n, cell.n_undefined, ", ".join(reasons))
-
-
-def chosen_verdicts(run: Run, grader: str | None) -> pd.DataFrame:
-    """Return one verdict per generated text, its newest one of the rule by which all texts of a task count.
-
-    That rule is the named grader, or the one that graded most texts of the task last, the first by name among
-    equals. A text that another rule graded last keeps its newest verdict of the task's rule.
-    """
-    frame = run.table("verdicts").to_pandas()
-    if "run" not in frame.columns:
-        frame["run"] = run.names[0]
-    generation = frame["generation"].fillna(0) if "generation" in frame.columns else pd.Series(0, frame.index)
-    by_text = [frame[key] for key in ("run", *KEYS)]
-    last = generation == generation.groupby(by_text, dropna=False).transform("max")
-    newest = generation == generation.groupby([*by_text, frame["grader"]], dropna=False).transform("max")
-    frame = frame.assign(_last=last)[newest].reset_index(drop=True)
-    keep = np.zeros(len(frame), np.bool_)
-    for _, rows in cells(frame, ("task",)):
-        chosen = _choose_grader(rows["grader"] if grader else rows.loc[rows["_last"], "grader"], grader)
-        keep[rows.index] = rows["grader"].isna() if chosen is None else rows["grader"] == chosen
-    return frame[keep].drop(columns="_last")
-
-
-def _choose_grader(names: pd.Series, wanted: str | None) -> str | None:
-    counts = names.dropna().astype(str).value_counts()
-    if wanted is not None and wanted not in counts.index:
-        known = ", ".join(sorted(counts.index)) or "none"
-        raise UserInputError(f"no verdicts of grader '{wanted}' (present: {known})")
-    return wanted or min(counts.index, key=lambda name: (-counts[name], name), default=None)
 
 
 def graded_samples(decoded: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:

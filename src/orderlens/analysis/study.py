@@ -20,7 +20,7 @@ import pandas as pd
 
 from orderlens.analysis import prompts
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
-from orderlens.analysis.frames import chosen_verdicts, graded_samples, order_labels, var_about, with_reason
+from orderlens.analysis.frames import graded_samples, order_labels, var_about, with_reason
 from orderlens.analysis.orders import in_paper_order
 from orderlens.analysis.passes import total_passes, trace_rows
 from orderlens.analysis.sample_table import PARTS, matched_distinct, sample_table
@@ -32,6 +32,7 @@ from orderlens.errors import UserInputError
 from orderlens.metrics.external import CausalEvaluator, ExternalScores, load_evaluator, score_texts
 from orderlens.store.reader import Place, Run, open_run
 from orderlens.store.samples import KEYS
+from orderlens.store.verdicts import latest_verdicts
 
 NOT_GRADED = "not graded: the run holds no verdicts"
 NO_TARGET = "no target: these traces were generated"
@@ -49,7 +50,7 @@ class Options:
         evaluator: autoregressive model for external perplexity, or its name: scores that the runs hold are
             used where they cover every text. None takes the stored scores, if they are of one evaluator.
         device: where a named evaluator runs.
-        grader: which grader's verdicts to use; None takes the first by name.
+        grader: which grader's verdicts to use; None takes one rule per task (``store.verdicts``).
         null_reps: repetitions of the mean-only null.
     """
 
@@ -291,7 +292,8 @@ class Study:
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """One verdict per generated text, from the chosen grader."""
-        return chosen_verdicts(self.run, self.options.grader)
+        found = latest_verdicts(self.run.table("verdicts").to_arrow(), self.options.grader).to_pandas()
+        return found if "run" in found.columns else found.assign(run=self.run.names[0])
 
     @cached_property
     def graders(self) -> list[str]:

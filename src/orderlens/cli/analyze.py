@@ -55,7 +55,7 @@ def analyze(
         float | None, typer.Option(help="Temperature of the one-temperature tables (default: the lowest).")
     ] = None,
     grader: Annotated[
-        str | None, typer.Option(help="Use this grader's verdicts (default: the first).")
+        str | None, typer.Option(help="Use this grader's verdicts (default: one rule per task).")
     ] = None,
     bootstrap: Annotated[int, typer.Option(help="Resamples of prompts behind intervals; 0 for none.")] = 1000,
     level: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,

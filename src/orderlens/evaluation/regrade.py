@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from orderlens.errors import RunError, UserInputError
 from orderlens.evaluation.grading import grade_output, verdict_row, verdict_table
-from orderlens.evaluation.summary import latest_verdicts
 from orderlens.store.reader import Run, open_run
 from orderlens.store.schema import TRACE_KEY
+from orderlens.store.verdicts import latest_verdicts
 from orderlens.store.writer import open_writer
 from orderlens.tasks import get_task
 from orderlens.tasks.protocol import choose_grader

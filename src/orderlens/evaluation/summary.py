@@ -1,4 +1,4 @@
-"""Accuracies of an evaluation, and which of several verdicts about one response counts."""
+"""Accuracies of an evaluation."""
 
 from __future__ import annotations
 
@@ -6,23 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from orderlens.errors import counted
 from orderlens.store.reader import Run
-from orderlens.store.schema import TRACE_KEY
+from orderlens.store.verdicts import latest_verdicts
 
 CELL = ("task", "order", "seed", "temperature", "sample_seed", "grader")
-
-
-def latest_verdicts(verdicts: pa.Table) -> pa.Table:
-    """Return one verdict per response: the one of the newest generation."""
-    newest: dict[tuple[Any, ...], tuple[int, int]] = {}
-    names = [name for name in ("run", *TRACE_KEY, "generation") if name in verdicts.column_names]
-    for place, row in enumerate(verdicts.select(names).to_pylist()):
-        key = tuple(row[name] for name in names if name != "generation")
-        newest[key] = max(newest.get(key, (-1, -1)), (row.get("generation") or 0, place))
-    return verdicts.take(pa.array(sorted(place for _, place in newest.values()), pa.int64()))
 
 
 def accuracies(run: Run) -> list[dict[str, Any]]:
