@@ -59,6 +59,16 @@ def test_other_texts_under_one_id_stay_apart_and_are_named(opened, second, clash
     assert "r0, r1" in remark
 
 
+def test_task_and_id_never_join_to_the_key_of_another_sample(builders):
+    pairs = [(None, "t/x"), ("t", "x"), ("a/b", "c"), ("a", "b/c"), (None, "a/b/c"), ("", "x"), ("%", "x")]
+    pairs += [(None, "/x"), (None, "x"), ("a%2Fb", "c")]
+    run = builders.make_run([builders.trace(name, "max-prob", [-1.0], task=task) for task, name in pairs])
+    frame = run.samples().to_pandas().assign(run="r")
+    keys, remarks = prompt_keys(run, frame)
+    assert (len(set(keys)), remarks) == (len(pairs), [])
+    assert {"x", "t/x", "/t/x"} <= set(keys)
+
+
 def test_generated_texts_may_differ_under_one_prompt(opened):
     run, frame = opened({"a": ("ask", "tell")}, {"a": ("ask", "shout")}, temperature=0.0)
     assert prompt_keys(run, frame) == (["a", "a"], [])

@@ -48,7 +48,10 @@ def prompt_keys(run: Run, frame: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 
 def _id(task: str | None, sample_id: str) -> str:
-    return sample_id if task is None else f"{task}/{sample_id}"
+    """Return one text per pair: ``TASK/ID``, or the id alone, behind a slash where it holds one itself."""
+    if task is None:
+        return f"/{sample_id}" if "/" in sample_id else sample_id
+    return f"{task.replace('%', '%25').replace('/', '%2F') or '%'}/{sample_id}"
 
 
 def _content(run: Run, wanted: set[str]) -> dict[tuple[str, str, bool], str]:
@@ -77,7 +80,7 @@ def _conflict(frame: pd.DataFrame, ids: list[str], several: list[str]) -> list[s
     if not several:
         return []
     runs = frame["run"][[name in set(several) for name in ids]].unique()
-    first = several[0]
+    first = several[0].removeprefix("/")
     more = f" and {len(several) - 1} more" if len(several) > 1 else ""
     where = ", ".join(map(str, runs))
     return [f"Sample '{first}'{more}: another text in each of the runs {where}; counted as different."]
