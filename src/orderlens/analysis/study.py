@@ -292,7 +292,8 @@ class Study:
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """One verdict per generated text, from the chosen grader."""
-        found = latest_verdicts(self.run.table("verdicts").to_arrow(), self.options.grader).to_pandas()
+        table = latest_verdicts(self.run.table("verdicts").to_arrow(), self.options.grader)
+        found: pd.DataFrame = table.to_pandas()
         return found if "run" in found.columns else found.assign(run=self.run.names[0])
 
     @cached_property
