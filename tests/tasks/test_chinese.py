@@ -7,7 +7,8 @@ from fractions import Fraction
 import pytest
 
 from orderlens.tasks import grade
-from orderlens.tasks.numbers import last_number, parse_numeral
+from orderlens.tasks.numbers import last_number
+from orderlens.tasks.numerals import parse_numeral, without_mixed
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,7 @@ def test_numerals(text: str, value: Fraction | int) -> None:
         "十百",
         "百千",
         "一百二百",
+        "三万五万",
         "二十十",
         "五a",
         "廿",
@@ -115,3 +117,92 @@ def test_words_are_no_numbers() -> None:
     number = last_number("有3个，万一不够")
     assert number is not None
     assert number.value == 3
+
+
+MIXED = [
+    ("2万5千", 25_000),
+    ("2万5千3百", 25_300),
+    ("2万5千3百4十6", 25_346),
+    ("3千5百", 3500),
+    ("1百2十", 120),
+    ("2 万 5 千", 25_000),
+    ("2万5000", 25_000),
+    ("2万500", 20_500),
+    ("2万零5百", 20_500),
+    ("3万零5百20", 30_520),
+    ("3万5", 35_000),
+    ("1亿2000万", 120_000_000),
+    ("3千5百万", 35_000_000),
+    ("1,200万5千", 12_005_000),
+    ("2万五千", 25_000),
+    ("二万5千", 25_000),
+    ("１万２千", 12_000),
+    ("两千5百", 2500),
+    ("二万五千", 25_000),
+    ("一百二", 120),
+]
+
+
+@pytest.mark.parametrize(("text", "value"), MIXED)
+def test_arabic_and_chinese_parts_of_one_number(text: str, value: int) -> None:
+    for sentence in (text, f"先算1百，答：一共{text}元。", f"{text}人"):
+        number = last_number(sentence)
+        assert number is not None
+        assert (number.value, number.bare) == (value, value), sentence
+    number = last_number(f"x=-{text}")
+    assert number is not None
+    assert number.value == -value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3万、5千", 5000),
+        ("3万，5", 5),
+        ("3万 5", 5),
+        ("5百3千", 3000),
+        ("3万50000", 50_000),
+        ("3万5万", 50_000),
+        ("3万5.5", "11/2"),
+        ("3万1/2", "1/2"),
+        ("2万的5分之1", "1/5"),
+        ("5百分之20", "1/5"),
+        ("提高了10百分点", 10),
+        ("买了2千克", 2),
+        ("2千5百克", 2500),
+        ("2万3千克", 23_000),
+        ("2023年1月5", 5),
+        ("第5十字路口", 5),
+    ],
+)
+def test_what_is_no_number_of_several_parts(text: str, value: int | str) -> None:
+    number = last_number(text)
+    assert number is not None
+    assert number.value == Fraction(value)
+
+
+def test_text_without_such_numbers_stays_as_it_is() -> None:
+    for text in (
+        "",
+        "abc 12 千",
+        "一百二十",
+        "3万",
+        "二十和3千",
+        "5百3千",
+        "万" * 5000,
+        "1" * 5000 + "万2千",
+    ):
+        assert without_mixed(text) == text
+
+
+@pytest.mark.parametrize(
+    ("golden", "response", "correct"),
+    [
+        ("25000", "答：2万5千元", True),
+        ("5", "答：2万5千元", False),
+        ("500", "5百元", True),
+        ("5", "5百元", True),
+    ],
+)
+def test_graders_read_them(golden: str, response: str, correct: bool) -> None:
+    assert grade("cmath", {"golden": golden}, response).correct is correct

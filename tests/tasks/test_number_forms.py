@@ -12,6 +12,7 @@ from orderlens.tasks import grade
 
 DIGITS, UNITS = "零一二三四五六七八九", ("", "十", "百", "千")
 FORMAL = str.maketrans("零一二三四五六七八九十百千", "零壹贰叁肆伍陆柒捌玖拾佰仟")
+MIXED = str.maketrans("一二三四五六七八九", "123456789")
 WIDE = str.maketrans("0123456789.,-%/", "０１２３４５６７８９．，－％／")
 ARABIC = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
 SENTENCES = [
@@ -104,6 +105,9 @@ def whole(number: int) -> Iterator[str]:
         yield from (grouped.replace(",", "\\,"), grouped.replace(",", "\u2009"))
     if number >= 10:
         yield from (numeral(number), numeral(number).translate(FORMAL))
+    mixed = numeral(number).translate(MIXED)
+    if number > 99 and not mixed.endswith(("万", "千", "百")):
+        yield mixed
     if number % 10_000 == 0 and number:
         yield f"{number // 10_000}万"
 

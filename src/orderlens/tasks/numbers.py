@@ -2,9 +2,10 @@ r"""The last number of a text, as an exact rational.
 
 Reads thousands separators, full-width and other digits, signs, decimals, ``a/b``, ``\frac{a}{b}``, mixed
 numbers, per cent and per mille, scientific notation, powers, Chinese fractions (三分之一, 百分之40) and
-Chinese numerals; ``plain`` brings the digits, signs and marks of many scripts to one form. Units are
-ignored. 万, 亿, thousand, million and billion multiply, but the bare number is kept as a second reading,
-because questions such as "how many 万元" expect it. Knows nothing of tasks or references.
+Chinese numerals, also with arabic parts (2万5千, ``numerals``); ``plain`` brings the digits, signs and marks
+of many scripts to one form. Units are ignored. 百, 千, 万, 亿, thousand, million and billion multiply, but
+the bare number is kept as a second reading, because questions such as "how many 万元" expect it. Knows
+nothing of tasks or references.
 
 Chinese numerals of one character (一, 两, 十) occur in ordinary words (一共), so they are read only when
 the text holds no other number; longer ones (十八, 一百零五) always are.
@@ -17,64 +18,7 @@ import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
-_DIGIT_ROWS = ("零〇", "一壹", "二两贰", "三叁", "四肆", "五伍", "六陆", "七柒", "八捌", "九玖")
-DIGITS = {char: value for value, row in enumerate(_DIGIT_ROWS) for char in row}
-SMALL_UNITS = {"十": 10, "拾": 10, "百": 100, "佰": 100, "千": 1000, "仟": 1000}
-LARGE_UNITS = {"万": 10**4, "亿": 10**8}
-NUMERAL_CHARS = "".join([*DIGITS, *SMALL_UNITS, *LARGE_UNITS])
-
-
-def parse_numeral(text: str) -> Fraction | None:
-    """Return the value of a Chinese numeral, or None when ``text`` is not a well-formed one."""
-    whole, point, decimals = text.partition("点")
-    value = _parse_whole(whole)
-    if value is None or (point and not (decimals and all(char in DIGITS for char in decimals))):
-        return None
-    for place, char in enumerate(decimals, start=1):
-        value += Fraction(DIGITS[char], 10**place)
-    return value
-
-
-def _parse_whole(text: str) -> Fraction | None:
-    if not text or any(char not in NUMERAL_CHARS for char in text):
-        return None
-    if all(char in DIGITS for char in text):
-        return Fraction(int("".join(str(DIGITS[char]) for char in text)))
-    return _parse_with_units(text)
-
-
-def _parse_with_units(text: str) -> Fraction | None:
-    total = section = pending = 0
-    last_unit = 10**5
-    for char in text:
-        if char in DIGITS:
-            if pending:
-                return None  # two digits in a row inside a numeral with units, e.g. 一二十
-            pending = DIGITS[char]
-        elif char in SMALL_UNITS:
-            if SMALL_UNITS[char] >= last_unit:
-                return None  # units must fall: 十百 is not a numeral
-            section += (pending or 1) * SMALL_UNITS[char]
-            last_unit, pending = SMALL_UNITS[char], 0
-        else:
-            total = _raise_by(char, total, section + pending)
-            section, pending, last_unit = 0, 0, 10**5
-    return Fraction(total + section + pending * _left_out(text))
-
-
-def _left_out(text: str) -> int:
-    """Return the unit that a last digit behind 百, 千, 万 or 亿 leaves unsaid: 一百二 is 120, not 102."""
-    if text[0] not in DIGITS:
-        return 1  # 万一 is a word
-    return {**SMALL_UNITS, **LARGE_UNITS}.get(text[-2], 10) // 10
-
-
-def _raise_by(unit: str, total: int, section: int) -> int:
-    """Apply 万 to the last section only and 亿 to everything before it (三亿五千万, 一万亿)."""
-    if unit == "万":
-        return total + (section or 1) * LARGE_UNITS[unit]
-    return (total + section or 1) * LARGE_UNITS[unit]
-
+from orderlens.tasks.numerals import DIGITS, NUMERAL_CHARS, parse_numeral, without_mixed
 
 MAX_DIGITS = 400
 MAX_POWER = 400
@@ -83,7 +27,7 @@ TAIL = 4000
 
 _SCALES = {
     "万亿": 10**12, "千万": 10**7, "百万": 10**6, "万": 10**4, "亿": 10**8,
-    "thousand": 10**3, "million": 10**6, "billion": 10**9,
+    "千": 10**3, "百": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9,
 }  # fmt: skip
 _INT = r"(?:[0-9]{1,3}(?:,[0-9]{3})++(?![0-9])|[0-9]++)"
 _DEC = rf"(?:{_INT}(?:\.[0-9]++)?|(?<![0-9.])\.[0-9]++)"
@@ -106,7 +50,7 @@ _NUMBER = re.compile(
     | (?P<numeral>{_CN}{{2,30}}(?:点{_CN}{{1,20}})?|{_CN}点{_CN}{{1,20}})
     )
     (?:[ ]?(?P<percent>[%‰]))?
-    (?:[ ]?(?P<scale>{"|".join(_SCALES)}))?
+    (?:[ ]?(?P<scale>{"|".join(_SCALES)})(?!分))?
     """,
     re.VERBOSE,
 )
@@ -162,6 +106,7 @@ def same_number(reference: Number, found: Number, *, percent_is_unit: bool = Fal
 def _last_in(text: str, cut: bool) -> Number | None:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
+    text = without_mixed(text)
     last = None
     for hit in _NUMBER.finditer(text):
         last = hit if _counts(text, hit) else last
