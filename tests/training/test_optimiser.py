@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from orderlens.errors import UserInputError  # noqa: E402
+from orderlens.models.small.config import TransformerConfig  # noqa: E402
+from orderlens.models.small.network import Transformer  # noqa: E402
 from orderlens.training.optimiser import (  # noqa: E402
     NEWTON_SCHULZ,
     Muon,
@@ -56,8 +58,9 @@ def test_the_size_of_a_gradient_does_not_matter_and_nothing_is_divided_by_zero()
 
 
 SETTINGS = OptimiserSettings(matrix_lr=0.02, vector_lr=0.01, momentum=0.9, weight_decay=0.3, clip=1e9)
-SHAPES = {"qkv": (6, 4), "out": (5, 4), "gate_up": (6, 2), "down": (2, 5)}
-PARTS = {"qkv": 3, "out": 1, "gate_up": 2, "down": 1}
+SHAPES = {"qkv": (6, 4), "grouped": (9, 4), "out": (5, 4), "gate_up": (6, 2), "down": (2, 5)}
+PARTS = {"qkv": (2, 2, 2), "grouped": (5, 2, 2), "out": (5,), "gate_up": (3, 3), "down": (2,)}
+STACKED = {f"layers.0.{name}.weight": sizes for name, sizes in PARTS.items()}
 
 
 def named_matrices() -> list[tuple[str, nn.Parameter]]:
@@ -67,25 +70,27 @@ def named_matrices() -> list[tuple[str, nn.Parameter]]:
     ]
 
 
-def by_hand(weight: torch.Tensor, gradients: list[torch.Tensor], parts: int, lr: float) -> torch.Tensor:
+def by_hand(
+    weight: torch.Tensor, gradients: list[torch.Tensor], sizes: tuple[int, ...], lr: float
+) -> torch.Tensor:
     """Nesterov momentum, each stacked matrix apart, wide side up, then decay and step."""
     weight, momentum = weight.clone(), torch.zeros_like(weight)
-    rows, columns = weight.shape[0] // parts, weight.shape[1]
+    columns = weight.shape[1]
     for gradient in gradients:
         momentum = 0.9 * momentum + 0.1 * gradient
         ahead = 0.1 * gradient + 0.9 * momentum
         weight = weight * (1 - lr * 0.3)
-        for part in range(parts):
-            mine = ahead[part * rows : (part + 1) * rows]
-            update = by_singular_values(mine.T).T if rows > columns else by_singular_values(mine)
-            weight[part * rows : (part + 1) * rows] -= lr * 0.2 * math.sqrt(max(rows, columns)) * update
+        for mine, rows in zip(ahead.split(sizes), weight.split(sizes), strict=True):
+            turned = len(mine) > columns
+            update = by_singular_values(mine.T).T if turned else by_singular_values(mine)
+            rows -= lr * 0.2 * math.sqrt(max(len(mine), columns)) * update
     return weight
 
 
 def test_matrices_that_are_stored_stacked_are_updated_one_by_one() -> None:
     named = named_matrices()
     before = {name: parameter.detach().clone() for name, parameter in named}
-    muon = Muon(named, SETTINGS)
+    muon = Muon(named, SETTINGS, STACKED)
     gradients = {name: [normal(*p.shape, seed=7 + step) for step in range(3)] for name, p in named}
     for step in range(3):
         for name, parameter in named:
@@ -109,6 +114,19 @@ def test_momenta_are_saved_by_name() -> None:
     assert {name: value.shape for name, value in again.state_dict().items()} == {
         name: parameter.shape for name, parameter in named
     }
+
+
+def test_queries_keys_and_values_of_grouped_heads_are_three_matrices_of_their_own_sizes() -> None:
+    config = TransformerConfig(
+        vocab_size=5, n_layers=1, width=8, n_heads=4, n_kv_heads=1, ffn_width=6, block_size=4, max_positions=8
+    )
+    model = Transformer(config).double()
+    before = model.layers[0].attention.qkv.weight.detach().clone()
+    give_gradients(model, 3)
+    gradient = model.layers[0].attention.qkv.weight.grad.clone()
+    Optimiser(model, SETTINGS).step(0.5)
+    want = by_hand(before, [gradient], (8, 2, 2), 0.5 * SETTINGS.matrix_lr)
+    assert torch.allclose(model.layers[0].attention.qkv.weight, want, atol=1e-8)
 
 
 class Small(nn.Module):

@@ -8,13 +8,16 @@ up) are treated as the separate matrices they are. Both rules share one clipping
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from orderlens.errors import UserInputError
+from orderlens.models.small.network import Stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,6 @@ class Schedule:
         return warm * min(1.0, max(0.0, left) / (1.0 - self.hold))
 
 
-FUSED = {"qkv": 3, "gate_up": 2}
-"""Modules whose weight stacks several matrices, and how many."""
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Quintic coefficients that push all singular values to about 1 within five steps."""
 
@@ -82,37 +83,65 @@ def orthogonalise(matrices_NRC: Tensor, steps: int = 5) -> Tensor:
     return torch.as_tensor(x.to(matrices_NRC.dtype))
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One matrix: some rows of a parameter, or all. ``turned``: it has more rows than columns."""
+
+    parameter: nn.Parameter
+    momentum: Tensor
+    rows: slice
+    turned: bool
+
+    def direction(self, keep: float) -> Tensor:
+        """Add the gradient to the momentum and return where Nesterov looks, wide side up."""
+        assert self.parameter.grad is not None
+        gradient, momentum = self.parameter.grad[self.rows], self.momentum[self.rows]
+        momentum.lerp_(gradient, 1 - keep)
+        ahead = gradient.lerp(momentum, keep)
+        return ahead.mT if self.turned else ahead
+
+    def move(self, update: Tensor, decay: float, size: float) -> None:
+        """Shrink the matrix and add the update."""
+        weight = self.parameter[self.rows]
+        weight.mul_(1 - decay)
+        weight.add_(update.mT if self.turned else update, alpha=-size)
+
+
 class Muon:
     """The matrix half of the optimiser."""
 
-    def __init__(self, named: list[tuple[str, nn.Parameter]], settings: OptimiserSettings) -> None:
+    def __init__(
+        self,
+        named: list[tuple[str, nn.Parameter]],
+        settings: OptimiserSettings,
+        stacked: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Prepare the momenta.
+
+        Args:
+            named: the weight matrices.
+            settings: momentum and decay.
+            stacked: rows of each matrix in a parameter that stacks several, by its name.
+        """
         self._settings = settings
         self._names = [name for name, _ in named]
         self._momentum = [torch.zeros_like(parameter) for _, parameter in named]
-        self._groups: dict[tuple[int, int], list[tuple[nn.Parameter, Tensor, int, bool]]] = defaultdict(list)
+        self._groups: dict[tuple[int, int], list[_Piece]] = defaultdict(list)
         for (name, parameter), momentum in zip(named, self._momentum, strict=True):
-            pieces = FUSED.get(name.split(".")[-2], 1)
-            rows, columns = parameter.shape[0] // pieces, parameter.shape[1]
-            shape = (min(rows, columns), max(rows, columns))
-            self._groups[shape].append((parameter, momentum, pieces, rows > columns))
+            sizes = (stacked or {}).get(name, (len(parameter),))
+            for end, rows in zip(accumulate(sizes), sizes, strict=True):
+                columns = parameter.shape[1]
+                piece = _Piece(parameter, momentum, slice(end - rows, end), rows > columns)
+                self._groups[min(rows, columns), max(rows, columns)].append(piece)
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Update every matrix from its gradient."""
-        for (_, longest), members in self._groups.items():
-            updates = orthogonalise(torch.cat([self._direction(*member) for member in members]))
-            pieces = torch.split(updates, [member[2] for member in members])
-            for (parameter, _, _, turned), update in zip(members, pieces, strict=True):
-                flat = (update.mT if turned else update).reshape(parameter.shape)
-                parameter.mul_(1 - lr * self._settings.weight_decay)
-                parameter.add_(flat, alpha=-lr * 0.2 * longest**0.5)
-
-    def _direction(self, parameter: nn.Parameter, momentum: Tensor, pieces: int, turned: bool) -> Tensor:
-        assert parameter.grad is not None
-        momentum.lerp_(parameter.grad, 1 - self._settings.momentum)
-        ahead = parameter.grad.lerp(momentum, self._settings.momentum)
-        split = ahead.view(pieces, -1, parameter.shape[1])
-        return split.mT if turned else split
+        for (_, longest), pieces in self._groups.items():
+            keep, decay = self._settings.momentum, self._settings.weight_decay
+            updates = orthogonalise(torch.stack([piece.direction(keep) for piece in pieces]))
+            for piece, update in zip(pieces, updates, strict=True):
+                piece.move(update, lr * decay, lr * 0.2 * longest**0.5)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the momenta by parameter name."""
@@ -135,7 +164,8 @@ class Optimiser:
             raise UserInputError("the model has no weight matrices to train")
         self.settings = settings
         self._parameters = [p for _, p in named]
-        self._muon = Muon(matrices, settings)
+        stacked = {f"{name}.weight": m.sizes for name, m in model.named_modules() if isinstance(m, Stacked)}
+        self._muon = Muon(matrices, settings, stacked)
         self._adam = torch.optim.AdamW(
             others, lr=settings.vector_lr, betas=settings.betas, weight_decay=0.0, fused=others[0].is_cuda
         )

@@ -56,6 +56,18 @@ class Norm(nn.RMSNorm):
         return (x * squares.div_(x.shape[-1]).add_(self.eps or 0.0).rsqrt_()).mul_(self.weight)
 
 
+class Stacked(nn.Linear):
+    """Several linear maps of one input as one product.
+
+    Attributes:
+        sizes: rows of the weight that belong to each map, from the top.
+    """
+
+    def __init__(self, width: int, sizes: tuple[int, ...]) -> None:
+        super().__init__(width, sum(sizes), bias=False)
+        self.sizes = sizes
+
+
 class SelfAttention(nn.Module):
     """Projections, QK-norm and rotary encoding around a pluggable ``attend``."""
 
@@ -63,9 +75,8 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.index = index
         self.n_heads, self.kv_heads, self.head_width = config.n_heads, config.kv_heads, config.head_width
-        self.qkv = nn.Linear(
-            config.width, (config.n_heads + 2 * config.kv_heads) * config.head_width, bias=False
-        )
+        kv_width = config.kv_heads * config.head_width
+        self.qkv = Stacked(config.width, (config.width, kv_width, kv_width))
         self.out = nn.Linear(config.width, config.width, bias=False)
         self.q_norm, self.k_norm = (
             Norm(config.head_width, eps=config.norm_eps) if config.qk_norm else nn.Identity()
@@ -92,7 +103,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(config.width, 2 * config.ffn_width, bias=False)
+        self.gate_up = Stacked(config.width, (config.ffn_width, config.ffn_width))
         self.down = nn.Linear(config.ffn_width, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
