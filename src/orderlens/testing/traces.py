@@ -68,31 +68,26 @@ def make_trace(
     """
     values = np.asarray(logq, np.float64)
     n = len(values)
-    places = _ints("path", np.arange(n) if path is None else path, n)
-    if not np.array_equal(np.sort(places), np.arange(n)):
-        raise ValueError(f"path must visit each of 0…{n - 1} once, not {places.tolist()}")
+    places = _places(path, n)
     shown = _ints("tokens", np.arange(n) % 7 + 2 if tokens is None else tokens, n)[places]
-    passes = _ints("forward", np.arange(n) if forward is None else forward, n)
-    _, inverse, counts = np.unique(passes, return_inverse=True, return_counts=True)
+    likeliest = np.exp(values) > 0.5 if is_argmax is None else np.asarray(is_argmax, bool)
     if sample_seed is None and temperature:
         sample_seed = 0
     key: dict[str, Any] = {"sample_id": sample_id, "task": task, "order": order}
     key |= {"seed": seed, "temperature": temperature, "sample_seed": sample_seed}
-    schema = table_schema("reveals")
-    columns: dict[str, Any] = {
-        **{name: pa.array([value] * n, schema.field(name).type) for name, value in key.items()},
+    columns = {
+        **_repeated(key, n),
         "block": places // block_size,
         "step": np.arange(n),
-        "forward": passes,
+        **_passes(forward, n),
         "position": places + n_prompt,
         "token_id": shown,
-        **_numbers(values, np.exp(values) > 0.5 if is_argmax is None else np.asarray(is_argmax, bool)),
+        **_numbers(values, likeliest),
         "target_logprob": values if temperature is None else pa.nulls(n, pa.float64()),
         "is_eos": np.isin(shown, list(eos_ids)),
         "is_special": np.isin(shown, list(special_ids)),
         "is_overflow": places >= (n if n_requested is None else n_requested),
         "n_tied": np.ones(n, np.int32),
-        "n_committed": counts[inverse],
     }
     return conform("reveals", pa.table(columns))
 
@@ -165,6 +160,25 @@ def _ints(name: str, values: ArrayLike, n: int) -> NDArray[np.int64]:
     if found.shape != (n,):
         raise ValueError(f"{name} has {found.size} entries for {n} log-probabilities")
     return found
+
+
+def _places(path: ArrayLike | None, n: int) -> NDArray[np.int64]:
+    places = _ints("path", np.arange(n) if path is None else path, n)
+    if not np.array_equal(np.sort(places), np.arange(n)):
+        raise ValueError(f"path must visit each of 0…{n - 1} once, not {places.tolist()}")
+    return places
+
+
+def _repeated(key: Mapping[str, Any], n: int) -> dict[str, pa.Array]:
+    schema = table_schema("reveals")
+    return {name: pa.array([value] * n, schema.field(name).type) for name, value in key.items()}
+
+
+def _passes(forward: ArrayLike | None, n: int) -> dict[str, NDArray[Any]]:
+    """Return the pass of each reveal, and how many reveals it committed."""
+    passes = _ints("forward", np.arange(n) if forward is None else forward, n)
+    _, inverse, counts = np.unique(passes, return_inverse=True, return_counts=True)
+    return {"forward": passes, "n_committed": counts[inverse]}
 
 
 def _numbers(logq: NDArray[np.float64], is_argmax: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
