@@ -39,7 +39,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed $(VENV)/.browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -p no:cacheprovider
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider
 
 minimal: $(MINIMAL)/.installed
 	$(MINIMAL)/bin/python -m pytest -p no:cacheprovider tests/minimal
@@ -54,7 +54,7 @@ bench: $(VENV)/.installed
 
 # What `unit` leaves out because it takes long: whole recipes, kills at every step, simulations of the judge.
 slow: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m slow -p no:cacheprovider
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow -p no:cacheprovider
 
 # Kills, hangs, fills and cuts off real workers, drivers, nodes and disks; each line is a fault and its outcome.
 faults: $(VENV)/.installed

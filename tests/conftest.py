@@ -30,8 +30,15 @@ from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 
-SHARED = ("replication", "golden_studies")
-"""Session fixtures that cost more than a file of tests: all that use one run in one process."""
+TOGETHER = ("tests/browser/", "tests/replicate/")
+"""Folders whose files share a session fixture that costs more than a file of tests: one process each."""
+
+LONGEST = (
+    "tests/replicate/",
+    "tests/decode/test_batches.py",
+    "tests/engines/",
+)
+"""What must not be begun last, when the other processes have nothing left to do."""
 
 
 FOREIGN = (
@@ -49,12 +56,27 @@ def pytest_configure() -> None:
     os.environ["TERM"] = "xterm-256color"
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test to the process of its file, or of the shared fixture that it reads (xdist)."""
-    for item in items:
-        costly = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
-        item.add_marker(pytest.mark.xdist_group(*costly or [item.nodeid.partition("::")[0]]))
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+def group_of(nodeid: str) -> str:
+    """Return the name of the tests that run in the same process as this one: those of its file, at least."""
+    return next(filter(nodeid.startswith, TOGETHER), nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out whole groups, in the order of collection (xdist's own groups do nothing with pytest 9.2)."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
 
 
 def random_samples(seed: int, lengths: Sequence[tuple[int, int]], low: int, high: int) -> list[EncodedSample]:
