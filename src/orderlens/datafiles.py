@@ -107,10 +107,10 @@ class LoadedData(Sequence[Sample]):
         """Texts left out because they have too few tokens."""
         return self.left_out.get(TOO_SHORT, 0)
 
-    def record(self) -> dict[str, Any]:
-        """Return what goes into a run's spec."""
+    def record(self, *, by_name: bool = False) -> dict[str, Any]:
+        """Return what goes into a run's spec; ``by_name``: without the folder, another on another machine."""
         return {
-            "source": self.source,
+            "source": Path(self.source).name if by_name else self.source,
             "n_rows": self.n_rows,
             "n_too_short": self.n_too_short,
             "left_out": dict(self.left_out),

@@ -120,7 +120,7 @@ def _decode(
     from orderlens.work.job import check_generation, deployable
 
     chosen, keywords = deployable(orders), computing(out, asked.grid, asked.machine)
-    check_generation(asked.max_new_tokens, temperatures)  # before the model is loaded
+    check_generation(asked.max_new_tokens, temperatures, asked.seed)  # before the model is loaded
     inputs = (
         given_inputs(model, given, asked.machine) if given else load_inputs(model, asked.texts, asked.machine)
     )

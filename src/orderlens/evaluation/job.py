@@ -8,10 +8,8 @@ from pathlib import Path
 
 from orderlens.decode.generate import GenerationSettings
 from orderlens.evaluation.prompts import choose_tasks, response_length, write_prompts
-from orderlens.work.inputs import whole_number
-from orderlens.work.job import Job, Orders, base_spec, check_generation, deployable
+from orderlens.work.job import Job, Orders, check_generation, deployable, make_job
 from orderlens.work.options import Computing, ModelLike, PathLike
-from orderlens.work.units import cut_units
 
 
 def evaluate_job(
@@ -31,26 +29,23 @@ def evaluate_job(
     """Return the job of decoding and grading tasks; see ``orderlens.api.evaluate`` for the arguments."""
     chosen = deployable(orders)
     length = response_length(tasks) if max_new_tokens is None else max_new_tokens
-    whole_number("seed", seed)
-    check_generation(length, [temperature])
+    check_generation(length, [temperature], seed)
     files = {name: file if isinstance(file, str) else Path(file) for name, file in (sources or {}).items()}
     asked = choose_tasks(tasks, limit=limit, sources=files, graders=graders)
     loaded = options.load(model)
     settings = GenerationSettings(length, temperature, seed, anchor=options.anchor_of(loaded))
     prompts = write_prompts(loaded, asked, settings, chat=chat)
-    spec = base_spec(
+    items = [prompts.items[str(sample.task), sample.id] for sample in prompts.samples]
+    return make_job(
         "evaluate",
         loaded,
         chosen,
         prompts.samples,
         replace(options, data_record=prompts.record()),
+        extras=[{"prompt": item.prompt, "document": item.doc} for item in items],
         max_new_tokens=length,
         temperatures=(temperature,),
         seed=seed,
         stop_at_eos=settings.stop_at_eos,
         chat=prompts.chat,
     )
-    items = [prompts.items[str(sample.task), sample.id] for sample in prompts.samples]
-    extras = [{"prompt": item.prompt, "document": item.doc} for item in items]
-    units = cut_units(prompts.samples, spec.batch_size, temperature, extras=extras)
-    return Job(spec, units, loaded, chosen, options.batch_size is None)

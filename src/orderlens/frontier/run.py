@@ -115,13 +115,12 @@ class _Bench:
         size = self.computing.batch_size
         if size is None and device_type(self.model) == "cuda" and not isinstance(self.model, SuggestsBatch):
             size = device_batch("cuda")
-        record = None if part == "tasks" else {**self.data.record(), "source": Path(self.data.source).name}
         return replace(
             self.computing,
             out=self.place(part),
             block_size=self.plan.block_size or None,
             batch_size=size,
-            data_record=record,
+            data_record=None if part == "tasks" else self.data.record(by_name=True),
             progress=progress,
         )
 

@@ -205,7 +205,7 @@ def _open_bench(stored: Stored | None, plan: Plan, model: Model, folder: Path, s
 def _settle(folder: Path, stored: Stored | None, bench: Bench) -> Stored:
     """Record what is computed, or check that it is what the folder was started with."""
     model = {"name": bench.model.name, "digest": bench.model.digest}
-    data = {**bench.data_record(), "n_samples": len(bench.samples), "digest": bench.data_digest()}
+    data = {**bench.data.record(by_name=True), "n_samples": len(bench.samples), "digest": bench.data_digest()}
     if stored is None:
         stored = Stored(bench.plan, data, model)
         save_plan(folder, stored)

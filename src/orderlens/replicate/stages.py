@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from orderlens.datafiles import LoadedData
 from orderlens.engines.run import run_job
@@ -55,10 +54,6 @@ class Bench:
         plan = replace(self.plan, target_tokens=tokens)
         return replace(self, plan=plan, data=replace(self.data, samples=samples))
 
-    def data_record(self) -> dict[str, Any]:
-        """Where the texts came from, by file name: the folder is another on another machine."""
-        return {**self.data.record(), "source": Path(self.data.source).name}
-
     def data_digest(self) -> str:
         """Return the digest of the encoded texts that every run's spec holds."""
         encoded = encode_samples(self.model, self.samples, need_target=True)
@@ -71,7 +66,7 @@ class Bench:
             out=self.runs / stage,
             block_size=self.plan.block_size,
             batch_size=self.plan.batch_size or None,
-            data_record=self.data_record(),
+            data_record=self.data.record(by_name=True),
             progress=progress,
         )
 
@@ -138,7 +133,7 @@ def _measure(bench: Bench) -> None:
         describe_model(bench.model),
         bench.model.block_size,
         tuple(order.spec for order in orders),
-        describe_data(samples, bench.data_record()),
+        describe_data(samples, bench.data.record(by_name=True)),
         circulation_pairs=plan.circulation_pairs,
         batch_size=plan.batch_size,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -88,7 +88,7 @@ def score_job(
     whole_number("couplings", couplings, least=0)
     loaded = options.load(model)
     encoded = encode_samples(loaded, in_chat(loaded, samples) if chat else samples, need_target=True)
-    spec = base_spec(
+    return make_job(
         "score",
         loaded,
         chosen,
@@ -99,7 +99,6 @@ def score_job(
         noise_floor=noise_floor or None,
         chat=chat or None,
     )
-    return checked(Job(spec, cut_units(encoded, spec.batch_size), loaded, chosen, options.batch_size is None))
 
 
 def generate_job(
@@ -116,11 +115,10 @@ def generate_job(
 ) -> Job:
     """Return the job of decoding prompts at one or several temperatures."""
     chosen = deployable(orders)
-    whole_number("seed", seed)
-    check_generation(max_new_tokens, temperatures)
+    check_generation(max_new_tokens, temperatures, seed)
     loaded = options.load(model)
     encoded = encode_samples(loaded, in_chat(loaded, prompts) if chat else prompts, need_target=False)
-    spec = base_spec(
+    return make_job(
         "generate",
         loaded,
         chosen,
@@ -132,21 +130,34 @@ def generate_job(
         stop_at_eos=stop_at_eos,
         chat=chat or None,
     )
-    units = [unit for value in temperatures for unit in cut_units(encoded, spec.batch_size, value)]
-    return checked(Job(spec, units, loaded, chosen, options.batch_size is None))
 
 
-def base_spec(
+def make_job(
     kind: str,
     model: Model,
     orders: Sequence[Policy],
     samples: Sequence[EncodedSample],
     options: Computing,
+    *,
+    extras: Sequence[Mapping[str, Any]] = (),
     **more: Any,
-) -> RunSpec:
-    """Return a spec with what every decoding run states, plus ``more`` of its fields."""
+) -> Job:
+    """Return the job of one verb.
+
+    Args:
+        kind: what is computed (``RunSpec.kind``).
+        model: the loaded model.
+        orders: the policies.
+        samples: the encoded samples, decoded once per temperature.
+        options: how to lay out and cut the work.
+        extras: what travels with each sample.
+        more: further fields of the spec.
+
+    Raises:
+        UserInputError: a sample is longer than the model's context.
+    """
     length = more.get("max_new_tokens") or max((len(sample.target) for sample in samples), default=1)
-    return RunSpec(
+    spec = RunSpec(
         kind,
         describe_model(model),
         model.block_size,
@@ -157,13 +168,11 @@ def base_spec(
         likelihood=likelihoods(orders),
         **more,
     )
-
-
-def checked(job: Job) -> Job:
-    """Return the job unless a sample is longer than the model's context."""
-    for unit in job.units:
-        check_fits(job.model, unit.samples, canvases(job.spec, unit))
-    return job
+    size, temperatures = spec.batch_size, spec.temperatures or (None,)
+    units = [unit for value in temperatures for unit in cut_units(samples, size, value, extras=extras)]
+    for unit in units:
+        check_fits(model, unit.samples, canvases(spec, unit))
+    return Job(spec, units, model, orders, options.batch_size is None)
 
 
 def deployable(orders: Orders) -> list[Policy]:
@@ -184,8 +193,9 @@ def likelihoods(policies: Sequence[Policy]) -> dict[str, str]:
     return found
 
 
-def check_generation(max_new_tokens: int, temperatures: Sequence[float]) -> None:
+def check_generation(max_new_tokens: int, temperatures: Sequence[float], seed: int) -> None:
     """Refuse bad numbers before a model is loaded."""
+    whole_number("seed", seed)
     whole_number("max_new_tokens", max_new_tokens)
     if not temperatures or len(set(temperatures)) < len(temperatures):
         raise UserInputError(f"temperatures {list(temperatures)} must be non-empty and distinct")
