@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ pytest.importorskip("lm_eval")
 
 import orderlens as ol
 from orderlens import tasks
+from orderlens.cli.main import main
 from orderlens.errors import UserInputError
 from orderlens.lm_eval_adapter import OrderLensLM
 from orderlens.models.hmm import HiddenMarkovModel
@@ -190,16 +192,16 @@ def write_tasks(folder: Path) -> None:
         (folder / f"local_{name}.yaml").write_text(json.dumps(shared | config))  # JSON is YAML
 
 
-LAUNCH = """
-import json, sys, lm_eval, orderlens.lm_eval_adapter
-from lm_eval.tasks import TaskManager
-folder, model, order = sys.argv[1:]
-found = lm_eval.simple_evaluate(model="orderlens", tasks=["local_arith", "local_choice", "local_pages"],
-    model_args={"model": model, "order": order, "traces": folder + "/traces"},
-    task_manager=TaskManager(include_path=folder, include_defaults=False), bootstrap_iters=0)
-answers = {name: [[s["doc"]["id"], s["resps"]] for s in rows] for name, rows in found["samples"].items()}
-print(json.dumps([found["results"], answers]))
-"""
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with task files and a cache of its own; lm-eval's own tasks are not looked through."""
+    import datasets
+    from lm_eval import tasks as known
+
+    monkeypatch.setattr(known, "TaskManager", partial(known.TaskManager, include_defaults=False))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    write_tasks(tmp_path)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -210,19 +212,25 @@ print(json.dumps([found["results"], answers]))
         pytest.param("tiny", "max-prob", marks=pytest.mark.slow),
     ],
 )
-def test_real_lm_eval_tasks_run_offline(tmp_path: Path, model: str, order: str) -> None:
-    """lm-eval's own evaluator, unmodified, in a process without network; all three request types."""
+def test_real_lm_eval_tasks_run_offline(alone: Path, model: str, order: str) -> None:
+    """lm-eval's own evaluator, unmodified; all three request types."""
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
     if model == "tiny":
         pytest.importorskip("torch")  # the weights come with the package: without them this must fail
-    write_tasks(tmp_path)
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
-    done = subprocess.run(
-        [sys.executable, "-c", LAUNCH, str(tmp_path), model, order],
-        capture_output=True, text=True, check=False, env=os.environ | offline,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    results, answers = json.loads(done.stdout.splitlines()[-1])
-    assert {path.name.partition("-")[0] for path in (tmp_path / "traces").iterdir()} == {
+    found = simple_evaluate(
+        "orderlens",
+        {"model": model, "order": order, "traces": str(alone / "traces")},
+        tasks=["local_arith", "local_choice", "local_pages"],
+        task_manager=TaskManager(include_path=str(alone)),
+        bootstrap_iters=0,
+    )
+    results = found["results"]
+    answers = {
+        name: [(row["doc"]["id"], row["resps"]) for row in rows] for name, rows in found["samples"].items()
+    }
+    assert {path.name.partition("-")[0] for path in (alone / "traces").iterdir()} == {
         "generate", "loglikelihood", "rolling",
     }  # fmt: skip
     check_choices(model, order, answers["local_choice"], results["local_choice"]["acc,none"])
@@ -274,23 +282,12 @@ def check_generations(model: str, order: str, answers: list[Any]) -> None:
     assert {str(name): answer[0][0] for name, answer in answers} == texts
 
 
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``orderlens`` in a process without network."""
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
-    return subprocess.run(
-        [sys.executable, "-m", "orderlens", *arguments],
-        capture_output=True, text=True, check=False, env=os.environ | offline,
-    )  # fmt: skip
-
-
-def test_the_launcher_writes_results_and_traces(tmp_path: Path) -> None:
-    write_tasks(tmp_path)
-    wanted = ["--tasks", "local_choice,local_arith", "--limit", "2", "--include-path", str(tmp_path)]
-    out = tmp_path / "results"
+def test_the_launcher_writes_results_and_traces(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = ["--tasks", "local_choice,local_arith", "--limit", "2", "--include-path", str(alone)]
+    out = alone / "results"
     given = ["lm-eval", "--model", "hmm", "--order", "max-prob", *wanted, "--out", str(out), "--json"]
-    done = command(tmp_path, *given, "--num_fewshot", "1")  # an option of lm-eval's own
-    assert done.returncode == 0, done.stderr[-2000:]
-    shown = json.loads(done.stdout)
+    assert main([*given, "--num_fewshot", "1"]) == 0  # an option of lm-eval's own
+    shown = json.loads(capsys.readouterr().out)
     assert set(shown["results"]) == {"local_arith", "local_choice"}
     assert json.loads(Path(shown["file"]).read_text())["n-shot"]["local_arith"] == 1
     run = ol.open_run(out / "traces")
@@ -298,20 +295,31 @@ def test_the_launcher_writes_results_and_traces(tmp_path: Path) -> None:
     assert {row["task"] for row in run.outputs().to_arrow().to_pylist()} == {"local_arith", "local_choice"}
 
 
+def error_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    return [line for line in done.stderr.splitlines() if line.startswith("orderlens:")]
+
+
 @pytest.mark.parametrize(
-    ("tasks_named", "code", "message"),
+    ("tasks_named", "message"),
     [
-        ("nope", 2, "Tasks not found: nope"),
-        pytest.param("hellaswag", 2, "bring tasks over local files", marks=pytest.mark.slow),
-        (" ", 2, "--tasks is empty"),
+        pytest.param("hellaswag", "bring tasks over local files", marks=pytest.mark.slow),
+        (" ", "--tasks is empty"),
     ],
 )
-def test_launcher_errors_are_one_line(tmp_path: Path, tasks_named: str, code: int, message: str) -> None:
-    done = command(
-        tmp_path, "lm-eval", "--model", "hmm", "--tasks", tasks_named, "--out", str(tmp_path / "out")
-    )
-    lines = [line for line in done.stderr.splitlines() if line.startswith("orderlens:")]
-    assert done.returncode == code, done.stderr[-2000:]
-    assert len(lines) == 1
-    assert message in lines[0]
-    assert "Traceback" not in done.stderr
+def test_launcher_errors_are_one_line(tmp_path: Path, tasks_named: str, message: str) -> None:
+    """In a process without network."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    given = ["lm-eval", "--model", "hmm", "--tasks", tasks_named, "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "orderlens", *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | offline)
+    (line,) = error_lines(done)
+    assert message in line
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_unknown_task_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lm-eval", "--model", "hmm", "--tasks", "nope", "--out", str(tmp_path / "out")]) == 2
+    (line,) = [row for row in capsys.readouterr().err.splitlines() if row.startswith("orderlens:")]
+    assert "Tasks not found: nope" in line
