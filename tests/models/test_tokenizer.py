@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,30 @@ def test_missing_and_broken_files(tmp_path: Path, folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text("[1")
     with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json"):
         FastTokenizer.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ("The wa", "ter is"),
+        ("", "water"),
+        ("The ", ""),
+        ("The", " water"),
+        ("\u00e9t\u00e9 \u65e5", "\u672c \u8a9e"),
+        ("a", "\u65e5"),
+    ],
+)
+def test_pairs_are_one_text_cut_at_the_first_token_of_the_continuation(prompt: str, text: str) -> None:
+    tokenizer = FastTokenizer.from_file(files("orderlens") / "data/models/tiny-ar/tokenizer.json")
+    ((ids, first),) = tokenizer.encode_pairs([(prompt, text)])
+    assert ids == tokenizer.encode(prompt + text)
+    ends = [end for _, end in tokenizer._tokenizer.encode(prompt + text, add_special_tokens=False).offsets]
+    assert first == sum(end <= len(prompt) for end in ends)
+
+
+def test_a_boundary_that_no_token_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orderlens.models.tokenizer._AT_ONCE", 2)
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    found = FastTokenizer(words).encode_pairs([("a", " b c"), ("a ", "b"), ("a b", "")])
+    assert found == [([0, 1, 2], 1), ([0, 1], 1), ([0, 1], 2)]

@@ -10,7 +10,6 @@ from orderlens.analysis.study import Study
 from orderlens.metrics.external import score_texts as score_directly
 from orderlens.replicate import external
 from orderlens.replicate.external import (
-    count_texts,
     external_folder,
     find_evaluator,
     score_texts,
@@ -29,6 +28,18 @@ class Letters:
     def token_logprobs(self, pairs):
         self.asked += pairs
         return [-np.log1p([ord(letter) + len(prompt) for letter in text]) for prompt, text in pairs]
+
+
+class Sink(list):
+    """Progress that remembers each advance."""
+
+    total = 0
+
+    def __call__(self, steps=1):
+        self.append(steps)
+
+    def set_total(self, total):
+        self.total = total
 
 
 @pytest.fixture
@@ -56,10 +67,12 @@ def test_a_second_pass_asks_for_nothing(generated, tmp_path):
 
 def test_each_text_is_scored_once_and_progress_counts_them(generated, tmp_path, monkeypatch):
     monkeypatch.setattr(external, "UNIT", 5)
-    evaluator, done = Letters(), []
-    score_texts(generated, evaluator, tmp_path / "scores", done.append)
-    assert len(evaluator.asked) == len(set(evaluator.asked)) == sum(done) == count_texts(generated)
-    assert max(done) == 5
+    evaluator, sink = Letters(), Sink()
+    score_texts(generated, evaluator, tmp_path / "scores", sink)
+    texts = {(row["prompt_text"], row["text"]) for row in generated.outputs().to_arrow().to_pylist()}
+    assert set(evaluator.asked) == {pair for pair in texts if pair[1]}
+    assert len(evaluator.asked) == len(set(evaluator.asked)) == sum(sink) == sink.total
+    assert max(sink) == 5
 
 
 def test_unknown_texts_have_no_scores():

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pyarrow.compute as pc
 
 from orderlens.metrics.segments import FloatArray
 from orderlens.store.reader import Run
@@ -37,9 +38,12 @@ class StoredScores:
         """Read the scores of one evaluator from the ``external`` tables of ``run``."""
         if "external" not in run.tables:
             return cls(name, {})
-        rows = run.table("external").to_arrow(["evaluator", "text_key", "logprobs"]).to_pylist()
-        mine = (row for row in rows if row["evaluator"] == name)
-        return cls(name, {row["text_key"]: np.array(row["logprobs"], np.float64) for row in mine})
+        rows = run.table("external").to_arrow(["evaluator", "text_key", "logprobs"])
+        mine = rows.filter(pc.equal(rows["evaluator"], name)).combine_chunks()
+        ends = np.cumsum(pc.fill_null(pc.list_value_length(mine["logprobs"]), 0).to_numpy())
+        values = np.split(pc.list_flatten(mine["logprobs"]).to_numpy(), ends[:-1])
+        keys = mine["text_key"].to_pylist()
+        return cls(name, dict(zip(keys, values, strict=bool(keys))))  # nothing is split into one empty part
 
     def token_logprobs(self, pairs: Sequence[Pair]) -> list[FloatArray]:
         """Return the stored log-probabilities of each continuation's tokens; empty where there are none."""

@@ -114,9 +114,10 @@ class NotedShift(Shift):
             self._notebook.becomes("waiting", unit=None)
 
     def ends(self, key: str) -> None:
-        """Count the unit."""
+        """Count the unit; the next one may be in work already."""
         state = self._notebook.state
-        self._notebook.changes(unit=None, units=state.units + 1)
+        unit = None if state.unit == key else state.unit
+        self._notebook.changes(unit=unit, units=state.units + 1)
         self._notebook.event("committed", unit=key, tokens=state.tokens)
 
 

@@ -18,7 +18,7 @@ from orderlens.evaluation.job import evaluate_job
 from orderlens.frontier.plan import DECODING, RUNS, Plan, check_parts, keep_plan
 from orderlens.models.abilities import SuggestsBatch, device_type
 from orderlens.models.protocol import Model
-from orderlens.replicate.external import count_texts, external_folder, find_evaluator, score_texts
+from orderlens.replicate.external import external_folder, find_evaluator, score_texts
 from orderlens.replicate.pace import TRUSTED_S, Show
 from orderlens.replicate.plan import device_batch
 from orderlens.store.reader import open_run
@@ -184,8 +184,6 @@ class _Bench:
             return [f"no external perplexity with {self.plan.evaluator}: {why}"]
         run = open_run(self.place("text"))
         with self.show("scoring the texts from outside") as bar:
-            if bar is not None:
-                bar.set_total(count_texts(run))
             score_texts(run, evaluator, external_folder(self.folder / "runs", self.plan.evaluator), bar)
         return []
 

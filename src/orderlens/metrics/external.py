@@ -8,13 +8,13 @@ file knows no torch; evaluators are loaded by name.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from orderlens.errors import ModelOutputError, UserInputError
+from orderlens.errors import MissingPackageError, ModelOutputError, UserInputError
 from orderlens.metrics.segments import FloatArray
 from orderlens.registry import Registry
 
@@ -42,6 +42,20 @@ class CausalEvaluator(Protocol):
         ...
 
 
+@runtime_checkable
+class StartsScoring(Protocol):
+    """An evaluator that can begin with texts while the numbers of others are still waited for."""
+
+    def start(
+        self, pairs: Sequence[tuple[str, str]], tell: Callable[[int], None]
+    ) -> Callable[[], list[FloatArray]]:
+        """Begin what ``token_logprobs`` does and return what waits for it, in whatever thread.
+
+        ``tell`` is given the number of texts that are done, now and then.
+        """
+        ...
+
+
 class LoadEvaluator(Protocol):
     """Turns the text after ``name:`` (may be empty) and a device name into an evaluator."""
 
@@ -64,7 +78,13 @@ EVALUATORS: Registry[LoadEvaluator] = Registry(
 def load_evaluator(spec: str = DEFAULT_EVALUATOR, device: str | None = None) -> CausalEvaluator:
     """Return the evaluator called ``spec``: ``tiny-ar``, ``smol-ar``, ``hf:ORG/NAME`` or ``hf:FOLDER``."""
     name, _, argument = spec.partition(":")
-    return EVALUATORS.get(name)(argument, device=device)
+    try:
+        load = EVALUATORS.get(name)
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(
+            f"evaluator '{name}' needs {error.name}; pip install 'orderlens[torch,hf]'"
+        ) from error
+    return load(argument, device=device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ shift every position. Knows nothing of models.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ from orderlens.models.merges import from_merges, has_merges
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token", "sep_token", "cls_token")
+_AT_ONCE = 1024
+"""Texts tokenised together where character offsets are needed: they take much more memory than the ids."""
 
 
 class FastTokenizer:
@@ -64,16 +67,8 @@ class FastTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of ``text`` without adding special tokens."""
-        return list(self._encode(text).ids)
-
-    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-        """Return the ids of ``text`` and, for each, the index of the character after its last one."""
-        found = self._encode(text)
-        return list(found.ids), [end for _, end in found.offsets]
-
-    def _encode(self, text: str) -> Any:
         with self._spelling():
-            return self._tokenizer.encode(text, add_special_tokens=False)
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     @contextmanager
     def _spelling(self) -> Iterator[None]:
@@ -88,9 +83,26 @@ class FastTokenizer:
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
         """Return the ids of several texts, in parallel where the library allows."""
+        return [list(item.ids) for item in self._encoded(list(texts))]
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], int]]:
+        """Return the ids of each prompt and its continuation as one text, and how many are the prompt's.
+
+        A token with a character of the continuation is the continuation's.
+        """
+        found: list[tuple[list[int], int]] = []
+        for start in range(0, len(pairs), _AT_ONCE):
+            part = pairs[start : start + _AT_ONCE]
+            encoded = self._encoded([prompt + text for prompt, text in part])
+            found += [
+                (list(item.ids), tokens_before(item, len(prompt)))
+                for item, (prompt, _) in zip(encoded, part, strict=True)
+            ]
+        return found
+
+    def _encoded(self, texts: list[str]) -> list[Any]:
         with self._spelling():
-            found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [list(item.ids) for item in found]
+            return list(self._tokenizer.encode_batch(texts, add_special_tokens=False))
 
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
         """Return the text of ``ids``; special tokens by name unless skipped, broken UTF-8 as U+FFFD."""
@@ -129,6 +141,14 @@ class FastTokenizer:
     def save(self, path: Path) -> None:
         """Write the ``tokenizer.json``."""
         self._tokenizer.save(str(path))
+
+
+def tokens_before(encoding: Any, character: int) -> int:
+    """Return how many tokens of a ``tokenizers.Encoding`` end before or at a character's index."""
+    found = encoding.char_to_token(character)
+    if found is None:  # no token holds it: the text ends there, or it is a space that the tokenizer drops
+        return bisect_right([end for _, end in encoding.offsets], character)
+    return int(found)
 
 
 def has_tokenizer(folder: Path) -> bool:

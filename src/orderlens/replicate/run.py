@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from orderlens.datafiles import SplitRule, describe, load_data
 from orderlens.errors import RunError, UnknownNameError
-from orderlens.models.abilities import SuggestsBatch, device_type
+from orderlens.models.abilities import ReleasesMemory, SuggestsBatch, device_type
 from orderlens.models.protocol import Model
 from orderlens.registry import suggest
 from orderlens.replicate.external import read_scores
@@ -131,6 +131,8 @@ def decode_all(
             stored = _sized(folder, stored, name, pace)
             with _timed(seconds, name):
                 _run_stage(name, bench, stored, pace)
+        if isinstance(loaded, ReleasesMemory):  # the evaluator may be on the same device
+            loaded.release_memory()
     if stored is None:
         raise RunError(f"{folder} holds no generated texts yet; run the other stages first")
     why = None

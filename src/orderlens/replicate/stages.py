@@ -14,7 +14,7 @@ from orderlens.engines.run import run_job
 from orderlens.errors import RunError
 from orderlens.models.protocol import Model
 from orderlens.policies import parse_policies
-from orderlens.replicate.external import count_texts, external_folder, find_evaluator, score_texts
+from orderlens.replicate.external import external_folder, find_evaluator, score_texts
 from orderlens.replicate.pace import Show
 from orderlens.replicate.plan import Plan
 from orderlens.samples import Sample, encode_samples
@@ -192,7 +192,5 @@ def score_from_outside(plan: Plan, runs: Path, device: str | None, show: Show) -
         return why
     run = open_run([runs / name for name in GENERATING if (runs / name).is_dir()])
     with show("scoring the texts from outside") as bar:
-        if bar is not None:
-            bar.set_total(count_texts(run))
         score_texts(run, evaluator, external_folder(runs, plan.evaluator), bar)
     return None

@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
-from orderlens.errors import StorageError, UnitsFailedError
+from orderlens.errors import UnitsFailedError
+from orderlens.store.commits import Commits, Computed, say_failed
 from orderlens.store.failures import FAILED, read_failures
 from orderlens.store.leases import Lease
 from orderlens.store.records import stem
@@ -65,18 +64,19 @@ class Shift:
 def execute(
     writer: RunWriter,
     units: Mapping[str, Payload],
-    work: Callable[[Payload], Mapping[str, pa.Table]],
+    work: Callable[[Payload], Computed],
     shift: Shift | None = None,
 ) -> None:
     """Compute and commit units until every one is committed by somebody or set aside, then finish the run.
 
     A worker begins with its own share and asks nobody: whoever creates a unit's first claim has it. Only when
-    it is through with that does it look at what others left.
+    it is through with that does it look at what others left. While a unit is written, the next is computed.
 
     Args:
         writer: this worker's writer.
         units: unit key → what ``work`` needs.
-        work: computes the tables of one unit; depends on its payload only.
+        work: computes the tables of one unit, or begins to and returns what waits for them; depends on its
+            payload only.
         shift: how the work is shared with others; None works alone.
 
     Raises:
@@ -158,19 +158,19 @@ def _attempt_each(
     writer: RunWriter,
     claims: Iterable[Lease | None],
     units: Mapping[str, Payload],
-    work: Callable[[Payload], Mapping[str, pa.Table]],
+    work: Callable[[Payload], Computed],
     shift: Shift,
 ) -> int:
     """Compute what is claimed, until others are faster or nothing is left; return how many were tried."""
     count = misses = 0
-    for claim in claims:
-        misses = 0 if claim else misses + 1
-        if claim is not None:
-            with claim:
-                _attempt(writer, claim, units[claim.key], work, shift)
-            count += 1
-        if misses >= _MISSES:
-            break
+    with Commits(writer, shift) as commits:
+        for claim in claims:
+            misses = 0 if claim else misses + 1
+            if claim is not None:
+                _attempt(commits, claim, units[claim.key], work, shift)
+                count += 1
+            if misses >= _MISSES:
+                break
     return count
 
 
@@ -194,21 +194,18 @@ def _claims(writer: RunWriter, left: list[str], shift: Shift) -> Iterator[Lease 
 
 
 def _attempt(
-    writer: RunWriter,
+    commits: Commits,
     claim: Lease,
     payload: Payload,
-    work: Callable[[Payload], Mapping[str, pa.Table]],
+    work: Callable[[Payload], Computed],
     shift: Shift,
 ) -> None:
-    """Compute and commit one unit. A store that cannot be written to is no failure of the unit."""
-    shift.begins(claim.key)
+    """Compute one unit and hand it on to be committed."""
     try:
-        tables = work(payload)
-        writer.commit(claim.key, tables)
-    except StorageError:
-        raise
-    except Exception as error:  # noqa: BLE001  whatever a plug-in or a model raises is the unit's failure
-        shift.fails(claim.key, payload, error)
-        claim.fail()
-        return
-    shift.ends(claim.key)
+        shift.begins(claim.key)
+        computed = work(payload)
+    except BaseException as error:  # noqa: BLE001  whatever a plug-in or a model raises is the unit's failure
+        with claim:
+            say_failed(shift, claim, payload, error)
+    else:
+        commits.add(claim, payload, computed)

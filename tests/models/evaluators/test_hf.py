@@ -89,9 +89,11 @@ def test_families_with_a_start_token_get_it_before_prompts(evaluator, folder):
         single="<|endoftext|> $A", special_tokens=[start]
     )
     always = HFCausalEvaluator("started", evaluator._model, tokenizer)
-    assert always._tokens("the cat", " sat")[0] == [start[1], *evaluator._tokens("the cat", " sat")[0]]
-    assert always._tokens("the cat", " sat")[1] == evaluator._tokens("the cat", " sat")[1]
-    assert always._tokens("", "cats") == evaluator._tokens("", "cats")
+    pairs = [("the cat", " sat"), ("", "cats")]
+    started, plain = (list(item._windows(pairs, 0)) for item in (always, evaluator))
+    assert started[0].ids.tolist() == [start[1], *plain[0].ids]
+    assert started[1].ids.tolist() == plain[1].ids.tolist()
+    assert [window.n_scored for window in started] == [window.n_scored for window in plain]
 
 
 def test_nothing_to_score(evaluator):

@@ -6,31 +6,24 @@ Knows nothing of orders, traces or runs: pairs of texts in, log-probabilities ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError, one_line
 from orderlens.hub import Repository, snapshot
+from orderlens.models.evaluators.windows import FloatArray, Window, picked_log_probs, start_windows
 from orderlens.models.hub import PATTERNS
+from orderlens.models.tokenizer import tokens_before
+from orderlens.models.torch.device import pick_device
 
-if TYPE_CHECKING:
-    import torch
-
-FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """One forward: ``ids`` go in, the last ``n_scored`` of them are scored for text ``owner``."""
-
-    owner: int
-    ids: list[int]
-    n_scored: int
+_AT_ONCE = 1024
+"""Texts tokenised together: their offsets take much more memory than their ids."""
 
 
 class HFCausalEvaluator:
@@ -53,7 +46,7 @@ class HFCausalEvaluator:
         self._model = model
         self._tokenizer = tokenizer
         self._batch_tokens = batch_tokens
-        self._start = _first_known(tokenizer.bos_token_id, tokenizer.eos_token_id, name=name)
+        self._opening = _first_known(tokenizer.bos_token_id, tokenizer.eos_token_id, name=name)
         # Families that begin every text with a start token (LLaMA, not GPT-2) get it before prompts too.
         self._always_start = list(tokenizer("")["input_ids"][:1]) == [tokenizer.bos_token_id]
         self._context = int(getattr(model.config, "max_position_embeddings", None) or 1024)
@@ -66,58 +59,46 @@ class HFCausalEvaluator:
         start-of-text token. Past the context length, windows overlap by half so that each token keeps at
         least half a context on its left.
         """
-        windows = [window for owner, pair in enumerate(pairs) for window in self._windows(owner, *pair)]
-        rows: list[list[FloatArray]] = [[] for _ in pairs]
-        results: dict[int, FloatArray] = {}
-        for batch in self._batches(windows):
-            results.update(zip(batch, self._forward([windows[place] for place in batch]), strict=True))
-        for place, window in enumerate(windows):
-            rows[window.owner].append(results[place])
-        return [np.concatenate(parts) if parts else np.zeros(0) for parts in rows]
+        return self.start(pairs)()
 
-    def _windows(self, owner: int, prompt: str, text: str) -> Iterator[_Window]:
-        ids, n_scored = self._tokens(prompt, text)
-        first = len(ids) - n_scored
+    def start(
+        self, pairs: Sequence[tuple[str, str]], tell: Callable[[int], None] = lambda _: None
+    ) -> Callable[[], list[FloatArray]]:
+        """Begin the same and return what waits for it; ``tell`` is given the number of texts done."""
+        groups = [self._windows(pairs, start) for start in range(0, len(pairs), _AT_ONCE)]
+        windows = [window for group in groups for window in group]
+        wait = start_windows(windows, self._forward, self._model.device, self._batch_tokens, tell)
+
+        def finish() -> list[FloatArray]:
+            parts: list[list[FloatArray]] = [[] for _ in pairs]
+            for window, values in zip(windows, wait(), strict=True):
+                parts[window.owner].append(values)
+            return [np.concatenate(rows) if rows else np.zeros(0) for rows in parts]
+
+        return finish
+
+    def _windows(self, pairs: Sequence[tuple[str, str]], start: int) -> Iterator[Window]:
+        """Yield the windows of some texts from ``start`` on."""
+        part = pairs[start : start + _AT_ONCE]
+        texts = [prompt + text for prompt, text in part]
+        encoded = self._tokenizer(texts, add_special_tokens=False, verbose=False).encodings
+        for place, (found, (prompt, _)) in enumerate(zip(encoded, part, strict=True)):
+            first = tokens_before(found, len(prompt))
+            more = [self._opening] if self._always_start or not first else []
+            ids = np.array([*more, *found.ids], np.int64)
+            yield from self._cut(start + place, ids, first + len(more))
+
+    def _cut(self, owner: int, ids: NDArray[np.int64], first: int) -> Iterator[Window]:
         while first < len(ids):
             last = min(len(ids), max(first + self._context // 2, self._context))
             left = max(0, last - self._context)
-            yield _Window(owner, ids[left:last], last - first)
+            yield Window(owner, ids[left:last], last - first, last == len(ids))
             first = last
 
-    def _tokens(self, prompt: str, text: str) -> tuple[list[int], int]:
-        """Return the ids of prompt + text (a start token in front when needed) and how many are scored."""
-        encoded = self._tokenizer(
-            prompt + text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        ids, offsets = list(encoded["input_ids"]), encoded["offset_mapping"]
-        in_prompt = next((place for place, (_, end) in enumerate(offsets) if end > len(prompt)), len(ids))
-        start = [self._start] if self._always_start or not in_prompt else []
-        return start + ids, len(ids) - in_prompt
-
-    def _batches(self, windows: Sequence[_Window]) -> Iterator[list[int]]:
-        """Yield places of similar length whose padded size stays within the budget."""
-        batch: list[int] = []
-        for place in sorted(range(len(windows)), key=lambda item: len(windows[item].ids)):
-            if batch and (len(batch) + 1) * len(windows[place].ids) > self._batch_tokens:
-                yield batch
-                batch = []
-            batch.append(place)
-        if batch:
-            yield batch
-
-    def _forward(self, windows: Sequence[_Window]) -> list[FloatArray]:
-        import torch
-
-        width = max(len(window.ids) for window in windows)
-        device = self._model.device
-        tokens_NW = torch.zeros((len(windows), width), dtype=torch.long)
-        mask_NW = torch.zeros((len(windows), width), dtype=torch.long)
-        for row, window in enumerate(windows):
-            tokens_NW[row, : len(window.ids)] = torch.tensor(window.ids)
-            mask_NW[row, : len(window.ids)] = 1
-        with torch.inference_mode():
-            logits_NWV = self._model(input_ids=tokens_NW.to(device), attention_mask=mask_NW.to(device)).logits
-            return [_scored(logits_NWV[row], window) for row, window in enumerate(windows)]
+    def _forward(self, tokens_NW: Tensor, lengths_N: Tensor, places_R: Tensor, targets_R: Tensor) -> Tensor:
+        mask_NW = torch.arange(tokens_NW.shape[1], device=tokens_NW.device) < lengths_N[:, None]
+        logits_NWV = self._model(input_ids=tokens_NW, attention_mask=mask_NW.long()).logits
+        return picked_log_probs(logits_NWV.flatten(0, 1)[places_R].float(), targets_R)
 
 
 def load_hf_evaluator(argument: str, device: str | None = None) -> HFCausalEvaluator:
@@ -128,10 +109,7 @@ def load_hf_evaluator(argument: str, device: str | None = None) -> HFCausalEvalu
     if not argument:
         raise UserInputError("evaluator 'hf' needs a name; write hf:ORG/NAME[@REV] or hf:FOLDER")
     try:
-        import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        from orderlens.models.torch.device import pick_device
     except ImportError as error:
         raise MissingPackageError(
             "hf evaluators need transformers; pip install 'orderlens[torch,hf]'"
@@ -156,16 +134,6 @@ def _from_hub(argument: str) -> Path:
     name, _, revision = argument.partition("@")
     label, instead = f"evaluator 'hf:{argument}'", "use tiny-ar, which is bundled"
     return snapshot(Repository("model", name, revision or None, label, instead), PATTERNS, ModelLoadError)
-
-
-def _scored(logits_WV: torch.Tensor, window: _Window) -> FloatArray:
-    import torch
-
-    end = len(window.ids)
-    rows = logits_WV[end - window.n_scored - 1 : end - 1].float()
-    target = torch.tensor(window.ids[end - window.n_scored :], device=rows.device)
-    chosen = rows.gather(1, target[:, None])[:, 0] - torch.logsumexp(rows, dim=1)
-    return chosen.double().cpu().numpy()
 
 
 def _first_known(*ids: int | None, name: str) -> int:

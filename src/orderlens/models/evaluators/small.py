@@ -1,27 +1,29 @@
 """The autoregressive evaluator: how probable is a continuation, left to right, under a causal model?
 
-Used offline for external perplexity and as a baseline. Plain causal forwards without a cache, batched with
-right padding: under causal attention padding on the right cannot change what stands before it.
+Used offline for external perplexity and as a baseline. Plain causal forwards without a cache; only rows whose
+next token is scored meet the vocabulary.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from orderlens.errors import ModelLoadError, UserInputError
+from orderlens.models.evaluators.windows import FloatArray, Window, picked_log_probs, start_windows
 from orderlens.models.small.folder import LoadedModel, bundled_folder, read_folder
 from orderlens.models.small.network import Transformer, attention
 from orderlens.models.torch.device import pick_device
 
-FloatArray = NDArray[np.float64]
+CPU_TOKENS, GPU_TOKENS = 4096, 16_384
+"""Tokens per forward, padding included."""
+CPU_LOGITS, GPU_LOGITS = 1 << 22, 1 << 26
+"""Logits at a time: what a processor's cache, or a GPU beside a large model, has room for."""
 
 
 def causal_attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -31,19 +33,28 @@ def causal_attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def causal_log_probs(network: Transformer, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
     """Return log p(target i | inputs up to i), [B, T] float32; the mask id is never a possible token."""
+    places_R = torch.arange(inputs_BT.numel(), device=inputs_BT.device)
+    return log_probs_at(network, inputs_BT, places_R, targets_BT.flatten()).view(inputs_BT.shape)
+
+
+def log_probs_at(network: Transformer, inputs_BT: Tensor, places_R: Tensor, targets_R: Tensor) -> Tensor:
+    """Return the same for some places [R] in the flattened inputs only: log p(target | inputs up to it)."""
     positions = torch.arange(inputs_BT.shape[1], device=inputs_BT.device)[None]
-    hidden_BTC = network(inputs_BT, positions, causal_attend)
-    logits_BTV = functional.linear(hidden_BTC, network.embedding.weight).float()
-    excluded = torch.arange(logits_BTV.shape[-1], device=logits_BTV.device) == network.config.mask_id
-    log_probs = logits_BTV.masked_fill(excluded, -torch.inf).log_softmax(-1)
-    return log_probs.gather(-1, targets_BT[..., None]).squeeze(-1)
+    hidden_RC = network(inputs_BT, positions, causal_attend).flatten(0, 1)[places_R]
+    rows = max(1, (GPU_LOGITS if hidden_RC.is_cuda else CPU_LOGITS) // network.config.vocab_size)
+    found = [torch.empty(0, device=hidden_RC.device)]
+    for part_RC, part_R in zip(torch.split(hidden_RC, rows), torch.split(targets_R, rows), strict=True):
+        logits_RV = functional.linear(part_RC, network.embedding.weight).float()
+        logits_RV[:, network.config.mask_id] = -torch.inf
+        found.append(picked_log_probs(logits_RV, part_R))
+    return torch.cat(found)
 
 
 class SmallEvaluator:
     """Scores continuations with a causal model of our layout."""
 
     def __init__(
-        self, model: LoadedModel, name: str, device: str | None = None, batch_tokens: int = 4096
+        self, model: LoadedModel, name: str, device: str | None = None, batch_tokens: int | None = None
     ) -> None:
         if model.config.attention != "causal":
             raise ModelLoadError(
@@ -53,7 +64,7 @@ class SmallEvaluator:
         self._device = pick_device(device)
         self._model = model
         self._model.network.to(self._device)
-        self._batch_tokens = batch_tokens
+        self._batch_tokens = batch_tokens or (GPU_TOKENS if self._device.type == "cuda" else CPU_TOKENS)
 
     def token_logprobs(self, pairs: Sequence[tuple[str, str]]) -> list[FloatArray]:
         """Return, per (prompt, continuation), the natural-log probability of each continuation token.
@@ -61,51 +72,34 @@ class SmallEvaluator:
         Both are tokenised together; a token that straddles the boundary counts as the continuation's. EOS
         stands before the prompt, so that even an empty prompt conditions on something.
         """
-        return self.id_logprobs([self._split(prompt, text) for prompt, text in pairs])
+        return self.start(pairs)()
 
-    def _split(self, prompt: str, text: str) -> tuple[list[int], list[int]]:
-        ids, ends = self._model.tokenizer.encode_with_ends(prompt + text)
-        first = bisect_right(ends, len(prompt))
-        return ids[:first], ids[first:]
+    def start(
+        self, pairs: Sequence[tuple[str, str]], tell: Callable[[int], None] = lambda _: None
+    ) -> Callable[[], list[FloatArray]]:
+        """Begin the same and return what waits for it; ``tell`` is given the number of texts done."""
+        return self._start(self._model.tokenizer.encode_pairs(pairs), tell)
 
     def id_logprobs(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[FloatArray]:
         """Do the same for token ids; an empty continuation gives an empty array."""
-        lengths = [len(prompt) + len(text) for prompt, text in pairs]
-        limit = self._model.config.max_positions
-        if lengths and max(lengths) > limit:
-            raise UserInputError(
-                f"a text of {max(lengths)} tokens is longer than {self.name} accepts ({limit})"
-            )
-        results: list[FloatArray] = [np.empty(0)] * len(pairs)
-        for batch in self._batches(lengths):
-            for index, values in zip(batch, self._score([pairs[index] for index in batch]), strict=True):
-                results[index] = values
-        return results
+        return self._start([([*prompt, *text], len(prompt)) for prompt, text in pairs])()
 
-    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Group texts of similar length; a batch holds about ``batch_tokens`` tokens with its padding."""
-        batch: list[int] = []
-        for index in sorted(range(len(lengths)), key=lambda item: lengths[item]):
-            if batch and (len(batch) + 1) * lengths[index] > self._batch_tokens:
-                yield batch
-                batch = []
-            batch.append(index)
-        if batch:
-            yield batch
-
-    @torch.inference_mode()
-    def _score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[FloatArray]:
+    def _start(
+        self, texts: Sequence[tuple[Sequence[int], int]], tell: Callable[[int], None] = lambda _: None
+    ) -> Callable[[], list[FloatArray]]:
+        """Score texts given as (ids, how many of them are the prompt's)."""
+        longest, limit = max((len(ids) for ids, _ in texts), default=0), self._model.config.max_positions
+        if longest > limit:
+            raise UserInputError(f"a text of {longest} tokens is longer than {self.name} accepts ({limit})")
         eos = self._model.config.eos_id
-        longest = max(1, *(len(prompt) + len(text) for prompt, text in pairs))
-        targets = torch.full((len(pairs), longest), eos)
-        for row, (prompt, text) in enumerate(pairs):
-            targets[row, : len(prompt) + len(text)] = torch.tensor([*prompt, *text], dtype=torch.long)
-        targets = targets.to(self._device)
-        inputs = functional.pad(targets[:, :-1], (1, 0), value=eos)
-        values = causal_log_probs(self._model.network, inputs, targets).double().cpu().numpy()
-        return [
-            values[row, len(head) : len(head) + len(text)].copy() for row, (head, text) in enumerate(pairs)
+        windows = [
+            Window(owner, np.array([eos, *ids], np.int64), len(ids) - first)
+            for owner, (ids, first) in enumerate(texts)
         ]
+        return start_windows(windows, self._forward, self._device, self._batch_tokens, tell)
+
+    def _forward(self, tokens_NW: Tensor, _lengths_N: Tensor, places_R: Tensor, targets_R: Tensor) -> Tensor:
+        return log_probs_at(self._model.network, tokens_NW, places_R, targets_R)
 
 
 def load_tiny_evaluator(argument: str = "", device: str | None = None) -> SmallEvaluator:
