@@ -26,6 +26,17 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
+def refuse_unknown(kind: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones, with the nearest of them.
+
+    Raises:
+        UnknownNameError: always, unless ``name`` is known.
+    """
+    names = list(known)
+    if name not in names:
+        raise UnknownNameError(f"unknown {kind} '{name}'{suggest(name, names)} (known: {', '.join(names)})")
+
+
 def must_be(base: type) -> Callable[[object], str | None]:
     """Return a check of plug-ins: a subclass of ``base`` that defines all it has to, its name included."""
 
@@ -94,10 +105,7 @@ class Registry(Generic[T]):
         elif name in self._discovered():
             self._objects[name] = self._load(name)
         else:
-            known = self.names()
-            raise UnknownNameError(
-                f"unknown {self.kind} '{name}'{suggest(name, known)} (known: {', '.join(known)})"
-            )
+            refuse_unknown(self.kind, name, self.names())
         return self._objects[name]
 
     def entries(self) -> Iterator[tuple[str, T | PluginError]]:

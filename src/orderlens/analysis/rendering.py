@@ -12,8 +12,7 @@ from typing import Any
 
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.table import Cell, Column, Printed, Table
-from orderlens.errors import UnknownNameError
-from orderlens.registry import suggest
+from orderlens.registry import refuse_unknown
 from orderlens.templating import fill
 
 WIDTH = 100
@@ -29,10 +28,7 @@ def render(tables: Sequence[Table], form: str, width: int | None = WIDTH) -> str
         width: most characters per line of ``text`` (None: any number). A wider table is continued below with
             its keys repeated; notes are folded; a single column that is wider than that stays whole.
     """
-    if form not in FORMATS:
-        raise UnknownNameError(
-            f"unknown format '{form}'{suggest(form, FORMATS)} (known: {', '.join(FORMATS)})"
-        )
+    refuse_unknown("format", form, FORMATS)
     if form == "json":
         content = {"tables": [as_json(table) for table in tables]}
         return json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False) + "\n"

@@ -76,14 +76,13 @@ def analyze(
     from orderlens.analysis.study import Options
     from orderlens.analysis.tables import table_recipes
     from orderlens.metrics.external import DEFAULT_EVALUATOR
-    from orderlens.registry import suggest
+    from orderlens.registry import refuse_unknown
 
     if list_tables:
         _print_list({name: recipe.summary for name, recipe in table_recipes().items()}, json_output)
         return
     form = "json" if json_output else form
-    if form not in FORMATS:  # before the work, not after it
-        raise UserInputError(f"unknown format '{form}'{suggest(form, FORMATS)} (known: {', '.join(FORMATS)})")
+    refuse_unknown("format", form, FORMATS)  # before the work, not after it
     names = [part.strip() for item in table or [] for part in item.split(",") if part.strip()]
     options = Options(
         resampling=Resampling(bootstrap, seed, level),

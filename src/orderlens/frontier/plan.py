@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from orderlens.errors import RunError, StorageError, UnknownNameError, UserInputError
-from orderlens.files import write_text
+from orderlens.errors import RunError, UserInputError
+from orderlens.plans import from_record, read_file, refuse_other, steps_in_order, write_file
 from orderlens.policies import Policy, parse_policies, parse_policy
-from orderlens.registry import suggest
 from orderlens.tasks.catalogue import get_task
 
 PLAN_FILE = "frontier.json"
@@ -121,32 +118,21 @@ def with_ladder(policies: str | Sequence[str], order: str, rungs: Sequence[int])
 def check_parts(parts: Iterable[str]) -> list[str]:
     """Return the parts in their order; an unknown one is answered with the nearest known one."""
     asked = [part for part in parts if part]
-    for name in asked:
-        if name not in PARTS:
-            raise UnknownNameError(f"unknown part '{name}'{suggest(name, PARTS)} (known: {', '.join(PARTS)})")
     if not asked:
         raise UserInputError(f"--parts names nothing; choose out of {', '.join(PARTS)}")
-    return [name for name in PARTS if name in asked]
+    return steps_in_order("part", asked, PARTS)
 
 
 def read_plan(folder: Path) -> Plan:
     """Return the plan that ``folder`` was started with."""
-    path = folder / PLAN_FILE
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        known = {item.name for item in fields(Plan)}
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in found["plan"].items()
-            if name in known
-        }
-        return Plan(**given)
-    except FileNotFoundError:
-        raise RunError(
-            f"{folder} holds no frontier; start one with orderlens frontier --out {folder}"
-        ) from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error}); choose a new folder") from None
+    found = _kept(folder)
+    if found is None:
+        raise RunError(f"{folder} holds no frontier; start one with orderlens frontier --out {folder}")
+    return found
+
+
+def _kept(folder: Path) -> Plan | None:
+    return read_file(folder / PLAN_FILE, "frontier", lambda record: from_record(Plan, record["plan"]))
 
 
 def keep_plan(folder: Path, plan: Plan) -> None:
@@ -155,43 +141,8 @@ def keep_plan(folder: Path, plan: Plan) -> None:
     Raises:
         RunError: the folder holds something else; the message names what differs.
     """
-    path = folder / PLAN_FILE
-    if not path.is_file():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunError(f"{folder} is not empty and holds no frontier; choose a new or an empty folder")
-        _write(path, plan)
-        return
-    old = read_plan(folder)
-    for item in fields(Plan):
-        before, now = getattr(old, item.name), getattr(plan, item.name)
-        if item.name == "data":  # the folder of a file is another on another machine
-            before, now = Path(before).name, Path(now).name
-        if item.name != "evaluator" and before != now:
-            raise RunError(
-                f"{folder} holds a frontier with another value of {item.name} ({_difference(before, now)}); "
-                "choose a new folder or the same options"
-            )
-    if old != plan:  # another evaluator: its scores have a folder of their own
-        _write(path, plan)
-
-
-def _difference(before: Any, now: Any) -> str:
-    """Say what was asked for otherwise; of long lists only the entries that differ."""
-    if not isinstance(before, tuple) or set(before) == set(now):
-        return f"{_shown(before)}, asked for {_shown(now)}"
-    missing = tuple(entry for entry in now if entry not in before)
-    extra = tuple(entry for entry in before if entry not in now)
-    parts = [f"without {_shown(missing)}"] if missing else []
-    return "; ".join([*parts, f"with {_shown(extra)}, not asked for"] if extra else parts)
-
-
-def _write(path: Path, plan: Plan) -> None:
-    record: dict[str, Any] = {"plan": asdict(plan)}
-    try:
-        write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise StorageError(f"cannot write to {path.parent}: {error.strerror or error}") from error
-
-
-def _shown(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    old = _kept(folder)
+    if old is not None:
+        refuse_other(folder, "frontier", old, plan, ("evaluator",))  # its scores have a folder of their own
+    if old != plan:
+        write_file(folder / PLAN_FILE, {"plan": asdict(plan)})

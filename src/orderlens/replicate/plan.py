@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +18,10 @@ from typing import Any
 from orderlens import paper
 from orderlens.analysis.setups import PLAN_FILE
 from orderlens.decode.generate import GenerationSettings
-from orderlens.errors import RunError, StorageError, UnknownNameError, UserInputError
+from orderlens.errors import UserInputError
 from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR
-from orderlens.registry import suggest
+from orderlens.plans import from_record, read_file, refuse_other, write_file
+from orderlens.registry import refuse_unknown
 from orderlens.rowfiles import TextSplit, check_split
 
 GENERATED = paper.orders("decoding")
@@ -177,10 +177,7 @@ def device_batch(device: str) -> int:
 
 def make_plan(preset: str, model: str, data: str, **changes: Any) -> Plan:
     """Return the plan of a preset; ``changes`` override its fields, None keeps them."""
-    if preset not in PRESETS:
-        raise UnknownNameError(
-            f"unknown preset '{preset}'{suggest(preset, PRESETS)} (known: {', '.join(PRESETS)})"
-        )
+    refuse_unknown("preset", preset, PRESETS)
     given = {name: value for name, value in changes.items() if value is not None}
     if "n_sequences" in given:  # a number that was asked for is kept
         given = {"budget_s": 0.0, **given}
@@ -210,17 +207,12 @@ class Stored:
 
 def read_plan(folder: Path) -> Stored | None:
     """Return the plan that ``folder`` was started with, None for a new or empty folder."""
-    path = folder / PLAN_FILE
-    if not path.is_file():
-        _refuse_foreign(folder)
-        return None
-    known = {item.name for item in fields(Plan)}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        given = {name: _tuples(value) for name, value in found["plan"].items() if name in known}
-        return Stored(Plan(**given), dict(found["data"]), dict(found["model"]), dict(found.get("sizes", {})))
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error}); choose a new folder") from None
+    return read_file(folder / PLAN_FILE, "replication", _stored)
+
+
+def _stored(record: dict[str, Any]) -> Stored:
+    plan = from_record(Plan, record["plan"])
+    return Stored(plan, dict(record["data"]), dict(record["model"]), dict(record.get("sizes", {})))
 
 
 def kept_plan(folder: Path, plan: Plan) -> Stored | None:
@@ -235,46 +227,10 @@ def kept_plan(folder: Path, plan: Plan) -> Stored | None:
     stored = read_plan(folder)
     if stored is None:
         return None
-    old = stored.plan
-    differing = [item.name for item in fields(Plan) if _differs(item.name, old, plan)]
-    if differing:
-        name = min(differing)
-        raise RunError(
-            f"{folder} holds a replication with another {name} ({getattr(old, name)}, asked for "
-            f"{getattr(plan, name)}); choose a new folder or the same options"
-        )
-    return replace(stored, plan=replace(old, evaluator=plan.evaluator))
-
-
-def _refuse_foreign(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file; choose a new folder")
-    names = sorted(item.name for item in folder.iterdir() if item.name[0] != ".") if folder.exists() else []
-    if names:
-        raise RunError(
-            f"{folder} is not empty and holds no replication ({names[0]}, …); choose a new or an empty folder"
-        )
-
-
-def _differs(name: str, old: Plan, new: Plan) -> bool:
-    if name in ("evaluator", "batch_size", "budget_s"):
-        return False
-    if name == "data":  # its folder is another on another machine; the runs hold a digest of the tokens
-        return Path(old.data).name != Path(new.data).name
-    return bool(getattr(old, name) != getattr(new, name))
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    refuse_other(folder, "replication", stored.plan, plan, ("evaluator", "batch_size", "budget_s"))
+    return replace(stored, plan=replace(stored.plan, evaluator=plan.evaluator))
 
 
 def save_plan(folder: Path, stored: Stored) -> None:
     """Write the plan and what is known of its data and model."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(stored.record(), indent=2, ensure_ascii=False)
-        fresh = folder / f".{PLAN_FILE}.{os.getpid()}"
-        fresh.write_text(text + "\n", encoding="utf-8")
-        fresh.replace(folder / PLAN_FILE)
-    except OSError as error:
-        raise StorageError(f"cannot write to {folder}: {error.strerror or error}") from error
+    write_file(folder / PLAN_FILE, stored.record())

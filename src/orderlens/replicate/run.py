@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orderlens.datafiles import SplitRule, describe, load_data
-from orderlens.errors import RunError, UnknownNameError
+from orderlens.errors import RunError
 from orderlens.models.abilities import ReleasesMemory, SuggestsBatch, device_type
 from orderlens.models.protocol import Model
-from orderlens.registry import suggest
+from orderlens.plans import steps_in_order
 from orderlens.replicate.external import read_scores
 from orderlens.replicate.pace import LEAST, Pace, Show
 from orderlens.replicate.plan import Plan, Stored, device_batch, kept_plan, read_plan, save_plan
@@ -188,10 +188,7 @@ def _sized(folder: Path, stored: Stored, stage: str, pace: Pace) -> Stored:
 
 def check_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[str]:
     """Return the stages in their usual order; an unknown one is answered with the nearest known one."""
-    asked = set(stages)
-    for name in sorted(asked - set(known)):
-        raise UnknownNameError(f"unknown stage '{name}'{suggest(name, known)} (known: {', '.join(known)})")
-    return [name for name in known if name in asked]
+    return steps_in_order("stage", stages, known)
 
 
 def _open_bench(stored: Stored | None, plan: Plan, model: Model, folder: Path, show: Show) -> Bench:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from orderlens.errors import MissingPackageError, UnknownNameError
-from orderlens.registry import suggest
+from orderlens.errors import MissingPackageError
+from orderlens.registry import refuse_unknown
 from orderlens.store.display import as_html, as_text
 
 if TYPE_CHECKING:
@@ -112,9 +112,7 @@ def import_duckdb() -> Any:
 def chosen_columns(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     """Return the schema of some columns, all by default; an unknown one is answered with the nearest."""
     for name in columns or ():
-        if name not in schema.names:
-            known = ", ".join(schema.names)
-            raise UnknownNameError(f"unknown column '{name}'{suggest(name, schema.names)} (known: {known})")
+        refuse_unknown("column", name, schema.names)
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orderlens.errors import RunError, UnknownNameError, UserInputError
-from orderlens.registry import suggest
+from orderlens.errors import RunError, UserInputError
+from orderlens.registry import refuse_unknown
 from orderlens.store.codec import sort_rows, trace_starts
 from orderlens.store.describe import described, facts, first_samples, order_labels
 from orderlens.store.display import run_html
@@ -188,11 +188,7 @@ class Run:
         """Return a table by name (``samples`` included)."""
         if name == "samples":
             return self.samples()
-        if name not in SCHEMAS and name not in self.tables:
-            known = list(dict.fromkeys(["samples", *SCHEMAS, *self.tables]))
-            raise UnknownNameError(
-                f"unknown table '{name}'{suggest(name, known)} (known: {', '.join(known)})"
-            )
+        refuse_unknown("table", name, dict.fromkeys(["samples", *SCHEMAS, *self.tables]))
         schema = self._schema(name)
         return Frame(
             schema,
