@@ -13,7 +13,7 @@ from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.policies import parse_policy
 from orderlens.policies.catalogue import COMMITS, REVISIONS
-from orderlens.policies.plans import Planner
+from orderlens.policies.planners import Planner
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
 

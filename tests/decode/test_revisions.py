@@ -12,7 +12,7 @@ from orderlens.decode.reference import text_plainly
 from orderlens.errors import ModelOutputError, PluginError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.policies import parse_policies, parse_policy
-from orderlens.policies.plans import Plan, Planner
+from orderlens.policies.planners import Moves, Planner
 from orderlens.policies.policy import Policy
 from orderlens.policies.protocol import Changes, Revise
 from orderlens.samples import EncodedSample
@@ -166,7 +166,7 @@ class Idle(Planner):
         return 4
 
     def plan(self, view):
-        return Plan(np.zeros(len(view), bool), np.zeros(len(view), bool))
+        return Moves(np.zeros(len(view), bool), np.zeros(len(view), bool))
 
 
 class Coin(Revise):
@@ -218,9 +218,9 @@ def test_rules_that_never_finish_end_at_their_bound(rule):
 def test_rules_that_answer_nonsense_are_named():
     order = parse_policy("max-prob").order
     wrong = {
-        "fill masked": lambda view: Plan(~view.masked_R | (view.offset_R == 0), view.masked_R & False),
-        "take back held": lambda view: Plan(view.masked_R & False, view.masked_R),
-        "one boolean per position": lambda view: Plan(view.masked_R[:1], view.masked_R & False),
+        "fill masked": lambda view: Moves(~view.masked_R | (view.offset_R == 0), view.masked_R & False),
+        "take back held": lambda view: Moves(view.masked_R & False, view.masked_R),
+        "one boolean per position": lambda view: Moves(view.masked_R[:1], view.masked_R & False),
     }
     for message, plan in wrong.items():
         rule = Idle()

@@ -9,7 +9,7 @@ from orderlens.orders.memory import MemoryTable
 from orderlens.orders.view import StepView
 from orderlens.policies import parse_policy
 from orderlens.policies.catalogue import COMMITS
-from orderlens.policies.plans import BlockView, Planner
+from orderlens.policies.planners import BlockView, Planner
 from orderlens.stats import PositionStats
 
 BLOCK = 9

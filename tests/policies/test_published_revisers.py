@@ -13,7 +13,7 @@ import pytest
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.policies import parse_policy
-from orderlens.policies.plans import BlockView
+from orderlens.policies.planners import BlockView
 from orderlens.policies.presets import PRESETS
 from orderlens.rng import draw_stream, rule_stream
 from orderlens.samples import EncodedSample

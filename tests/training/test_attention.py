@@ -8,10 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.models.small.network import attention  # noqa: E402
+from orderlens.models.small.network import attention, causal_attend  # noqa: E402
 from orderlens.training.attention import (  # noqa: E402
     block_causal_rule,
-    causal_attend,
     dense_attend,
     dense_mask,
     permutation_mask,

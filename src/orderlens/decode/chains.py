@@ -21,7 +21,7 @@ from orderlens.decode.select import PolicyMemory
 from orderlens.grid import Canvas
 from orderlens.models.protocol import IntArray, Model
 from orderlens.orders.protocol import StaticOrder, check_path
-from orderlens.policies.plans import Planner
+from orderlens.policies.planners import Planner
 from orderlens.policies.policy import Policy
 from orderlens.policies.protocol import Revise
 from orderlens.rng import NumberRows, draw_stream, rule_stream

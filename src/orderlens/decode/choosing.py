@@ -18,7 +18,7 @@ from orderlens.decode.select import Choice, choose
 from orderlens.models.protocol import FloatArray, IntArray
 from orderlens.orders.protocol import StaticOrder
 from orderlens.orders.view import StepView
-from orderlens.policies.plans import Planner
+from orderlens.policies.planners import Planner
 from orderlens.policies.policy import Policy
 from orderlens.stats import DrawStats, PositionStats
 

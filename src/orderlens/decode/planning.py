@@ -16,7 +16,7 @@ from orderlens.decode.select import naming
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import FloatArray, IntArray
 from orderlens.orders.memory import Memory
-from orderlens.policies.plans import BlockView, Plan, Planner
+from orderlens.policies.planners import BlockView, Moves, Planner
 from orderlens.stats import DrawStats, PositionStats
 
 BoolArray = NDArray[np.bool_]
@@ -95,7 +95,7 @@ def _view(
     return view, memory
 
 
-def _check(rule: Planner, plan: Plan, view: BlockView) -> None:
+def _check(rule: Planner, plan: Moves, view: BlockView) -> None:
     nothing = np.zeros(len(view), bool)
     for given, allowed, what in (
         (plan.commit_R, view.masked_R, "fill masked"),

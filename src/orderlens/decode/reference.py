@@ -20,7 +20,7 @@ from orderlens.grid import Canvas
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, LogProbRows, Model
 from orderlens.orders.protocol import Order, StaticOrder
 from orderlens.orders.view import StepView
-from orderlens.policies.plans import BlockView, Plan, Planner
+from orderlens.policies.planners import BlockView, Moves, Planner
 from orderlens.policies.policy import Policy
 from orderlens.policies.protocol import HeldView, Revise
 from orderlens.rng import draw_stream, rule_stream
@@ -280,7 +280,7 @@ class _Walk:
         )  # fmt: skip
         self.tries = 0
         closing = self.passes > rule.passes(self.filling)
-        plan = Plan(masked, ~masked & False) if closing else rule.plan(view)
+        plan = Moves(masked, ~masked & False) if closing else rule.plan(view)
         memory.commit()
         for place in np.flatnonzero(plan.remask_R).tolist():
             self.note("remask", filling[place], self.model.mask_id, np.nan)

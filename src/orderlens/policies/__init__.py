@@ -1,7 +1,7 @@
 """Policies: an order, how many positions are committed at once, and what may be changed afterwards."""
 
 from orderlens.policies.catalogue import parse_policies, parse_policy
-from orderlens.policies.plans import BlockView, Plan, Planner
+from orderlens.policies.planners import BlockView, Moves, Planner
 from orderlens.policies.policy import Likelihood, Policy, spec_of
 from orderlens.policies.presets import Preset
 from orderlens.policies.protocol import Changes, Commit, HeldView, Revise, Schedule
@@ -12,7 +12,7 @@ __all__ = [
     "Commit",
     "HeldView",
     "Likelihood",
-    "Plan",
+    "Moves",
     "Planner",
     "Policy",
     "Preset",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orderlens.policies.plans import BlockView, Plan, Planner
+from orderlens.policies.planners import BlockView, Moves, Planner
 from orderlens.policies.protocol import BoolArray, IntArray, real
 from orderlens.stats import comparable
 
@@ -42,7 +42,7 @@ class HierarchyRemask(Planner):
         """Return n."""
         return max(1, n_positions)
 
-    def plan(self, view: BlockView) -> Plan:
+    def plan(self, view: BlockView) -> Moves:
         """Take the runs' best, the sure and what makes up for the doubted; mask the other doubted ones."""
         p_R = comparable(np.exp(view.proposal_logprob_R))
         doubted_R = ~view.masked_R & (p_R < comparable(self.remask))
@@ -56,7 +56,7 @@ class HierarchyRemask(Planner):
         rest_R = open_R & ~taken_R
         missing_C: IntArray = n_doubted_C + 1 - n_taken_C
         taken_R |= rest_R & (view.ranks(view.proposal_logprob_R, rest_R) < missing_C[view.chain_R])
-        return Plan(taken_R & view.masked_R, doubted_R & ~taken_R, taken_R & doubted_R)
+        return Moves(taken_R & view.masked_R, doubted_R & ~taken_R, taken_R & doubted_R)
 
 
 def _best_of_runs(view: BlockView, open_R: BoolArray) -> BoolArray:

@@ -8,8 +8,8 @@ from typing import Literal, Self
 import numpy as np
 
 from orderlens.errors import UserInputError
-from orderlens.policies.plans import BlockView, KeepBest
-from orderlens.policies.protocol import FloatArray, IntArray, whole_number
+from orderlens.policies.planners import BlockView, KeepBest
+from orderlens.policies.protocol import FloatArray, IntArray, parse_whole
 
 
 class PathPlanning(KeepBest):
@@ -94,7 +94,7 @@ class RunningConfidence(KeepBest):
             return super().parse(values)
         if len(values) > 2 or values[1] not in ("linear", "cosine"):
             raise UserInputError("'rcr' takes T and a schedule, linear or cosine, e.g. rcr=16:cosine")
-        return cls(whole_number("rcr", values[0], 1, "T"), "cosine" if values[1] == "cosine" else "linear")
+        return cls(parse_whole("rcr", values[0], 1, "T"), "cosine" if values[1] == "cosine" else "linear")
 
     @property
     def spec(self) -> str:

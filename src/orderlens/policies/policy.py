@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from orderlens.errors import UserInputError
 from orderlens.orders.protocol import DrawingOrder, OracleOrder, Order, StaticOrder, check_path
-from orderlens.policies.plans import Planner
+from orderlens.policies.planners import Planner
 from orderlens.policies.protocol import Commit, Revision, Schedule
 from orderlens.policies.schedules import Top
 

@@ -71,12 +71,12 @@ class Rule(ABC):
 
 def whole(least: int, name: str, like: int, *, default: Any = MISSING, always: bool = False) -> Any:
     """Declare a value: a whole number of at least ``least``; ``always`` writes it where it is the default."""
-    return _value(partial(whole_number, least=least), name, like, default, always)
+    return _value(partial(parse_whole, least=least), name, like, default, always)
 
 
 def real(low: float, high: float, name: str, like: float, *, default: Any = MISSING) -> Any:
     """Declare a value: a finite number between ``low`` and ``high``, both allowed."""
-    return _value(partial(real_number, low=low, high=high), name, like, default, False)
+    return _value(partial(parse_real, low=low, high=high), name, like, default, False)
 
 
 def _value(read: Callable[..., float], name: str, like: float, default: Any, always: bool) -> Any:
@@ -221,14 +221,14 @@ class Revise(Revision):
         """Return the changes; both arrays are [R], and no row is in both."""
 
 
-def whole_number(rule: str, text: str, least: int, name: str = "") -> int:
+def parse_whole(rule: str, text: str, least: int, name: str = "") -> int:
     """Return a whole number of at least ``least``; ``name`` tells the value apart where there are several."""
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
         raise _refusal(rule, text, name, f"a whole number of at least {least}")
     return int(text)
 
 
-def real_number(rule: str, text: str, low: float, high: float = np.inf, name: str = "") -> float:
+def parse_real(rule: str, text: str, low: float, high: float = np.inf, name: str = "") -> float:
     """Return a finite number between ``low`` and ``high``, both allowed."""
     try:
         value = float(text)

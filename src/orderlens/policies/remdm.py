@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orderlens.policies.plans import BlockView, Plan, Planner, StepPlanner
+from orderlens.policies.planners import BlockView, Moves, Planner, StepPlanner
 from orderlens.policies.protocol import BoolArray, FloatArray, IntArray, real, whole
 
 EPS = 1e-5
@@ -37,11 +37,11 @@ class Remasking(StepPlanner):
     order_id = "random"
     ends_when_full = False
 
-    def plan(self, view: BlockView) -> Plan:
+    def plan(self, view: BlockView) -> Moves:
         """Flip each position's coin: σ for a held one, the rate that makes up for it for a masked one."""
         fill_R, sigma_R = self.rates(view)
         flip_R = view.uniforms_R < np.where(view.masked_R, fill_R, sigma_R)
-        return Plan(flip_R & view.masked_R, flip_R & ~view.masked_R)
+        return Moves(flip_R & view.masked_R, flip_R & ~view.masked_R)
 
     @abstractmethod
     def rates(self, view: BlockView) -> tuple[FloatArray, FloatArray]:
@@ -176,7 +176,7 @@ class Refine(Planner):
         """Return n + LOOPS."""
         return n_positions + self.loops
 
-    def plan(self, view: BlockView) -> Plan:
+    def plan(self, view: BlockView) -> Moves:
         """Fill, then take back what the next pass is to refill."""
         looping_R = self._looping(view, view.forward_C)[view.chain_R]
         n_fill_R = np.where(looping_R, self.put_back, 1)
@@ -184,7 +184,7 @@ class Refine(Planner):
         stands_R = fill_R | ~view.masked_R
         stored_R = np.where(view.masked_R, view.proposal_logprob_R, view.logq_R)
         least_R = stands_R & (view.ranks(-stored_R, stands_R) < self.put_back)
-        return Plan.keeping(
+        return Moves.keeping(
             view, stands_R & ~(least_R & self._looping(view, view.forward_C + 1)[view.chain_R])
         )
 

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from orderlens.policies.plans import BlockView, Plan, Planner
+from orderlens.policies.planners import BlockView, Moves, Planner
 from orderlens.policies.protocol import BoolArray, IntArray, real
 from orderlens.stats import comparable
 
@@ -49,7 +49,7 @@ class Wino(Planner):
         """Return n."""
         return max(1, n_positions)
 
-    def plan(self, view: BlockView) -> Plan:
+    def plan(self, view: BlockView) -> Moves:
         """Draft, then judge what stood before."""
         count_C = len(view.filling_C)
         sure_R = view.masked_R & (comparable(np.exp(view.proposal_logprob_R)) > comparable(self.draft))
@@ -59,7 +59,7 @@ class Wino(Planner):
         commit_R = view.masked_R & (view.ranks(view.proposal_logprob_R, view.masked_R) < fill_C[view.chain_R])
         remask_R = self._taken_back(view, fill_C)
         view.memory.keep_chains("filled", fill_C)
-        return Plan(commit_R, remask_R)
+        return Moves(commit_R, remask_R)
 
     def _taken_back(self, view: BlockView, fill_C: IntArray) -> BoolArray:
         judged_R = ~view.masked_R & (fill_C > 1)[view.chain_R]

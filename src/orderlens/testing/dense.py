@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orderlens.testing.letters import write_letters
+
 _QWEN: dict[str, Any] = {
     "vocab_size": 112,
     "hidden_size": 32,
@@ -179,18 +181,10 @@ def random_tensors(config: dict[str, Any], seed: int, dtype: Any) -> dict[str, A
 
 def write_tokenizer(folder: Path, family: str) -> None:
     """Write a word-per-character tokenizer whose special tokens sit at the end, as in the published ones."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    letters = [chr(code) for code in range(32, 32 + 95)] + ["\n", "\t"]
-    tokenizer = Tokenizer(models.WordLevel({letter: i for i, letter in enumerate(letters)}, unk_token=" "))  # noqa: S106
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
     turn_end = TURN_ENDS.get(family, "<|im_end|>")
     marks = ["<|startoftext|>", "<|endoftext|>", MASK_NAMES[family], "<|im_start|>", turn_end]
-    tokenizer.add_tokens([AddedToken(text, special=text != turn_end, normalized=False) for text in marks])
-    tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"eos_token": "<|endoftext|>", "chat_template": TEMPLATE.replace("<|im_end|>", turn_end)}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    write_letters(folder, after=marks, settings=settings, plain=[turn_end])
 
 
 def write_dense(

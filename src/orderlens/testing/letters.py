@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ def write_letters(
     after: Sequence[str] = (),
     before: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
+    plain: Collection[str] = (),
 ) -> dict[str, int]:
     """Write ``tokenizer.json`` and ``tokenizer_config.json``; return the ids of the special tokens.
 
@@ -23,6 +24,7 @@ def write_letters(
         after: special tokens behind the letters, in the order of their ids.
         before: special tokens before the letters, which then start at ``len(before)``.
         settings: contents of ``tokenizer_config.json``, e.g. ``{"mask_token": "[MASK]"}``.
+        plain: those of the special tokens that are not marked as special, as some published turn ends are.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -31,7 +33,7 @@ def write_letters(
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     specials = (*before, *after)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
+    tokenizer.add_tokens([AddedToken(text, special=text not in plain, normalized=False) for text in specials])
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(dict(settings or {})), encoding="utf-8")
     return {token: vocab[token] for token in specials}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.testing.dense import write_shards
+from orderlens.testing.letters import write_letters
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LLaDA2MoeModelLM"],
@@ -48,7 +49,7 @@ CONFIG: dict[str, Any] = {
     "eos_token_id": 98,
 }
 SPECIALS = ["<|startoftext|>", "<|endoftext|>", "<|mask|>", "<role>", "</role>", "<|role_end|>"]
-FIRST_SPECIAL = 97  # so <|endoftext|> is 98, <|mask|> 99, <|role_end|> 102; rows 103…111 are padding
+"""Behind 97 letters: <|endoftext|> is 98, <|mask|> 99, <|role_end|> 102; rows 103…111 are padding."""
 TEMPLATE = (
     "{% for m in messages %}<role>{{ 'HUMAN' if m['role'] == 'user' else m['role'] | upper }}</role>"
     "{{ m['content'] }}<|role_end|>{% endfor %}"
@@ -107,27 +108,15 @@ def random_tensors(config: dict[str, Any], seed: int, dtype: Any) -> dict[str, A
     return tensors
 
 
-def write_tokenizer(folder: Path, specials: int = FIRST_SPECIAL) -> None:
+def write_tokenizer(folder: Path) -> None:
     """Write a word-per-character tokenizer whose special tokens sit at the end, as in the published one."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    letters = [chr(code) for code in range(32, 32 + 95)] + ["\n", "\t"]
-    vocab = {letter: index for index, letter in enumerate(letters)}
-    assert len(vocab) == FIRST_SPECIAL
-    vocab |= {f"<unused{index}>": index for index in range(len(vocab), specials)}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=" "))  # noqa: S106  a vocabulary entry
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    marks = [AddedToken(text, special=text != "<|role_end|>", normalized=False) for text in SPECIALS]
-    tokenizer.add_tokens(marks)
-    tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
         "bos_token": "<|startoftext|>",
         "eos_token": "<|endoftext|>",
         "pad_token": {"content": "<|endoftext|>", "__type": "AddedToken"},
         "chat_template": TEMPLATE,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    write_letters(folder, after=SPECIALS, settings=settings, plain=["<|role_end|>"])
 
 
 def write_llada2(

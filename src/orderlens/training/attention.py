@@ -93,11 +93,6 @@ def flex_attend(rule: Rule, size: int, device: torch.device) -> Attend:
     return attend
 
 
-def causal_attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Plain left-to-right attention."""
-    return attention(q, k, v, causal=True)
-
-
 def stream_attend(rule: Rule, size: int, device: torch.device, execution: Execution) -> Attend:
     """Return the chosen execution of ``rule``."""
     if execution == "flex":

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from orderlens.models.small.network import Layer, Transformer
+from orderlens.models.small.network import Layer, Transformer, causal_attend
 from orderlens.models.torch.rotary import rotary_at, rotate
 from orderlens.training.attention import (
     NOISY_STREAMS,
     Execution,
     block_causal_rule,
-    causal_attend,
     dense_attend,
     full_rule,
     permutation_mask,

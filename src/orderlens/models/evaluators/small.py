@@ -17,18 +17,13 @@ from torch.nn import functional
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.evaluators.windows import FloatArray, Window, picked_log_probs, start_windows
 from orderlens.models.small.folder import LoadedModel, bundled_folder, read_folder
-from orderlens.models.small.network import Transformer, attention
+from orderlens.models.small.network import Transformer, causal_attend
 from orderlens.models.torch.device import pick_device
 
 CPU_TOKENS, GPU_TOKENS = 4096, 16_384
 """Tokens per forward, padding included."""
 CPU_LOGITS, GPU_LOGITS = 1 << 22, 1 << 26
 """Logits at a time: what a processor's cache, or a GPU beside a large model, has room for."""
-
-
-def causal_attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Plain left-to-right attention."""
-    return attention(q, k, v, causal=True)
 
 
 def causal_log_probs(network: Transformer, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:

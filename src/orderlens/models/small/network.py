@@ -45,6 +45,11 @@ def attention(
     return scaled_dot_product_attention(q_BHTD, k, v, attn_mask=mask, is_causal=causal)
 
 
+def causal_attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend from left to right."""
+    return attention(q, k, v, causal=True)
+
+
 class Norm(nn.RMSNorm):
     """RMSNorm; in inference on the CPU with two passes over the numbers instead of torch's six."""
 

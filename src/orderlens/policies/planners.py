@@ -96,7 +96,7 @@ class BlockView:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Moves:
     """What stands after this pass: masked rows that take their proposal, held rows that are masked again.
 
     ``edit_R``, where given, are held rows that take their proposal; nothing changes where that is the token
@@ -108,8 +108,8 @@ class Plan:
     edit_R: BoolArray | None = None
 
     @classmethod
-    def keeping(cls, view: BlockView, keep_R: BoolArray) -> Plan:
-        """Return the plan after which exactly the rows of ``keep_R`` hold a token."""
+    def keeping(cls, view: BlockView, keep_R: BoolArray) -> Moves:
+        """Return the moves after which exactly the rows of ``keep_R`` hold a token."""
         return cls(keep_R & view.masked_R, ~keep_R & ~view.masked_R)
 
 
@@ -131,7 +131,7 @@ class Planner(Revision):
         """Return how many passes a block with that many positions to fill takes, at least 1."""
 
     @abstractmethod
-    def plan(self, view: BlockView) -> Plan:
+    def plan(self, view: BlockView) -> Moves:
         """Return what this pass fills and takes back; both arrays are [R]."""
 
     def max_passes(self, n_positions: int) -> int:
@@ -162,10 +162,10 @@ class KeepBest(StepPlanner):
 
     order_id = "max-prob"
 
-    def plan(self, view: BlockView) -> Plan:
+    def plan(self, view: BlockView) -> Moves:
         """Keep all but the least confident; among equals the leftmost are kept."""
         keep_C = view.filling_C - self.left_C(view)
-        return Plan.keeping(view, view.ranks(self.confidence_R(view)) < keep_C[view.chain_R])
+        return Moves.keeping(view, view.ranks(self.confidence_R(view)) < keep_C[view.chain_R])
 
     def left_C(self, view: BlockView) -> IntArray:
         """Return how many positions stay masked after this pass: floor(n (1 − (t + 1)/T)), in integers."""
