@@ -75,6 +75,8 @@ def test_a_model_that_knows_what_fits_gets_many_sequences(hmm) -> None:
     assert not isinstance(hmm, SuggestsBatch)
     assert unit_samples(large, 4, None, 10**6) == 256
     assert unit_samples(large, 5000, None, 1) == 1
+    large.unit_sequences = 3072  # one that says how many it wants
+    assert unit_samples(large, 5, None, 128) == 614
 
 
 @pytest.mark.parametrize(

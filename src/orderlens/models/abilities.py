@@ -22,6 +22,16 @@ class SuggestsBatch(Protocol):
 
 
 @runtime_checkable
+class SizesUnits(Protocol):
+    """Gains from more sequences at once than most networks do."""
+
+    @property
+    def unit_sequences(self) -> int:
+        """Sequences (samples × orders) per work unit that keep a large GPU busy, on every machine."""
+        ...
+
+
+@runtime_checkable
 class ReleasesMemory(Protocol):
     """Keeps memory between sessions (a cache pool, recorded graphs) that it can give back."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orderlens.errors import UserInputError
-from orderlens.models.abilities import SuggestsBatch
+from orderlens.models.abilities import SizesUnits, SuggestsBatch
 from orderlens.models.protocol import Model
 from orderlens.samples import EncodedSample
 
@@ -20,8 +20,8 @@ DEFAULT_BATCH = 32
 SMALL_REVEALS = 2048
 """Reveals per work unit of such a model: it runs on a CPU, where an interrupt should cost seconds."""
 AUTO_SEQUENCES = {"block-causal": 1024, "full": 256}
-"""Sequences (samples × orders) per work unit of one that does: enough to keep a large GPU busy. How many of
-them are decoded together is another matter, settled on the machine at hand."""
+"""Sequences (samples × orders) per work unit of one that does: enough to keep a large GPU busy with most
+networks (others say so). How many of them are decoded together is settled on the machine at hand."""
 ROUNDS = 4
 """Units per worker that even out long and short ones, as long as they keep a quarter of their size."""
 
@@ -98,7 +98,8 @@ def unit_samples(model: Model, n_orders: int, batch_size: int | None, n_tokens: 
         return batch_size
     if not isinstance(model, SuggestsBatch):
         return min(DEFAULT_BATCH, max(1, SMALL_REVEALS // (n_orders * max(1, n_tokens))))
-    return max(1, AUTO_SEQUENCES[model.attention] // n_orders)
+    wanted = model.unit_sequences if isinstance(model, SizesUnits) else AUTO_SEQUENCES[model.attention]
+    return max(1, wanted // n_orders)
 
 
 def shared_size(size: int, count: int, groups: int, workers: int) -> int:

@@ -39,7 +39,7 @@ from orderlens.models.roles import IdsOnly, TokenRoles
 from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
-from orderlens.models.torch.engine import MAX_TOKENS, Engine
+from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.model import Facts, Loaded, NetworkModel, Plain
 from orderlens.models.torch.outlook import Look
 
@@ -47,8 +47,15 @@ LOOK = Look(parse_config, check_tensors, {r"llada2.*mini": MINI, r"llada2.*flash
 """How ``doctor`` describes a checkpoint that is not loaded."""
 
 
+MAX_TOKENS = 49152
+"""Tokens of one forward: an expert's share (1,536 on average) fills its tiles, and all of it is recorded."""
+
+
 class LLaDA2Model(NetworkModel):
     """A loaded LLaDA-2.x model."""
+
+    unit_sequences = 2 * MAX_TOKENS // PUBLISHED_BLOCK_SIZE
+    """Two halves that advance in turn, each of the widest forward."""
 
     def __init__(
         self,
@@ -84,7 +91,7 @@ class LLaDA2Model(NetworkModel):
 
 def _assembled(weights: Weights, config: LLaDA2Config) -> Loaded:
     """Put engine and plain forward around the network."""
-    engine = Engine(Network(weights, config), config, max_graph_tokens=MAX_TOKENS)
+    engine = Engine(Network(weights, config), config, MAX_TOKENS, MAX_TOKENS)
     return Loaded(engine, _plain(weights, config), weights.unembed_VC)
 
 

@@ -32,17 +32,28 @@ from orderlens.models.torch.transfer import to_device
 from orderlens.models.torch.window import HEADER, Windows
 
 MAX_TOKENS = 16384
-"""Tokens of one forward: past this a larger batch gains nothing and only costs memory."""
+"""Tokens of one forward: past this a larger one gains nothing in most networks and only costs memory."""
 MAX_GATHERED = 2**26
 """Cached numbers that the portable attention may copy out of the pool at once."""
 _CUDA_PAGES, _CUDA_ROWS = 1024, 1024
 
 
 class Engine:
-    """Network, cache and graphs of one loaded model."""
+    """Network, cache and graphs of one loaded model.
+
+    Attributes:
+        network: what runs.
+        shape: of its cache.
+        pool: the cache.
+        widest: tokens of one forward where memory allows.
+    """
 
     def __init__(
-        self, network: PagedNetwork, shape: CacheShape, max_graph_tokens: int = MAX_GRAPH_TOKENS
+        self,
+        network: PagedNetwork,
+        shape: CacheShape,
+        max_graph_tokens: int = MAX_GRAPH_TOKENS,
+        max_tokens: int = MAX_TOKENS,
     ) -> None:
         """Make an engine.
 
@@ -51,6 +62,7 @@ class Engine:
             shape: of its cache.
             max_graph_tokens: larger forwards are not recorded, so not padded to a bucket either: for networks
                 whose padding costs as much as any other window.
+            max_tokens: of one forward; half as many where they turn out not to fit in memory.
         """
         self.network, self.shape = network, shape
         device = network.device
@@ -58,7 +70,7 @@ class Engine:
         self.pool = PagePool(shape, device, network.dtype, *sizes)
         if device.type == "cpu":
             keep_freed_memory()
-        self._max_tokens = MAX_TOKENS
+        self.widest, self._max_tokens = max_tokens, max_tokens
         recordable = device.type == "cuda" and not network.gathers
         self._graphs = GraphedNetwork(network, self.pool, max_graph_tokens) if recordable else None
 

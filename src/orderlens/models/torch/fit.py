@@ -14,7 +14,7 @@ import torch
 from orderlens.models.torch.memory import WORKING_BYTES, free_bytes
 
 MAX_BATCH, UNKNOWN_MEMORY_BATCH = 1024, 8
-"""Suggested batches: past the first a GPU gains nothing; the second where free memory is unknown."""
+"""Suggested batches: past the first most networks gain nothing; the second where free memory is unknown."""
 STATES_BYTES, STATE_BYTES_PER_TOKEN = 2 * 2**30, 96
 """Under full attention nothing is cached, but scoring lays out a canvas for every token and order at once on
 the host: bytes for all of them, and bytes per token of a canvas and token to score (for eight orders)."""
@@ -51,11 +51,13 @@ def cache_bytes(config: Sized, dtype: torch.dtype) -> int:
     return config.kv_values_per_token * dtype.itemsize
 
 
-def suggested_sequences(config: Sized, dtype: torch.dtype, free: int | None, tokens_each: int) -> int:
+def suggested_sequences(
+    config: Sized, dtype: torch.dtype, free: int | None, tokens_each: int, most: int = MAX_BATCH
+) -> int:
     """Return how many sequences to decode together given free memory beside the weights (None: unknown)."""
     if free is None:
         return UNKNOWN_MEMORY_BATCH
-    return min(MAX_BATCH, sequences_that_fit(config, dtype, free, tokens_each))
+    return min(most, sequences_that_fit(config, dtype, free, tokens_each))
 
 
 def sequences_that_fit(config: Sized, dtype: torch.dtype, free: int, tokens_each: int) -> int:

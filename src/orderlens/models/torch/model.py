@@ -24,8 +24,8 @@ from orderlens.models.chat import ChatTemplate
 from orderlens.models.protocol import Anchor, Attention, FloatArray, Session, Tokenizer
 from orderlens.models.roles import TokenRoles
 from orderlens.models.torch.device import dtype_name, pick_dtype
-from orderlens.models.torch.engine import Engine
-from orderlens.models.torch.fit import Sized, suggested_sequences
+from orderlens.models.torch.engine import MAX_TOKENS, Engine
+from orderlens.models.torch.fit import MAX_BATCH, Sized, suggested_sequences
 from orderlens.models.torch.full import CanvasSession
 from orderlens.models.torch.memory import free_bytes
 from orderlens.models.torch.session import PagedSession
@@ -146,7 +146,8 @@ class NetworkModel:
         pool, free = self.engine.pool, free_bytes(self.device)
         if free is not None:
             free += pool.n_free * pool.nbytes // pool.n_pages
-        return suggested_sequences(self.facts.size, self.dtype, free, tokens_per_sequence)
+        most = MAX_BATCH * self.engine.widest // MAX_TOKENS  # two halves in turn, each of the widest forward
+        return suggested_sequences(self.facts.size, self.dtype, free, tokens_per_sequence, most)
 
     def release_memory(self) -> None:
         """Give memory that no session uses back to the device."""
