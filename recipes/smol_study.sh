@@ -15,7 +15,7 @@ if [ "$1" = collect ]; then
 fi
 
 base=$1 data=$2 out=$3
-texts=${TEXTS:-200} items=${ITEMS:-300} new=${NEW:-512} device=${DEVICE:-cuda} dtype=${DTYPE:-bfloat16}
+texts=${TEXTS:-900} items=${ITEMS:-300} new=${NEW:-512} device=${DEVICE:-cuda} dtype=${DTYPE:-bfloat16}
 orders=forced-ar,max-prob,top-margin,random:0,random:1
 where="--model ${MODEL:-smol} --device $device --dtype $dtype"
 mkdir -p "$out"
@@ -23,7 +23,7 @@ mkdir -p "$out"
 replicate() {
     for stages in score,generate sweep external measure; do
         $lens replicate $where --data "$data/c4.jsonl.gz" --preset full --limit "$texts" \
-            --temperatures "${TEMPERATURES:-0.3,0.7,1,1.3,1.5}" --evaluator smol-ar --stages "$stages" --out "$out/c4"
+            ${TEMPERATURES:+--temperatures "$TEMPERATURES"} --evaluator smol-ar --stages "$stages" --out "$out/c4"
         echo "replicate $stages: exit code $?"
     done
 }
