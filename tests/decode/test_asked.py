@@ -112,7 +112,7 @@ def test_tries_are_counted_once_per_pass():
 
 def test_a_batch_that_is_cut_in_the_middle_keeps_its_history(forgetful):
     make, failures = forgetful
-    settings = GenerationSettings(18, stop_at_eos=False)
+    settings = GenerationSettings(10, stop_at_eos=False)
     cut = generate_batch(make(model(), every=7), samples(), POLICIES, settings).columns
     whole = generate_batch(model(), samples(), POLICIES, settings).columns
     assert len(failures) > 1

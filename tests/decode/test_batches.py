@@ -154,7 +154,7 @@ def test_scoring_in_halves_is_the_same(hmm, whole_score, slots, failures, caplog
     assert caplog.messages[0] == "out of memory with 8 sequences at once; going on with 4, nothing is lost"
 
 
-@pytest.mark.parametrize(("slots", "tolerance"), [(16, 1e-12), (5, 1e-12), (1, 1e-12)])
+@pytest.mark.parametrize(("slots", "tolerance"), [(16, 1e-12), (5, 1e-12)])
 def test_generating_in_halves_is_the_same(hmm, whole_generation, slots, tolerance):
     small, progress = Cramped(hmm, slots=slots), Count()
     run = generate(small, progress=progress)
@@ -163,7 +163,7 @@ def test_generating_in_halves_is_the_same(hmm, whole_generation, slots, toleranc
     assert progress.done >= progress.total  # completed blocks are counted too
 
 
-@pytest.mark.parametrize(("tokens", "tolerance"), [(700, 1e-12), (300, 1e-12), (40, 1e-12)])
+@pytest.mark.parametrize(("tokens", "tolerance"), [(700, 1e-12), (100, 1e-12)])
 def test_memory_that_ends_in_the_middle_of_decoding(hmm, whole_generation, tokens, tolerance):
     """The cache grows with every block; chains that have to wait go on where they stood."""
     small, whole, progress = Cramped(hmm, tokens=tokens), Count(), Count()
@@ -198,8 +198,9 @@ def test_the_smaller_size_is_remembered(hmm, call):
 
 @pytest.mark.parametrize("call", [score, generate])
 def test_a_stored_run_and_its_resumption(hmm, call, tmp_path):
-    whole = call(hmm, batch_size=3, out=tmp_path / "whole")
-    halves = call(Cramped(hmm, slots=1), batch_size=3, out=tmp_path / "halves")
+    given = {"samples": SAMPLES[:4], "batch_size": 2}
+    whole = call(hmm, **given, out=tmp_path / "whole")
+    halves = call(Cramped(hmm, slots=1), **given, out=tmp_path / "halves")
     assert same(halves, whole, 1e-12)
     stopped = Cramped(hmm, slots=1)
 
@@ -210,15 +211,15 @@ def test_a_stored_run_and_its_resumption(hmm, call, tmp_path):
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        call(stopped, batch_size=3, out=tmp_path / "resumed", progress=Stop())
-    resumed = call(Cramped(hmm, slots=1), batch_size=3, out=tmp_path / "resumed")
+        call(stopped, **given, out=tmp_path / "resumed", progress=Stop())
+    resumed = call(Cramped(hmm, slots=1), **given, out=tmp_path / "resumed")
     assert same(resumed, halves)
 
 
 @pytest.mark.parametrize("call", [score, generate])
 def test_one_sequence_that_does_not_fit_is_one_clear_line(hmm, call):
     with pytest.raises(DeviceMemoryError, match="does not fit in memory even alone") as caught:
-        call(Cramped(hmm, slots=0))
+        call(Cramped(hmm, slots=0), SAMPLES[:4])
     assert "sample '" in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -31,9 +31,10 @@ def trace(columns, sample, order):
     return {name: values[mine] for name, values in columns.items()}
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.parametrize("anchor", ["zero", "prompt"])
-@pytest.mark.parametrize("stop", [True, False])
+@pytest.mark.parametrize(
+    ("temperature", "anchor", "stop"),
+    [(0.0, "zero", True), (0.0, "prompt", False), (0.7, "zero", False), (0.7, "prompt", True)],
+)
 def test_fast_equals_slow_on_hmm(hmm, mixed_samples, temperature, anchor, stop):
     settings = GenerationSettings(20, temperature, 5, stop, anchor)
     columns = generate_batch(hmm, mixed_samples, DEPLOYABLE, settings).columns

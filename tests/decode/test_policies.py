@@ -46,7 +46,7 @@ def model(attention="block-causal", **options):
 
 def samples(count=4, suffix=0):
     generator = keyed_generator(3, "policies")
-    sizes = [(5, 21), (8, 16), (0, 9), (13, 30)][:count]
+    sizes = [(5, 13), (8, 8), (0, 9), (13, 17)][:count]
     return [
         EncodedSample(
             f"s{i}",
@@ -89,10 +89,10 @@ def test_scoring_sets_equals_the_slow_path(attention):
 def test_generating_sets_equals_the_slow_path(attention, temperature):
     policies = [*parse_policies(SETS), Policy(Patient(), parse_policy("entropy+threshold=0.5").commit)]
     chain = model(attention, incoherence=0.5)
-    columns = generate_batch(chain, samples(), policies, GenerationSettings(20, temperature, 7)).columns
+    columns = generate_batch(chain, samples(), policies, GenerationSettings(14, temperature, 7)).columns
     for s, sample in enumerate(samples()):
         for o, policy in enumerate(policies):
-            slow = generate_plainly(chain, sample, policy, 20, temperature=temperature, sample_seed=7)
+            slow = generate_plainly(chain, sample, policy, 14, temperature=temperature, sample_seed=7)
             same_as_plain(trace(columns, s, o), slow)
 
 

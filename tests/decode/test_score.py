@@ -17,6 +17,14 @@ ALL = parse_policies(
 )
 
 
+def pairs(samples, one_of):
+    """Yield one of so many pairs (all are in the batch), each sample and each order among them."""
+    for s, sample in enumerate(samples):
+        for o, order in enumerate(ALL):
+            if (s + o) % one_of == 0:
+                yield s, sample, o, order
+
+
 def trace(columns, sample, order):
     mine = (columns["sample"] == sample) & (columns["order"] == order)
     return {name: values[mine] for name, values in columns.items()}
@@ -32,12 +40,11 @@ def transformer_samples(samples):
 @pytest.mark.parametrize("anchor", ["zero", "prompt"])
 def test_fast_equals_slow_on_hmm(hmm, mixed_samples, anchor):
     columns = score_batch(hmm, mixed_samples, ALL, anchor)
-    for s, sample in enumerate(mixed_samples):
-        for o, order in enumerate(ALL):
-            fast, slow = trace(columns, s, o), score_plainly(hmm, sample, order, anchor)
-            assert fast["position"].tolist() == [item.position for item in slow]
-            assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 1e-9
-            assert fast["token_id"].tolist() == [item.token for item in slow]
+    for s, sample, o, order in pairs(mixed_samples, 2):
+        fast, slow = trace(columns, s, o), score_plainly(hmm, sample, order, anchor)
+        assert fast["position"].tolist() == [item.position for item in slow]
+        assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 1e-9
+        assert fast["token_id"].tolist() == [item.token for item in slow]
 
 
 @pytest.mark.needs_torch
@@ -47,11 +54,10 @@ def test_fast_equals_slow_on_a_transformer(make_transformer, mixed_samples, atte
     model = make_transformer(attention)
     samples = transformer_samples(mixed_samples)
     columns = score_batch(model, samples, ALL, anchor)
-    for s, sample in enumerate(samples):
-        for o, order in enumerate(ALL):
-            fast, slow = trace(columns, s, o), score_plainly(model, sample, order, anchor)
-            assert fast["position"].tolist() == [item.position for item in slow]
-            assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 5e-5
+    for s, sample, o, order in pairs(samples, 3):
+        fast, slow = trace(columns, s, o), score_plainly(model, sample, order, anchor)
+        assert fast["position"].tolist() == [item.position for item in slow]
+        assert np.abs(fast["logq"] - [item.logq for item in slow]).max() < 5e-5
 
 
 def test_every_order_gives_the_joint_while_variances_differ(hmm, mixed_samples):

@@ -226,8 +226,9 @@ class HiddenMarkovModel:
     ) -> FloatArray:
         """Return log p [N, W, V] at every window position given the prefix and the *other* visible tokens."""
         evidence_NWK = self._evidence(self._without_afterlife(tokens_NW, belief_NK))
-        ahead_NWK = self._forward(belief_NK, evidence_NWK)
-        behind_NWK = self._backward(evidence_NWK)
+        with np.errstate(invalid="ignore"):
+            ahead_NWK = self._forward(belief_NK, evidence_NWK)
+            behind_NWK = self._backward(evidence_NWK)
         state_NWK = ahead_NWK * behind_NWK
         mass_NW1 = state_NWK.sum(axis=-1, keepdims=True)
         with np.errstate(divide="ignore"):  # a token may be impossible
@@ -289,8 +290,7 @@ class HiddenMarkovModel:
 
 
 def _normalised(mass_NK: FloatArray) -> FloatArray:
-    with np.errstate(invalid="ignore"):
-        scaled: FloatArray = mass_NK / mass_NK.sum(axis=-1, keepdims=True)
+    scaled: FloatArray = mass_NK / np.add.reduce(mass_NK, axis=-1, keepdims=True)
     return scaled
 
 

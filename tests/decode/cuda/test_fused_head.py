@@ -104,8 +104,9 @@ def test_draws(rows: int, vocab: int, valid: int, temperature: float) -> None:
     assert np.abs(found[2] - expected[2]).max() < 1e-4
 
 
-@pytest.mark.parametrize("temperature", [0.05, 1.0, 1.7, 40.0])
-@pytest.mark.parametrize("scale", [0.1, 3.0, 60.0])
+@pytest.mark.parametrize(
+    ("temperature", "scale"), [(0.05, 0.1), (0.05, 60.0), (1.0, 3.0), (1.7, 60.0), (40.0, 0.1), (40.0, 3.0)]
+)
 def test_a_draw_lies_where_its_number_falls(temperature: float, scale: float) -> None:
     """Panels of 128 ids, a third of all ids impossible, numbers at both ends of [0, 1)."""
     vocab, rows = 300, 7
