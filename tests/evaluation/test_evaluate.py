@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import orderlens as ol
@@ -61,15 +60,15 @@ def test_traces_are_those_of_generate() -> None:
 
 def test_an_interrupted_run_resumes_to_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = small(tmp_path / "whole")
-    work, calls = local.compute, []
+    work, calls = local.begin, []
 
-    def dies(spec: Any, unit: Any, *more: Any) -> dict[str, pa.Table]:
+    def dies(spec: Any, unit: Any, *more: Any) -> Any:
         calls.append(unit)
         if len(calls) == 3:
             raise KeyboardInterrupt
         return work(spec, unit, *more)
 
-    monkeypatch.setattr(local, "compute", dies)
+    monkeypatch.setattr(local, "begin", dies)
     with pytest.raises(KeyboardInterrupt):
         small(tmp_path / "cut")
     assert 0 < len(rows(ol.open_run(tmp_path / "cut"), "verdicts")) < 12
@@ -253,15 +252,15 @@ def test_endings_are_scored_by_the_joint_whatever_shares_a_batch(batch_size: int
 def test_regrading_an_unfinished_run_leaves_it_unfinished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work, calls = local.compute, []
+    work, calls = local.begin, []
 
-    def dies(*given: Any) -> dict[str, pa.Table]:
+    def dies(*given: Any) -> Any:
         calls.append(given)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return work(*given)
 
-    monkeypatch.setattr(local, "compute", dies)
+    monkeypatch.setattr(local, "begin", dies)
     with pytest.raises(KeyboardInterrupt):
         small(tmp_path / "cut", tasks="choice")
     before = rows(ol.open_run(tmp_path / "cut"), "verdicts")

@@ -14,7 +14,7 @@ import orderlens as ol
 from orderlens.errors import RunError
 from orderlens.evaluation.job import evaluate_job
 from orderlens.orders import StaticOrder
-from orderlens.work.compute import Local, compute, open_model, reveals_ahead
+from orderlens.work.compute import Local, begin, compute, open_model, reveals_ahead
 from orderlens.work.job import Job, generate_job, score_job
 from orderlens.work.options import Computing
 from orderlens.work.spec import RunSpec
@@ -91,6 +91,19 @@ def test_a_unit_travels_by_pickle_as_well(pool: Any) -> None:
     job = scoring()
     there = pool.apply(compute, (job.spec, job.units[0], job.model))
     assert there["reveals"].equals(compute(job.spec, job.units[0], job.model)["reveals"])
+
+
+@pytest.mark.parametrize("kind", [scoring, generating])
+def test_tables_are_made_after_decoding_with_texts_remembered(kind: Any, monkeypatch: Any) -> None:
+    job, local = kind(), Local()
+    first, again = (begin(job.spec, job.units[0], job.model, local) for _ in range(2))
+    monkeypatch.setattr(type(job.model), "open_session", None)  # the model is not asked any more
+    tables = first()
+    assert dict(zip(*tables["tokens"].to_pydict().values(), strict=True)) == local.pieces
+    monkeypatch.setitem(local.pieces, min(local.pieces), "remembered")
+    for name, table in again().items():
+        assert table.equals(tables[name]) == (name != "tokens")
+    assert again()["tokens"]["piece"][0].as_py() == "remembered"
 
 
 def test_a_model_with_other_weights_is_refused() -> None:

@@ -22,7 +22,7 @@ OPTIONS: dict[str, Any] = {"batch_size": 2, "block_size": 8}
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Unit]:
     found: list[Unit] = []
-    work = local.compute
+    work = local.begin
 
     def counted(spec: Any, unit: Unit, *more: Any) -> Any:
         found.append(unit)
@@ -31,7 +31,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Unit]:
         return work(spec, unit, *more)
 
     counted.dies_at = 0  # type: ignore[attr-defined]
-    monkeypatch.setattr(local, "compute", counted)
+    monkeypatch.setattr(local, "begin", counted)
     return found
 
 
@@ -84,7 +84,7 @@ def test_the_same_calls_find_everything_there(tmp_path: Path, calls: list[Unit])
 
 def test_an_interrupted_extension_goes_on(tmp_path: Path, calls: list[Unit]) -> None:
     score(tmp_path / "run", SAMPLES[:3], "forced-ar")
-    local.compute.dies_at = len(calls) + 2  # type: ignore[attr-defined]
+    local.begin.dies_at = len(calls) + 2  # type: ignore[attr-defined]
     with pytest.raises(KeyboardInterrupt):
         score(tmp_path / "run", SAMPLES, "random:1", extend=True)
     assert not ol.open_run(tmp_path / "run").is_complete

@@ -25,7 +25,7 @@ from orderlens.store.reader import Run, memory_run, open_run
 from orderlens.store.records import COMPLETE
 from orderlens.store.workers import Notebook, forget_workers
 from orderlens.store.writer import RunWriter
-from orderlens.work.compute import Local, Tables, compute, reveals_ahead
+from orderlens.work.compute import Finish, Local, Tables, begin, reveals_ahead
 from orderlens.work.job import Job
 from orderlens.work.options import Computing, ProgressSink, ShowsCanvas
 from orderlens.work.spec import RunSpec
@@ -53,8 +53,8 @@ def run_here(job: Job, options: Computing, rank: Rank | None = None, *, extend: 
         bar.set_total(ahead(items[key] for key in left))
         local = _local(whole, bar, options.progress)
 
-        def work(item: tuple[RunSpec, Unit]) -> Tables:
-            return compute(*item, whole.model, local)
+        def work(item: tuple[RunSpec, Unit]) -> Finish:
+            return begin(*item, whole.model, local)
 
         shift = _shift(folder, notebook, options, rank)
         execute(writer, items if rank is None else longest_first(items), work, shift=shift)
@@ -122,7 +122,7 @@ def _in_memory(job: Job, progress: ProgressSink | None, extend: bool) -> Run:
         raise UserInputError("extend adds to the run in a folder: give out, after run.save(out) if need be")
     local = _local(job, progress, progress)
     _announce(progress, [(job.spec, unit) for unit in job.units])
-    parts = {unit.key(): compute(job.spec, unit, job.model, local) for unit in job.units}
+    parts = {unit.key(): begin(job.spec, unit, job.model, local)() for unit in job.units}
     return memory_run(joined(list(parts.values())), job.spec.to_json(), parts)
 
 

@@ -20,7 +20,7 @@ from orderlens.store.failures import Failures
 from orderlens.store.folder import open_folder
 from orderlens.store.workers import Notebook
 from orderlens.store.writer import open_writer
-from orderlens.work.compute import Local, Tables, compute, longest_canvas, open_model, reveals_ahead
+from orderlens.work.compute import Finish, Local, begin, longest_canvas, open_model, reveals_ahead
 from orderlens.work.spec import RunSpec
 from orderlens.work.units import Unit
 
@@ -174,13 +174,13 @@ def _work(brief: Brief, seat: Seat, notebook: Notebook) -> None:
     notebook.changes(ahead=sum(reveals_ahead(*item) for item in items.values()))
     notebook.event("loaded", model=brief.model)
 
-    def tables(item: tuple[RunSpec, Unit]) -> Tables:
-        return compute(*item, model, local)
+    def start(item: tuple[RunSpec, Unit]) -> Finish:
+        return begin(*item, model, local)
 
     with open_writer(brief.out, brief.stated, lease_s=brief.lease_s) as writer:
         failures = Failures(writer.folder, brief.attempts)
         shift = SharedShift(notebook, failures, seat.place, seat.count, closes=False)
-        execute(writer, items, tables, shift=shift)
+        execute(writer, items, start, shift=shift)
 
 
 def _ending(error: Exception) -> Ending:

@@ -31,7 +31,7 @@ from orderlens.tasks.protocol import (
     likelihood_rules,
     pick_grader,
 )
-from orderlens.work.compute import Local, Tables, generate_unit, score_left_to_right
+from orderlens.work.compute import Finish, Local, generate_unit, score_left_to_right
 from orderlens.work.outputs import storable
 from orderlens.work.spec import RunSpec
 from orderlens.work.units import Unit
@@ -53,9 +53,9 @@ class _Response:
         return likelihood_rules(self.task).get(self.grader)
 
 
-def evaluate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
+def evaluate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Finish:
     """Decode, score choices where needed, and grade."""
-    tables = generate_unit(spec, unit, model, local)
+    tables = generate_unit(spec, unit, model, local)()
     responses = _responses(spec, unit, tables["outputs"].to_pylist())
     scores = _scores(spec, model, responses)
     rows, ending = [], []
@@ -69,7 +69,7 @@ def evaluate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tabl
         "documents": _documents(unit),
         "endings": pa.Table.from_pylist(ending, schema=table_schema("endings")),
     }
-    return tables | extra
+    return lambda: tables | extra
 
 
 def _responses(spec: RunSpec, unit: Unit, outputs: Sequence[Row]) -> list[_Response]:

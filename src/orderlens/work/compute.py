@@ -1,4 +1,4 @@
-"""``compute``: the tables of one unit, from its spec and a model.
+"""``compute``: the tables of one unit, from its spec and a model; ``begin``: only what needs the model.
 
 A module-level function over plain data: every engine calls it, in this process or in another one, where
 ``open_model`` loads the model that the spec names. The decoder is called here and nowhere else.
@@ -35,6 +35,8 @@ from orderlens.work.traces import TraceLabels, reveal_table, revision_table
 from orderlens.work.units import Unit
 
 Tables: TypeAlias = dict[str, pa.Table]
+Finish: TypeAlias = Callable[[], Tables]
+"""Makes the tables of what was decoded, once, in whatever thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,14 @@ class Local:
         limit: how many sequences fit in memory, as learned so far.
         on_reveals: is told of every advance.
         watch: is shown texts while they are decoded.
+        pieces: texts of token ids, as far as they were needed.
     """
 
     orders: dict[str, Policy] = field(default_factory=dict)
     limit: BatchLimit | None = None
     on_reveals: Callable[[int], None] | None = None
     watch: Watch | None = None
+    pieces: dict[int, str | None] = field(default_factory=dict)
 
     def orders_of(self, spec: RunSpec, unit: Unit) -> list[Policy]:
         """Return the unit's policies as objects."""
@@ -59,7 +63,7 @@ class Local:
         return parse_policies([self.orders.get(name, name) for name in wanted])
 
 
-Kind: TypeAlias = Callable[[RunSpec, Unit, Model, Local], Tables]
+Kind: TypeAlias = Callable[[RunSpec, Unit, Model, Local], Finish]
 KINDS: Registry[Kind] = Registry(
     "kind of run",
     {
@@ -74,8 +78,18 @@ KINDS: Registry[Kind] = Registry(
 
 def compute(spec: RunSpec, unit: Unit, model: Model, local: Local | None = None) -> Tables:
     """Return the tables of one unit; they depend on ``spec``, ``unit`` and the model's weights only."""
-    tables = KINDS.get(spec.kind)(spec, unit, model, local or Local())
-    return tables | ({"tokens": token_table(model, tables)} if "outputs" in tables else {})
+    return begin(spec, unit, model, local or Local())()
+
+
+def begin(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Finish:
+    """Decode one unit and return what makes its tables, so that the model need not wait for that."""
+    found = KINDS.get(spec.kind)(spec, unit, model, local)
+
+    def finish() -> Tables:
+        tables = found()
+        return tables | ({"tokens": token_table(model, tables, local.pieces)} if "outputs" in tables else {})
+
+    return finish
 
 
 def open_model(
@@ -92,26 +106,28 @@ def open_model(
     return model
 
 
-def score_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
+def score_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Finish:
     """Score a batch of targets; measure circulation, couplings and noise floor where asked for."""
     orders = local.orders_of(spec, unit)
     limit = local.limit or _limit(spec, unit, model)
     columns = score_batch(model, unit.samples, orders, spec.anchor, local.on_reveals, limit)
     labels = TraceLabels(unit.samples, orders, None, None)
-    tables = {
+    measured = _measurements(spec, unit, model, orders, columns, limit)
+    return lambda: {
         "reveals": reveal_table(columns, labels, model, float_type(model)),
         "outputs": scored_outputs(model, labels),
+        **measured,
     }
-    return tables | _measurements(spec, unit, model, orders, columns, limit)
 
 
-def measure_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
+def measure_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Finish:
     """Measure circulation and noise floor of a batch without keeping its traces."""
     orders = local.orders_of(spec, unit)
     limit, tell = local.limit or _limit(spec, unit, model), _shares(spec, unit, local)
     columns = score_batch(model, unit.samples, orders, spec.anchor, limit=limit)
     tell()
-    return _measurements(spec, unit, model, orders, columns, limit, tell)
+    measured = _measurements(spec, unit, model, orders, columns, limit, tell)
+    return lambda: measured
 
 
 def _shares(spec: RunSpec, unit: Unit, local: Local) -> Callable[[], None]:
@@ -126,7 +142,7 @@ def _shares(spec: RunSpec, unit: Unit, local: Local) -> Callable[[], None]:
     return tell
 
 
-def generate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tables:
+def generate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Finish:
     """Decode a batch of prompts."""
     orders = local.orders_of(spec, unit)
     settings = settings_of(spec, unit)
@@ -134,13 +150,17 @@ def generate_unit(spec: RunSpec, unit: Unit, model: Model, local: Local) -> Tabl
     generation = generate_batch(model, unit.samples, orders, settings, local.on_reveals, limit, local.watch)
     sample_seed = settings.sample_seed if settings.temperature > 0 else None
     labels = TraceLabels(unit.samples, orders, settings.temperature, sample_seed)
-    tables = {
-        "reveals": reveal_table(generation.columns, labels, model, float_type(model)),
-        "outputs": generated_outputs(model, labels, generation.chains),
-    }
-    if any(policy.revise is not None for policy in orders):
-        tables["revisions"] = revision_table(generation.revisions, labels, float_type(model))
-    return tables
+
+    def finish() -> Tables:
+        tables = {
+            "reveals": reveal_table(generation.columns, labels, model, float_type(model)),
+            "outputs": generated_outputs(model, labels, generation.chains),
+        }
+        if any(policy.revise is not None for policy in orders):
+            tables["revisions"] = revision_table(generation.revisions, labels, float_type(model))
+        return tables
+
+    return finish
 
 
 def score_left_to_right(
