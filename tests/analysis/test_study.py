@@ -12,6 +12,7 @@ import pytest
 import orderlens as ol
 from orderlens.analysis import Estimate, Options, Resampling, Study
 from orderlens.analysis.setups import Setup, differences, labels
+from orderlens.analysis.tables import table
 from orderlens.errors import UserInputError
 from orderlens.figures.catalogue import draw_figures
 from orderlens.models.hmm import HiddenMarkovModel
@@ -208,3 +209,18 @@ def test_policies_that_commit_sets_say_nothing_about_the_chain_rule(tmp_path):
     (row,) = (r for r in table.rows if r["statistic"] == "observed_range" and r["scope"] == "deployable")
     assert row["value"].value < 1e-9
     assert row["n_orders"] == 2
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda study: 3, "returned int, not a Table"),
+        (lambda study: ["x"], "returned list, not a Table"),
+        (lambda study: study.estimates(study.samples, ["eos_cascade"]), r"no column 'eos_cascade'.*needs="),
+        (lambda study: study.estimates(study.samples, ["meen"]), "'meen'; did you mean 'mean'"),
+    ],
+)
+def test_what_the_author_of_a_table_may_have_forgotten(builders, build, said):
+    run = builders.make_run([builders.trace("a", "max-prob", [-1.0, -2.0])])
+    with pytest.raises(UserInputError, match=said):
+        table("a summary")(build)(Study(run, QUICK))

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.orders import in_paper_order, label
+from orderlens.analysis.sample_table import PARTS
 from orderlens.errors import UserInputError
+from orderlens.registry import suggest
 from orderlens.store.samples import KEYS
 
 STUDY_COLUMNS = ("task", "order", "item_id", "correct", "mean", "var", "n")
@@ -108,6 +110,17 @@ def var_about(frame: pd.DataFrame, prefix: str) -> pd.Series:
     ]
     reference = sums[0] / sums[1].where(sums[1] > 0)
     return var + (mean - reference) ** 2
+
+
+def refuse_missing(frame: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Refuse a statistic that ``frame`` does not hold, and say how a table asks for more of them."""
+    for name in columns:
+        if name not in frame:
+            groups = ", ".join(f"'{part}'" for part in PARTS[1:])
+            raise UserInputError(
+                f"there is no column '{name}'{suggest(name, frame.columns)}; a table that needs more than "
+                f"the path says so: @table(…, needs=(…,)) out of {groups}"
+            )
 
 
 def with_reason(cell: Estimate, frame: pd.DataFrame, column: str) -> Estimate:

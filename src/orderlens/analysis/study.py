@@ -20,7 +20,7 @@ import pandas as pd
 
 from orderlens.analysis import prompts
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
-from orderlens.analysis.frames import graded_samples, order_labels, var_about, with_reason
+from orderlens.analysis.frames import graded_samples, order_labels, refuse_missing, var_about, with_reason
 from orderlens.analysis.orders import in_paper_order
 from orderlens.analysis.passes import total_passes, trace_rows
 from orderlens.analysis.sample_table import PARTS, matched_distinct, sample_table
@@ -373,8 +373,13 @@ class Study:
         return Clusters(frame["prompt"], self.options.resampling)
 
     def estimates(self, frame: pd.DataFrame, columns: Sequence[str]) -> list[Estimate]:
-        """Return the mean of each column over the rows, with interval, counts and reasons."""
+        """Return the mean of each column over the rows, with interval, counts and reasons.
+
+        Raises:
+            UserInputError: a column is not there; the message says how a table asks for more statistics.
+        """
         if not len(frame):
             return [Estimate.undefined("no such trace")] * len(columns)
+        refuse_missing(frame, columns)
         found = means(frame[list(columns)].to_numpy(np.float64), self.clusters(frame))
         return [with_reason(cell, frame, name) for cell, name in zip(found, columns, strict=True)]

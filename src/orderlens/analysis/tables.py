@@ -72,7 +72,11 @@ class Recipe:
         """Return the table and those that belong to it."""
         with study.needing(self.needs):
             found = self.build(study)
-        return [found] if isinstance(found, Table) else list(found)
+        tables = found if isinstance(found, list | tuple) else [found]
+        if not all(isinstance(item, Table) for item in tables):
+            kind = type(found).__name__
+            raise PluginError(f"table function '{_name(self.build)}' returned {kind}, not a Table or several")
+        return list(tables)
 
 
 def table(
@@ -128,6 +132,10 @@ def table_recipes() -> dict[str, Recipe]:
     """Return all tables by name; a broken plug-in is left out (asking for it by name says what is wrong)."""
     whole = [name for name, found in TABLES.entries() if not isinstance(found, PluginError)]
     return {name: table_recipe(name) for name in whole}
+
+
+def _name(build: Build) -> str:
+    return getattr(build, "__name__", type(build).__name__)
 
 
 def _first_line(build: Build) -> str:
