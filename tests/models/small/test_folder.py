@@ -15,7 +15,7 @@ from orderlens.models.evaluators.small import SmallEvaluator, load_tiny_evaluato
 from orderlens.models.small import folder as folder_module  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder  # noqa: E402
-from orderlens.models.small.network import Transformer, causal_attend  # noqa: E402
+from orderlens.models.small.network import Transformer, causal_attend, unfilled  # noqa: E402
 from orderlens.models.tokenizer import FastTokenizer  # noqa: E402
 from orderlens.training.data import EOS_ID, MASK_ID, SPECIAL_TOKENS  # noqa: E402
 from orderlens.training.loop import initial_model  # noqa: E402
@@ -200,3 +200,11 @@ def test_too_long_texts_and_wrong_models_are_refused(folder: Path, tmp_path: Pat
 def test_scores_of_no_pairs_are_no_scores(folder: Path) -> None:
     assert load_tiny_evaluator(str(folder)).token_logprobs([]) == []
     assert isinstance(load_tiny_evaluator(str(folder)).token_logprobs([("a", "b")])[0], np.ndarray)
+
+
+def test_a_network_without_weights_has_the_same_names_and_shapes() -> None:
+    config = small_network("causal").config
+    shapes = {name: part.shape for name, part in Transformer(config).state_dict().items()}
+    bare = unfilled(config).state_dict()
+    assert {name: part.shape for name, part in bare.items()} == shapes
+    assert all(part.is_meta for part in bare.values())

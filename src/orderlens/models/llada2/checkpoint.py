@@ -1,13 +1,14 @@
 """From a published checkpoint to the network's tensors, straight to the device.
 
 Experts are stacked as they load: the stack is allocated once on the target device and each expert is copied
-into its place, so no second copy ever exists. On the CPU (and for ``experts="host"`` on a small GPU) expert
-matrices stay memory-mapped views of the file.
+into its place, so no second copy ever exists. Several layers load at a time. On the CPU (and for
+``experts="host"`` on a small GPU) expert matrices stay memory-mapped views of the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias
 
 import torch
@@ -27,7 +28,8 @@ from orderlens.models.llada2.weights import (
 from orderlens.models.torch.checkpoint import Checkpoint
 
 ExpertPlace: TypeAlias = Literal["device", "host"]
-
+READERS = 4
+"""Layers loaded side by side: while one waits for pages of the file, another copies."""
 
 EMBEDDING = "model.word_embeddings.weight"
 
@@ -120,7 +122,8 @@ class _Loader:
         self.device, self.dtype, self.place = device, dtype, place
 
     def weights(self) -> Weights:
-        layers = tuple(self.layer(f"model.layers.{i}.", i) for i in range(self.config.n_layers))
+        with ThreadPoolExecutor(READERS) as threads:
+            layers = tuple(threads.map(self.layer, range(self.config.n_layers)))
         return Weights(
             self.read(EMBEDDING), layers, self.read("model.norm.weight"), self.read("lm_head.weight")
         )
@@ -128,7 +131,8 @@ class _Loader:
     def read(self, name: str) -> Tensor:
         return self.checkpoint.tensor(name).to(self.device, self.dtype)
 
-    def layer(self, prefix: str, index: int) -> LayerWeights:
+    def layer(self, index: int) -> LayerWeights:
+        prefix = f"model.layers.{index}."
         names = [f"{prefix}attention.{kind}_layernorm.weight" for kind in ("query", "key")]
         norms = [self.read(name) for name in names] if self.config.use_qk_norm else [None, None]
         dense = index < self.config.n_dense_layers

@@ -20,7 +20,7 @@ from orderlens.models.configfile import CONFIG, read_json
 from orderlens.models.options import LoadOptions
 from orderlens.models.small.config import MODEL_TYPE, TransformerConfig, parse_config
 from orderlens.models.small.model import TransformerModel
-from orderlens.models.small.network import Transformer
+from orderlens.models.small.network import Transformer, unfilled
 from orderlens.models.small.weights import check_header, file_digest, load_weights, save_weights
 from orderlens.models.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.models.torch.device import dtype_name, pick_device, pick_dtype
@@ -67,8 +67,7 @@ def read_folder(folder: Path) -> LoadedModel:
         raise ModelLoadError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size}"
         )
-    with torch.device("meta"):  # shapes only: neither memory nor random numbers are used
-        network = Transformer(config)
+    network = unfilled(config)
     check_header(folder / WEIGHTS, {name: tuple(part.shape) for name, part in network.state_dict().items()})
     network.load_state_dict(load_weights(folder / WEIGHTS), assign=True)
     network.requires_grad_(False).eval()

@@ -11,12 +11,13 @@ Shape letters: B batch, T tokens, H query heads, K key/value heads, D head width
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.torch.rotary import rotary_at, rotate
@@ -152,6 +153,27 @@ class Transformer(nn.Module):
         for layer in self.layers:
             x_BTC = layer(x_BTC, cos, sin, attend)
         return torch.as_tensor(self.final_norm(x_BTC))
+
+
+class _NoInitialValues(TorchFunctionMode):
+    """Leaves out what modules do to fill themselves."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return given["tensor"] if "tensor" in given else args[0]
+        return func(*args, **given)
+
+
+def unfilled(config: TransformerConfig) -> Transformer:
+    """Return a network of shapes only, to be given its weights: neither memory nor random numbers are used.
+
+    Drawing no numbers on the meta device, torch would import its compiler, which takes seconds.
+    """
+    with torch.device("meta"), _NoInitialValues():
+        return Transformer(config)
 
 
 def lay_out_for_products(network: nn.Module) -> None:

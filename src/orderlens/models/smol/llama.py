@@ -15,7 +15,7 @@ from torch import Tensor
 
 from orderlens.errors import MissingPackageError, ModelLoadError
 from orderlens.models.small.config import TransformerConfig
-from orderlens.models.small.network import Transformer
+from orderlens.models.small.network import Transformer, unfilled
 from orderlens.models.smol.gguf import FloatArray, GgufFile
 from orderlens.models.tokenizer import FastTokenizer
 
@@ -51,8 +51,7 @@ def read_shape(
 
 def read_network(file: GgufFile, config: TransformerConfig) -> Transformer:
     """Return the float32 network on the CPU."""
-    with torch.device("meta"):
-        network = Transformer(config)
+    network = unfilled(config)
     state = network_state(file, config)
     wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     wrong = [name for name in wanted if tuple(state[name].shape) != wanted[name]]
