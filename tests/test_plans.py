@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orderlens.errors import RunError, UnknownNameError
-from orderlens.plans import from_record, read_file, refuse_other, steps_in_order, write_file
+from orderlens.errors import RunError, UnknownNameError, UserInputError
+from orderlens.plans import from_record, read_file, refuse_below, refuse_other, steps_in_order, write_file
 
 
 @dataclass(frozen=True)
@@ -45,3 +45,9 @@ def test_steps_come_in_their_order_and_unknown_ones_are_named() -> None:
     assert steps_in_order("step", ["c", "a", "a"], ("a", "b", "c")) == ["a", "c"]
     with pytest.raises(UnknownNameError, match=r"unknown step 'abd'; did you mean 'abc'\? \(known: abc\)"):
         steps_in_order("step", ["abd"], ("abc",))
+
+
+def test_fields_have_a_least_value() -> None:
+    refuse_below(Small(), seed=0)
+    with pytest.raises(UserInputError, match="seed=0 must be at least 1"):
+        refuse_below(Small(), seed=1)

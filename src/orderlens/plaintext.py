@@ -2,12 +2,15 @@
 
 Texts, ids, file names and models come from elsewhere. A control character in them could move a terminal's
 cursor, hide or recolour what stands there, set a title or a link; a bidirectional control could swap what is
-read, on a page too. Letters of every script, combining marks and emoji pass.
+read, on a page too. Letters of every script, combining marks and emoji pass. Values are made plain for JSON.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 UNSAFE = re.compile(
     "["
@@ -28,3 +31,18 @@ def printable(text: str) -> str:
 def escape(code: int) -> str:
     """Return the escape of a code point."""
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` with arrays as lists, numpy scalars as Python's, and non-finite floats as ``None``."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, str) or value is None:
+        return value
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, Sequence | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

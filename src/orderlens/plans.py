@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orderlens.errors import RunError
+from orderlens.errors import RunError, UserInputError
 from orderlens.files import write_text
 from orderlens.registry import refuse_unknown
 
@@ -24,6 +24,13 @@ def steps_in_order(kind: str, asked: Iterable[str], known: Sequence[str]) -> lis
     for name in wanted:
         refuse_unknown(kind, name, known)
     return [name for name in known if name in wanted]
+
+
+def refuse_below(plan: object, **least: int) -> None:
+    """Refuse a plan with a field below its least value."""
+    for name, value in least.items():
+        if getattr(plan, name) < value:
+            raise UserInputError(f"{name}={getattr(plan, name)} must be at least {value}")
 
 
 def from_record(kind: type[T], record: Mapping[str, Any]) -> T:

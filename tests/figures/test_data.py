@@ -12,7 +12,7 @@ from scipy import stats
 
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures import coherence, fixed_sequence, jensen, lorenz, reveal_order, temperature
-from orderlens.figures.save import plain
+from orderlens.plaintext import plain
 from orderlens.theory import jensen_loss
 
 

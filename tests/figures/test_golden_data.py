@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from orderlens.figures.catalogue import FIGURES
-from orderlens.figures.save import plain
+from orderlens.plaintext import plain
 
 
 @pytest.mark.parametrize("name", FIGURES.names())

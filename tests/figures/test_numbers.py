@@ -10,7 +10,7 @@ import pytest
 
 from orderlens.analysis.estimate import Estimate, Resampling
 from orderlens.figures import numbers
-from orderlens.figures.save import plain
+from orderlens.plaintext import plain
 
 
 def test_an_undefined_cell_survives_json_as_nan():

@@ -10,7 +10,7 @@ import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures import couplings, frontier
-from orderlens.figures.save import plain
+from orderlens.plaintext import plain
 from orderlens.testing import make_run, make_trace
 
 QUICK = Options(resampling=Resampling(reps=20))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from orderlens.analysis.judge import WORDS
-from orderlens.figures.save import plain
 from orderlens.findings import FINDINGS, read
+from orderlens.plaintext import plain
 
 KINDS = {
     "fixed": "score",

@@ -10,8 +10,8 @@ from orderlens.analysis import Study, as_json
 from orderlens.analysis.judge import OPEN, WORDS, judge
 from orderlens.errors import RunError
 from orderlens.figures.catalogue import figure_names
-from orderlens.figures.save import plain
 from orderlens.models.loading import load_model
+from orderlens.plaintext import plain
 from orderlens.replicate import run_plan
 from orderlens.replicate.results import TABLES_OF, build, find_all, views_of
 from orderlens.replicate.run import decode_all

@@ -34,7 +34,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from orderlens.cli.progress import Forecast, Lines
-from orderlens.plaintext import UNSAFE, escape, printable
+from orderlens.plaintext import UNSAFE, escape, plain, printable
 
 if TYPE_CHECKING:
     from orderlens.store.workers import State
@@ -65,20 +65,8 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print machine-readable J
 def print_json(value: Any) -> None:
     """Print ``value`` as JSON on standard output (NaN and infinities become null)."""
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
-    text = json.dumps(_plain(value), ensure_ascii=encoding != "utf8", indent=2, allow_nan=False)
+    text = json.dumps(plain(value), ensure_ascii=encoding != "utf8", indent=2, allow_nan=False)
     sys.stdout.write(printable_json(text) + "\n")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    return value
 
 
 def print_text(text: str) -> None:

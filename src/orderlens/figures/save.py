@@ -7,7 +7,6 @@ drawn, so that a figure can be checked or redrawn without the run. This module d
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from orderlens.errors import UserInputError
 from orderlens.figures.style import look
 from orderlens.files import replacing, write_text
+from orderlens.plaintext import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,18 +75,3 @@ def save_table(folder: Path, table: Table) -> None:
     for form, suffix in {"text": "txt", "csv": "csv", "latex": "tex"}.items():
         write_text(folder / f"{table.name}.{suffix}", render([full], form))
     save_data(as_json(full), folder / f"{table.name}.json")
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` with arrays as lists, numpy scalars as Python's, and non-finite floats as ``None``."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, str) or value is None:
-        return value
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, Sequence | set | frozenset):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orderlens.errors import RunError, UserInputError
-from orderlens.plans import from_record, read_file, refuse_other, steps_in_order, write_file
+from orderlens.plans import from_record, read_file, refuse_below, refuse_other, steps_in_order, write_file
 from orderlens.policies import Policy, parse_policies, parse_policy
 from orderlens.tasks.catalogue import get_task
 
@@ -55,10 +55,7 @@ class Plan:
     block_size: int = 0
 
     def __post_init__(self) -> None:
-        least = {"n_texts": 1, "prefix_tokens": 0, "target_tokens": 1, "n_items": 1, "couplings": 0}
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise UserInputError(f"{name}={getattr(self, name)} must be at least {value}")
+        refuse_below(self, n_texts=1, prefix_tokens=0, target_tokens=1, n_items=1, couplings=0)
 
     def scorable(self) -> list[Policy]:
         """Return the policies under which a fixed text has a path: those that change nothing afterwards."""

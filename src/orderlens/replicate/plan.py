@@ -20,7 +20,7 @@ from orderlens.analysis.setups import PLAN_FILE
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import UserInputError
 from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR
-from orderlens.plans import from_record, read_file, refuse_other, write_file
+from orderlens.plans import from_record, read_file, refuse_below, refuse_other, write_file
 from orderlens.registry import refuse_unknown
 from orderlens.rowfiles import TextSplit, check_split
 
@@ -89,16 +89,8 @@ class Plan:
     split: TextSplit = "none"
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("n_sequences", 1),
-            ("questions", 0),
-            ("answer_tokens", 1),
-            ("prefix_tokens", 0),
-            ("target_tokens", 1),
-            ("batch_size", 0),
-        ):
-            if getattr(self, name) < least:
-                raise UserInputError(f"{name}={getattr(self, name)} must be at least {least}")
+        refuse_below(self, n_sequences=1, questions=0, answer_tokens=1)
+        refuse_below(self, prefix_tokens=0, target_tokens=1, batch_size=0)
         check_split(self.split)
         for value in self.temperatures:
             if not 0 < value < math.inf:

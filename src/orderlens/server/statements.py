@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-KEY = ("run", "task", "order", "seed", "temperature", "sample_seed", "sample_id")
+from orderlens.store.schema import TRACE_KEY
+
+KEY = ("run", *TRACE_KEY)
 _NUMBERS = ("n", "mean", "var", "passes", "gap")
 COLUMNS = ("row", *KEY, *_NUMBERS, "cascade", "correct", "text", "prompt")
 """Columns of the list, in order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from orderlens.registry import suggest
 from orderlens.views.shown import MOST, Shown
 from orderlens.views.trace import Reveals, TraceKey, TraceView, revisions_of, verdict_of
 
-KEY = ("run", "task", "order", "seed", "temperature", "sample_seed", "sample_id")
+KEY = tuple(item.name for item in fields(TraceKey))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -82,8 +82,8 @@ def test_windows_over_a_cache(changes: dict[str, Any]) -> None:
 
 
 def test_swiglu() -> None:
-    from orderlens.models.torch.heads import swiglu as plain
     from orderlens.models.torch.kernels.swiglu import swiglu
+    from orderlens.models.torch.layer_parts import swiglu as plain
 
     gate_up = torch.randn(3, 2 * 1100, generator=torch.Generator().manual_seed(3)).to(DEVICE, DTYPE)
     assert relative_error(swiglu(gate_up), plain(gate_up)) < ROUGH

@@ -17,7 +17,7 @@ from orderlens.models.dense.config import DenseConfig
 from orderlens.models.dense.weights import LayerWeights, Weights
 from orderlens.models.torch import paged
 from orderlens.models.torch.device import triton_installed
-from orderlens.models.torch.heads import rms_norm, swiglu, turned_heads
+from orderlens.models.torch.layer_parts import rms_norm, swiglu, turned_heads
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.rotary import rotary_tables
 from orderlens.models.torch.window import Windows

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from orderlens.models.llada2.weights import Experts, StackedExperts
-from orderlens.models.torch.heads import swiglu
+from orderlens.models.torch.layer_parts import swiglu
 
 
 def loop_over_experts(x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor, experts: Experts) -> Tensor:

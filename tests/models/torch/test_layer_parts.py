@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.models.torch.heads import rms_norm, swiglu, turned_heads  # noqa: E402
+from orderlens.models.torch.layer_parts import rms_norm, swiglu, turned_heads  # noqa: E402
 from orderlens.models.torch.paged import attend, store_keys  # noqa: E402
 from orderlens.models.torch.pages import PAGE, PagePool  # noqa: E402
 from orderlens.models.torch.rotary import rotary_at, rotary_tables, rotate  # noqa: E402
