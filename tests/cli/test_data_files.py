@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from orderlens.cli.main import main
 
 BOUNDED = settings(
-    max_examples=80, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 FIELDS = st.sampled_from(
     ["text", "prompt", "target", "suffix", "id", "logq", "golden", "question", "", "sample_id"]

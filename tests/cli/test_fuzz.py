@@ -29,7 +29,7 @@ from orderlens.cli.main import build_app, main
 from orderlens.cli.surface import surface
 
 SURFACE = surface(build_app())
-EXAMPLES = int(os.environ.get("ORDERLENS_FUZZ", "100"))
+EXAMPLES = int(os.environ.get("ORDERLENS_FUZZ", "60"))
 HANGS_S = 120
 """A command that takes longer than this, even on a busy machine, computes what it should have refused."""
 

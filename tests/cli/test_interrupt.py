@@ -12,6 +12,7 @@ import time
 import pytest
 
 import orderlens as ol
+from orderlens.cli.main import main
 
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps for a while in the sun. " * 4
 PATIENCE_S = 120.0
@@ -77,7 +78,7 @@ def last_line(text):
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
-def test_a_stopped_run_says_what_is_kept_and_goes_on(data, tmp_path, number, code, word):
+def test_a_stopped_run_says_what_is_kept_and_goes_on(data, tmp_path, number, code, word, capsys):
     run = tmp_path / "run"
     command = ["score", "--model", "hmm", "--data", data, "--batch-size", 1, "--orders", "forced-ar,random"]
     command += ["--limit", 25, "-o", run]
@@ -89,10 +90,8 @@ def test_a_stopped_run_says_what_is_kept_and_goes_on(data, tmp_path, number, cod
     assert f"kept in {run}; the same command goes on there" in line
     kept = set(ol.open_run(run).samples().to_pandas()["sample_id"])
     assert 0 < len(kept) < 25
-    again = start(*command, "--json", folder=tmp_path)
-    out, err = again.communicate(timeout=PATIENCE_S)
-    assert again.returncode == 0, err
-    assert json.loads(out)["orders"][0]["n_samples"] == 25
+    assert main([*map(str, command), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["orders"][0]["n_samples"] == 25
 
 
 def test_before_the_first_unit_nothing_is_promised(data, tmp_path):

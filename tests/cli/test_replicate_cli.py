@@ -39,6 +39,7 @@ def replicated(texts, tmp_path_factory):
     with contextlib.redirect_stdout(text), pytest.MonkeyPatch.context() as patch:
         patch.setattr("orderlens.replicate.run.make_results", keep)
         patch.setattr("orderlens.figures.save.FORMATS", ("svg", "png"))
+        patch.setattr("orderlens.replicate.results.figure_names", lambda _: ["lorenz", "unmask"])
         assert main(command) == 0
     return json.loads(text.getvalue()), made[0]
 

@@ -13,6 +13,7 @@ import pytest
 from orderlens import theory
 from orderlens.cli.main import main
 from orderlens.cli.theory_traces import TraceColumns, read_traces
+from orderlens.theory import claims
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -66,7 +67,9 @@ def test_curve_writes_figures(capsys, tmp_path, monkeypatch) -> None:
     assert "theory-curvature.svg" in out
 
 
-def test_check_prints_paper_ours_and_what_stands(capsys) -> None:
+def test_check_prints_paper_ours_and_what_stands(capsys, monkeypatch) -> None:
+    made = list(claims.check_claims())
+    monkeypatch.setattr(claims, "check_claims", lambda: made)
     code, out, _ = run(capsys, "check")
     assert code == 0
     assert "[holds] critical-sigma" in out
