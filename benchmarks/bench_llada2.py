@@ -54,6 +54,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ablate", type=numbers, help="what each part gains, at these batch sizes (CUDA)")
     parser.add_argument("--profile", type=numbers, help="kernel times of one step at these batch sizes")
     parser.add_argument("--passes", type=int, help="host and device, pass by pass, of so many texts")
+    parser.add_argument(
+        "--widest",
+        type=numbers,
+        default=[],
+        help="of passes and score: forwards of at most so many tokens, one after the other",
+    )
     parser.add_argument("--generate", type=numbers, help="32 + 128 tokens at these batch sizes")
     parser.add_argument("--temperatures", type=fractions, default=[0.0], help="of --generate")
     parser.add_argument(
@@ -121,16 +127,20 @@ def routed(bench: Bench, routing: str) -> Iterator[None]:
 
 def run_decoding(arguments: argparse.Namespace, bench: Bench) -> None:
     from llada2_bench import decoding, passes
+    from llada2_bench.setting import forwards_of
 
-    sections = (
+    for argument, section in (
         (arguments.steps, decoding.measure_steps),
         (arguments.profile, passes.profile_steps),
-        (arguments.passes, passes.measure_passes),
-        (arguments.score, decoding.measure_scoring),
-    )
-    for argument, section in sections:
+    ):
         if argument:
             section(bench, argument)
+    for tokens in arguments.widest or [bench.model.engine.widest]:
+        with forwards_of(bench, tokens):
+            if arguments.passes:
+                passes.measure_passes(bench, arguments.passes)
+            if arguments.score:
+                decoding.measure_scoring(bench, arguments.score)
     if arguments.generate:
         decoding.measure_generation(bench, arguments.generate, arguments.new_tokens, arguments.temperatures)
 

@@ -23,17 +23,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orderlens.models.llada2.model import LLaDA2Model
 from orderlens.replicate.plan import make_plan
-from orderlens.work.units import AUTO_SEQUENCES, shared_size
+from orderlens.work.units import shared_size
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
+_WHOLE = r" \| \d+ s \(([\d,]+)/s[^|]*\) \| \d+ s \|\n"
+"""The rest of a stage's row where `replicate` was run whole."""
 _ROWS = {
-    "score": r"\(a\) and ([\d,]+) states/s \(b\)",
+    "score": r"\n\| score: [\d,]+ states" + _WHOLE,
+    "generate": r"\n\| generate at T = 0: [\d,]+ tokens" + _WHOLE,
+    "sweep": r"\n\| sweep: [\d,]+ tokens" + _WHOLE,
     "batch 32": r"\n\| 32 \| [\d,]+ \| [\d,]+ \| ([\d,]+) \|",
     "batch 128": r"\n\| 128 \| [\d,]+ \| [\d,]+ \| ([\d,]+) \|",
 }
 PAPER_ORDERS, GPUS = 4, (1, 8, 64)
-SEQUENCES = AUTO_SEQUENCES["block-causal"]
+SEQUENCES = LLaDA2Model.unit_sequences
 DOWNSTREAM = {"hellaswag": 10_042, "cmath": 1_098, "mmlu-pro": 12_032, "ifeval": 541}
 """Items of the paper's downstream study, each answered in four orders."""
 DOWNSTREAM_TOKENS = 150_000_000
@@ -73,16 +78,16 @@ def studies() -> list[Study]:
     """Return the paper's protocol on C4 with our controls, its sweep, and the downstream tasks."""
     plan = make_plan("full", "hf:inclusionAI/LLaDA2.0-mini", "c4")
     n, length, warm = plan.n_sequences, plan.target_tokens, len(plan.temperatures)
-    generated = ("batch 32", "batch 128")
     counts = [
         ("C4, six orders scored", 6, ("score",), 1),
         (f"C4, our {len(plan.score_orders)} scored", len(plan.score_orders), ("score",), 1),
-        ("C4, four orders generated", len(plan.generate_orders), generated, 1),
-        (f"C4, sweep over {warm} temperatures", len(plan.sweep_orders), generated, warm),
+        ("C4, four orders generated", len(plan.generate_orders), ("generate",), 1),
+        (f"C4, sweep over {warm} temperatures", len(plan.sweep_orders), ("sweep",), warm),
     ]
     found = [Study(name, n, orders, n * t * orders * length, s, t) for name, orders, s, t in counts]
     items = sum(DOWNSTREAM.values())
-    return [*found, Study("downstream, four orders", items, PAPER_ORDERS, DOWNSTREAM_TOKENS, generated)]
+    bounds = ("batch 32", "sweep")
+    return [*found, Study("downstream, four orders", items, PAPER_ORDERS, DOWNSTREAM_TOKENS, bounds)]
 
 
 def speeds(text: str) -> dict[str, float]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from llada2_bench.setting import Bench
 from orderlens.models.llada2 import triton_ops
 
-MOST_TOKENS = 20000
+MOST_TOKENS = 50000
 
 
 @contextmanager

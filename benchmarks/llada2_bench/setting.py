@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,15 @@ def dense_bytes(config: LLaDA2Config, itemsize: int) -> int:
 def expert_values(config: LLaDA2Config) -> int:
     """Numbers in one expert."""
     return 3 * config.hidden_size * config.expert_width
+
+
+@contextmanager
+def forwards_of(bench: Bench, tokens: int) -> Iterator[None]:
+    """Let forwards have at most ``tokens`` tokens inside; results carry the number."""
+    engine, before = bench.model.engine, (bench.model.engine._max_tokens, bench.label)
+    if tokens != engine.widest:
+        engine._max_tokens, bench.label = tokens, f"{bench.label}[{tokens:,} tokens] "
+    try:
+        yield
+    finally:
+        engine._max_tokens, bench.label = before

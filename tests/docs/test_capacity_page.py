@@ -59,9 +59,9 @@ def test_each_row_follows_from_its_speed(capacity: ModuleType) -> None:
 
 def test_every_gpu_has_work_and_the_last_round_counts_whole(capacity: ModuleType) -> None:
     study = capacity.Study("s", capacity.SEQUENCES, 4, 1_000_000, ())
-    assert (study.units(1), study.units(8), study.units(64), study.units(2000)) == (4, 16, 64, 1024)
+    assert (study.units(1), study.units(8), study.units(64), study.units(5000)) == (4, 16, 64, 3072)
     assert study.hours(1000, 1) == pytest.approx(64 * study.hours(1000, 64))
-    assert study.hours(1000, 2000) == pytest.approx(study.hours(1000, 1) / 1024)  # a text each, and no less
+    assert study.hours(1000, 5000) == pytest.approx(study.hours(1000, 1) / 3072)  # a text each, and no less
     uneven = capacity.Study("u", 9, capacity.SEQUENCES, 1_000_000, ())
     assert uneven.hours(1000, 4) == pytest.approx(uneven.hours(1000, 1) / 3)
 
@@ -69,8 +69,11 @@ def test_every_gpu_has_work_and_the_last_round_counts_whole(capacity: ModuleType
 def test_speeds_are_read_from_the_results(capacity: ModuleType) -> None:
     text = (
         "batch\n| 32 | 2,771 | 2,706 | 2,759 | 1,986 |\n| 128 | 5,092 | 5,390 | 5,607 | 3,935 |\n"
-        "`--score 64` gave 7,515 (a) and 7,835 states/s (b)"
+        "| score: 1,920,000 states | 230 s (8,350/s, compiling included) | 233 s |\n"
+        "| generate at T = 0: 512,000 tokens | 67 s (7,640/s) | 75 s |\n"
+        "| sweep: 4,480,000 tokens | 605 s (7,410/s) | 710 s |\n"
     )
-    assert capacity.speeds(text) == {"score": 7835.0, "batch 32": 2759.0, "batch 128": 5607.0}
-    with pytest.raises(SystemExit, match="no longer has the rows of batch 32, batch 128"):
-        capacity.speeds(text.split("\n")[3])
+    expected = {"score": 8350.0, "generate": 7640.0, "sweep": 7410.0, "batch 32": 2759.0, "batch 128": 5607.0}
+    assert capacity.speeds(text) == expected
+    with pytest.raises(SystemExit, match="no longer has the rows of generate, sweep, batch 32, batch 128"):
+        capacity.speeds("\n" + text.split("\n")[3] + "\n")
