@@ -48,6 +48,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_decode.py
 	$(BIN)/python benchmarks/bench_smol.py --device cpu --batch 1 --new 32 --clock cpu
 	$(BIN)/python benchmarks/bench_rounds.py
+	$(BIN)/python benchmarks/bench_host.py --unit 204 --external 2000 --no-network
 	$(BIN)/python benchmarks/bench_theory.py
 	$(BIN)/python benchmarks/bench_store.py
 	$(BIN)/python benchmarks/bench_analysis.py
