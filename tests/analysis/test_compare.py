@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from orderlens.analysis.compare import Paired, rank_rows, stack, weighted_medians, wide_of
+from orderlens.analysis.compare import Paired, mean_difference, rank_rows, stack, weighted_medians, wide_of
 from orderlens.analysis.estimate import Resampling
+from orderlens.analysis.frames import side_by_side
 
 
 @given(
@@ -119,3 +120,18 @@ def test_picked_columns_keep_prompts_and_sequence():
     assert [cell.value for cell in picked.of_means(lambda m: m)] == [6.0, 1.5]
     assert table.has("a", "b")
     assert not table.has("a", "c")
+
+
+def test_seeds_are_averaged_side_by_side():
+    frame = pd.DataFrame(
+        {"prompt": ["a", "a", "a"], "order": ["random", "random", "forced-ar"], "mean": [-1.0, -3.0, -1.5]}
+    )
+    wide = side_by_side(frame, "mean")
+    assert wide.shape == (1, 2)
+    assert wide["random"].iloc[0] == -2.0
+
+
+def test_the_mean_difference_counts_only_prompts_with_both():
+    cell = mean_difference(pd.Series([1.0, np.nan, 3.0], index=list("abc")), Resampling(20), "none")
+    assert (cell.value, cell.n) == (2.0, 2)
+    assert mean_difference(pd.Series([np.nan]), Resampling(20), "none").why == "none"

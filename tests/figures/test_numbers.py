@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 
-import pandas as pd
 import pytest
 
-from orderlens.analysis.estimate import Estimate, Resampling
+from orderlens.analysis.estimate import Estimate
 from orderlens.figures import numbers
 from orderlens.plaintext import plain
 
@@ -34,22 +33,3 @@ def test_short_numbers(value, digits, text):
 
 def test_undefined_numbers_are_a_dash():
     assert numbers.short(math.nan) == numbers.short(None) == "–"
-
-
-def test_per_sequence_averages_seeds_and_joins_runs():
-    frame = pd.DataFrame(
-        {
-            "task": [None, None, None],
-            "prompt": ["a", "a", "a"],
-            "order": ["random", "random", "forced-ar"],
-            "mean": [-1.0, -3.0, -1.5],
-        }
-    )
-    wide = numbers.per_sequence(frame, "mean")
-    assert wide.shape == (1, 2)
-    assert wide["random"].iloc[0] == -2.0
-
-
-def test_paired_mean_counts_only_sequences_with_both():
-    cell = numbers.paired_mean(pd.Series([1.0, math.nan, 3.0], index=list("abc")), Resampling(20))
-    assert (cell.value, cell.n) == (2.0, 2)

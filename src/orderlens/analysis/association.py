@@ -23,7 +23,7 @@ from orderlens.analysis.estimate import (
     function_of_sums,
     means,
 )
-from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind
+from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind, side_by_side
 from orderlens.analysis.logistic import nested_logistic
 from orderlens.analysis.ranks import delong, mann_whitney_less, partial_spearman
 from orderlens.analysis.significance import adjust, mcnemar
@@ -284,9 +284,7 @@ def order_differences(data: Any) -> Any:
     frame, _ = graded_rows(as_frame(data, ("task", "order", "item_id", "correct")))
     rows = []
     for (task,), part in cells(frame, ("task",)):
-        wide = part.pivot_table(
-            index="item_id", columns="order", values="correct", aggfunc="mean", sort=False
-        )
+        wide = side_by_side(part, "correct", of="item_id")
         orders = list(wide.columns)
         for place, first in enumerate(orders):
             for second in orders[place + 1 :]:

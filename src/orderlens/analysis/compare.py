@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.estimate import Clusters, Estimate, Resampling
+from orderlens.analysis.estimate import Clusters, Estimate, Resampling, mean
+from orderlens.analysis.frames import side_by_side
 from orderlens.metrics.segments import FloatArray, divide
 
 Function = Callable[[FloatArray], FloatArray]
@@ -83,6 +84,14 @@ class Paired:
         return out
 
 
+def mean_difference(differences: pd.Series, resampling: Resampling, why: str) -> Estimate:
+    """Return the mean of differences, one per prompt or item (the index), with its interval."""
+    known = differences.dropna()
+    if not len(known):
+        return Estimate.undefined(why)
+    return mean(known.to_numpy(), Clusters(list(known.index), resampling))
+
+
 def weighted_medians(values_CK: FloatArray, counts_BC: FloatArray) -> FloatArray:
     """Return the median of every column under every resample [B, K]; undefined entries do not count."""
     out = np.full((len(counts_BC), values_CK.shape[1]), np.nan)
@@ -122,7 +131,7 @@ def wide_of(frame: pd.DataFrame, column: str, keys: Sequence[str] = ("order",)) 
     named = frame.assign(
         what=["@".join(_name(value) for value in row) for row in frame[list(keys)].itertuples(index=False)],
     )
-    return named.pivot_table(index="prompt", columns="what", values=column, aggfunc="mean", sort=False)
+    return side_by_side(named, column, by="what")
 
 
 def _name(value: object) -> str:

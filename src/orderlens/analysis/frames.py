@@ -84,6 +84,18 @@ def cells(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[Any,
         yield (key if isinstance(key, tuple) else (key,)), rows
 
 
+def side_by_side(frame: pd.DataFrame, value: str, by: str = "order", of: str = "prompt") -> pd.DataFrame:
+    """Return ``value`` with one row per prompt and one column per order; several traces (seeds) are averaged.
+
+    Args:
+        frame: traces, or graded samples.
+        value: the column to show.
+        by: what is compared.
+        of: on what it is compared: ``prompt`` or ``item_id``.
+    """
+    return frame.pivot_table(index=of, columns=by, values=value, aggfunc="mean", sort=False)
+
+
 def order_labels(frame: pd.DataFrame) -> list[str]:
     """Return the order of each trace, with its seed where there are several."""
     seeds = frame.groupby(["model", "order"], dropna=False)["seed"].transform("nunique")

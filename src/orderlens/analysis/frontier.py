@@ -21,6 +21,7 @@ import pandas as pd
 
 from orderlens.analysis.couplings import TRACE
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling
+from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.likelihood import TextBits
 from orderlens.analysis.study import Study
 from orderlens.analysis.tables_policies import text_bytes
@@ -72,7 +73,7 @@ class Measure:
     @classmethod
     def of(cls, name: str, better: int, rows: pd.DataFrame, orders: Sequence[str]) -> Measure:
         """Take one row per trace: ``prompt, order, value, weight, passes, tokens``; seeds are averaged."""
-        wide = {name: _wide(rows, name) for name in ("value", "weight", "passes", "tokens")}
+        wide = {name: side_by_side(rows, name) for name in ("value", "weight", "passes", "tokens")}
         present = tuple(order for order in orders if order in wide["value"].columns)
         every = wide["passes"][list(present)]
         kept = (
@@ -120,10 +121,6 @@ class Measure:
         value = float(values[place])
         why = None if np.isfinite(value) else OUTSIDE
         return Estimate(value, low, high, len(self.prompts), self.n_missing, why)
-
-
-def _wide(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    return rows.pivot_table(index="prompt", columns="order", values=column, aggfunc="mean", sort=False)
 
 
 @dataclass(frozen=True, slots=True)

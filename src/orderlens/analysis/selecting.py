@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
-from orderlens.analysis.frames import as_frame, cells, finite_flags, graded_rows, same_kind
+from orderlens.analysis.frames import as_frame, cells, finite_flags, graded_rows, same_kind, side_by_side
 from orderlens.analysis.orders import is_structured
 from orderlens.metrics.segments import BoolArray
 
@@ -154,7 +154,6 @@ def _per_item(values: Any, item: Any, n_items: int) -> Any:
 
 def _best_fixed(graded: pd.DataFrame, items: Any) -> tuple[str, Any]:
     """Return the order with the highest accuracy on ``items`` and its correctness per item."""
-    wide = graded.pivot_table(index="item_id", columns="order", values="correct", aggfunc="mean", sort=False)
-    wide = wide.reindex(items)
+    wide = side_by_side(graded, "correct", of="item_id").reindex(items)
     best = str(wide.mean().idxmax())
     return best, wide[best].to_numpy(np.float64)

@@ -10,6 +10,7 @@ import pandas as pd
 from orderlens.analysis.compare import Paired
 from orderlens.analysis.couplings import NOT_MEASURED, TRACE, VAR_PARTS, measured_sets, traced
 from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums, means
+from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.orders import is_deployable
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
@@ -157,10 +158,7 @@ def _loss_table(study: Study, frame: pd.DataFrame) -> Table:
 def loss_split(study: Study, frame: pd.DataFrame, reference: str) -> list[dict[str, Cell]]:
     """Return by policy the loss to ``reference`` and its parts, on texts that both have (seeds averaged)."""
     named = frame.assign(each=frame["coupling"] / frame["n"])
-    wide = {
-        name: named.pivot_table(index="prompt", columns="order", values=name, aggfunc="mean", sort=False)
-        for name in ("mean", "each")
-    }
+    wide = {name: side_by_side(named, name) for name in ("mean", "each")}
     out: list[dict[str, Cell]] = []
     for order in study.orders(frame):
         loss = wide["mean"][reference] - wide["mean"][order]

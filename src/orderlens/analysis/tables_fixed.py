@@ -11,6 +11,7 @@ import pandas as pd
 
 from orderlens import paper
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, mean, means, median
+from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.order_range import order_range
 from orderlens.analysis.orders import is_random, kind_of
 from orderlens.analysis.study import NO_TARGET, Study
@@ -152,7 +153,7 @@ def _range_rows(study: Study) -> list[dict[str, Cell]]:
 
 def _per_sequence(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
     """Return mean log q per sequence (rows) and order (columns), seeds averaged."""
-    wide = frame.pivot_table(index="prompt", columns="order", values="mean", aggfunc="mean", sort=False)
+    wide = side_by_side(frame, "mean")
     return wide[study.orders(frame)] if len(frame) else wide
 
 
@@ -170,7 +171,7 @@ def _random_rows(study: Study) -> list[dict[str, Cell]]:
 
 def _seed_rows(study: Study, order: str) -> list[dict[str, Cell]]:
     frame = study.scored[study.scored["order"] == order]
-    sums = frame.pivot_table(index="prompt", columns="seed", values="log_prob", sort=False)
+    sums = side_by_side(frame, "log_prob", by="seed")
     n = frame.groupby("prompt", sort=False)["n"].first().reindex(sums.index).to_numpy(np.float64)
     n_seeds = sums.shape[1]
     names = ("dispersion", "ensemble_gap")

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.estimate import Estimate, Resampling, student_t
+from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.orders import kind_of
 from orderlens.analysis.significance import adjust
 from orderlens.analysis.study import NO_TARGET, Study
@@ -134,7 +135,7 @@ class _Pair:
 def _of_orders(frame: pd.DataFrame, study: Study) -> list[_Pair]:
     out = []
     for model, rows in frame.groupby("model", sort=False):
-        wide = _wide(rows, "order")
+        wide = side_by_side(rows, "mean")
         for a, b in itertools.combinations(study.orders(rows), 2):
             values = (wide[a] - wide[b]).to_numpy(np.float64)
             out.append(_Pair(("orders", str(model), a, b, _kind(a, b)), values))
@@ -146,16 +147,12 @@ def _of_models(frame: pd.DataFrame, study: Study) -> list[_Pair]:
     out = []
     for order in study.orders(frame):
         rows = frame[frame["order"] == order]
-        wide, length = _wide(rows, "model"), _wide(rows, "model", "n")
+        wide, length = side_by_side(rows, "mean", by="model"), side_by_side(rows, "n", by="model")
         for a, b in itertools.combinations(wide.columns, 2):
             same = length[a] == length[b]
             values = (wide[a] - wide[b]).where(same).to_numpy(np.float64)
             out.append(_Pair(("models", order, str(a), str(b), _kind(order, order)), values))
     return out
-
-
-def _wide(rows: pd.DataFrame, column: str, value: str = "mean") -> pd.DataFrame:
-    return rows.pivot_table(index="prompt", columns=column, values=value, aggfunc="mean", sort=False)
 
 
 def _kind(a: str, b: str) -> str:

@@ -8,6 +8,7 @@ import pandas as pd
 from orderlens.analysis.compare import Paired
 from orderlens.analysis.couplings import TRACE
 from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums
+from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.likelihood import TextBits
 from orderlens.analysis.order_range import order_range
 from orderlens.analysis.passes import trace_rows
@@ -51,7 +52,7 @@ def policies(study: Study) -> list[Table]:
     frame = study.scored if len(study.scored) else study.decoded
     frame = frame.assign(n_bytes=text_bytes(study, frame))
     reference = reference_of(study, frame)
-    wide = frame.pivot_table(index="prompt", columns="order", values="mean", aggfunc="mean", sort=False)
+    wide = side_by_side(frame, "mean")
     rows = [_cells(study, frame[frame["order"] == order], wide, reference) for order in study.orders(frame)]
     what = "fixed texts" if len(study.scored) else "generated texts"
     title = f"Policies on {what}: likelihood of the sampler, passes, and the trace"

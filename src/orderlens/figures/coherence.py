@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orderlens.analysis.compare import mean_difference
+from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.orders import in_paper_order, is_target_aware, kind_of
 from orderlens.analysis.table import Table
 from orderlens.analysis.tables_fixed import coherence
@@ -15,8 +17,6 @@ from orderlens.figures.numbers import (
     centre,
     interval,
     is_drawable,
-    paired_mean,
-    per_sequence,
 )
 from orderlens.figures.style import GREY, footnote, look, new_figure, panel_letters, row_labels, rows
 
@@ -48,13 +48,15 @@ def data(study: Study) -> dict[str, Any]:
 
 
 def _gaps(study: Study) -> list[dict[str, Any]]:
-    wide = per_sequence(study.one_by_one, "mean")
+    wide = side_by_side(study.one_by_one, "mean")
     if REFERENCE not in wide.columns:
         return []
     others = [order for order in in_paper_order(wide.columns) if order != REFERENCE]
     found = []
     for order in sorted(others, key=is_target_aware):
-        cell = paired_mean(wide[order] - wide[REFERENCE], study.options.resampling)
+        cell = mean_difference(
+            wide[order] - wide[REFERENCE], study.options.resampling, "no sequence under both orders"
+        )
         found.append({"order": order, "kind": kind_of(order), "gap": interval(cell)})
     return found
 

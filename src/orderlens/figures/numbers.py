@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
-from orderlens.analysis.estimate import Clusters, Estimate, Resampling, mean
+from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.table import Cell
 
 Interval = dict[str, Any]
@@ -52,16 +50,3 @@ def short(value: Any, digits: int = 2) -> str:
     text = f"{abs(number):.{digits}f}"
     sign = "−" if number < 0 and float(text) != 0 else ""
     return sign + (text[1:] if text.startswith("0.") else text)
-
-
-def per_sequence(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return ``column`` of a study's traces: a row per prompt, a column per order, seeds averaged."""
-    return frame.pivot_table(index="prompt", columns="order", values=column, aggfunc="mean", sort=False)
-
-
-def paired_mean(differences: pd.Series, resampling: Resampling) -> Estimate:
-    """Return the mean of per-sequence differences (indexed by sequence) with its interval."""
-    known = differences.dropna()
-    if not len(known):
-        return Estimate.undefined("no sequence under both orders")
-    return mean(known.to_numpy(), Clusters(list(known.index), resampling))

@@ -11,16 +11,16 @@ import pandas as pd
 
 from orderlens import paper
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
+from orderlens.analysis.compare import mean_difference
 from orderlens.analysis.estimate import (
     Clusters,
     Estimate,
     Resampling,
     function_of_sums,
-    mean,
     means,
     student_t,
 )
-from orderlens.analysis.frames import finite_rows, graded_rows
+from orderlens.analysis.frames import finite_rows, graded_rows, side_by_side
 from orderlens.analysis.judge import Check, Finding
 from orderlens.analysis.orders import is_random, is_structured
 from orderlens.analysis.predictors import pool_seeds
@@ -87,7 +87,7 @@ def tiers(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
 
 def _by_tier(graded: pd.DataFrame, value: str) -> tuple[pd.DataFrame, list[str], list[str]]:
     """Return a table of items by orders, and which orders are structured and which random."""
-    wide = graded.pivot_table(index="item_id", columns="order", values=value, aggfunc="mean", sort=False)
+    wide = side_by_side(graded, value, of="item_id")
     tier = [order for order in wide.columns if is_structured(str(order))]
     return wide, tier, [order for order in wide.columns if is_random(str(order))]
 
@@ -106,10 +106,7 @@ def alike(where: str, difference: Estimate) -> Check:
 
 
 def _paired(differences: pd.Series, how: Resampling) -> Estimate:
-    known = differences.dropna()
-    if not len(known):
-        return Estimate.undefined("no item under both")
-    return mean(known.to_numpy(), Clusters(list(known.index), how))
+    return mean_difference(differences, how, "no item under both")
 
 
 def halves(task: str, graded: pd.DataFrame, how: Resampling) -> Finding:
@@ -220,7 +217,7 @@ def _selector_checks(rows: pd.DataFrame, how: Resampling) -> tuple[Check, ...]:
         name: 100 * np.bincount(item, weights=weights[name] * right, minlength=len(items))
         for name in ("min_v", "max_v", "max_mean")
     }
-    wide = rows.pivot_table(index="item_id", columns="order", values="correct", aggfunc="mean", sort=False)
+    wide = side_by_side(rows, "correct", of="item_id")
     best = 100 * wide[wide.mean().idxmax()].reindex(items).to_numpy(np.float64)
     over_max, over_mean, over_best = means(
         np.column_stack(
