@@ -14,8 +14,7 @@ import sys
 from collections import Counter, defaultdict
 from typing import Any
 
-from scipy.stats import binomtest
-
+from orderlens.analysis.significance import wilson
 from orderlens.store.reader import Run, open_run
 from orderlens.store.verdicts import latest_verdicts
 from orderlens.tasks.bundled import LETTERS, items
@@ -39,7 +38,7 @@ def rows_of(run: Run) -> Rows:
 
 def summary(rows: Rows) -> dict[str, Any]:
     right = sum(bool(row["correct"]) for row in rows)
-    interval = binomtest(right, len(rows)).proportion_ci(method="wilson")
+    interval = wilson(right, len(rows))
     found: dict[str, Any] = {"n": len(rows), "n_correct": right}
     found |= {"low": round(interval.low, 3), "high": round(interval.high, 3)}
     if all("gold" in row for row in rows):

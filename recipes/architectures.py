@@ -14,9 +14,7 @@ once more in one block. A GPU needs about 5 minutes; intervals are over texts, n
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from check_overlap import document_digest
+from corpus import encoded, may_train
 
 import orderlens as ol
 from orderlens.errors import OrderLensError
@@ -103,21 +101,14 @@ def read_plan(work: Path) -> Plan:
 # ---- prepare and train -----------------------------------------------------------------------------------
 
 
-def encoded(texts: Iterator[str], bpe: FastTokenizer, batch: int = 2000) -> Iterator[list[int]]:
-    while chunk := list(itertools.islice(texts, batch)):
-        yield from bpe.encode_many(chunk)
-
-
 def prepare(corpus: Path, work: Path, plan: Plan) -> None:
     """Tokenise the corpus parts and cut them into windows; documents near the held-out texts stay out."""
     bpe = FastTokenizer.from_file(bundled_folder("tiny") / TOKENIZER)
-    left_out = set((Path(__file__).parent / "left_out.txt").read_text().split())
     for part in sorted(corpus.glob("*.jsonl*")):
         name = part.name.split(".")[0]
         if (work / "windows" / "text" / f"{name}.npy").exists():
             continue
-        texts = (text for text in read_documents(part) if document_digest(text) not in left_out)
-        documents = list(encoded(texts, bpe))
+        documents = list(encoded(bpe, filter(may_train, read_documents(part))))
         rng = keyed_generator(plan.seed, "pack", name)
         apart = pack(documents[HELDOUT_EVERY - 1 :: HELDOUT_EVERY], plan.window, EOS_ID, PADDED_SHARE, rng)
         kept = (ids for index, ids in enumerate(documents, 1) if index % HELDOUT_EVERY)

@@ -21,7 +21,8 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from train_bundled import SHARES, c4_windows, tokenizer
+from corpus import document_windows, target_bytes
+from train_bundled import SHARES, tokenizer
 
 from orderlens.models.small.folder import read_folder
 from orderlens.store.reader import Run, open_run
@@ -61,8 +62,7 @@ def run_windows(run: Run) -> tuple[torch.Tensor, float, list[str]]:
     """Return the windows that a run scored, the mean number of bytes of a target, and the sample ids."""
     rows = {row["sample_id"]: row for row in run.outputs().to_arrow().to_pylist()}
     tokens = [[*row["prompt_ids"], *row["token_ids"]] for row in rows.values()]
-    size = sum(tokenizer().byte_count(ids[PREFIX:]) for ids in tokens) / len(tokens)
-    return torch.tensor(tokens), size, list(rows)
+    return torch.tensor(tokens), target_bytes(tokenizer(), tokens, PREFIX), list(rows)
 
 
 def run_rows(run: Run, ids: list[str], target_bytes: float) -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ def main(
         windows, target_bytes, ids = run_windows(open_run(run))
         lines = run_rows(open_run(run), ids, target_bytes)
     elif c4 is not None:
-        windows, target_bytes = c4_windows(c4, PREFIX, TARGET, limit)
+        windows, target_bytes = document_windows(tokenizer(), c4, PREFIX, TARGET, limit)
     else:
         raise SystemExit("give --c4 or --run")
     for line in lines:

@@ -20,7 +20,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from check_overlap import document_digest
+from corpus import document_windows, encoded, in_turn, may_train
 from smol_distil import BLOCK, SEED, STOPS, WINDOW, chat_text, distil_chat, distil_text, original, say
 
 from orderlens.errors import OrderLensError
@@ -42,7 +42,7 @@ from orderlens.models.tokenizer import FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.rowfiles import read_rows
 from orderlens.training.adapt import AdapterTrainer, AdaptSettings
-from orderlens.training.data import Tokens, WindowMixture, pack, read_documents, text_rows, write_shard
+from orderlens.training.data import Tokens, WindowMixture, pack, text_rows, write_shard
 from orderlens.training.lowrank import LowRankRates
 from orderlens.training.optimiser import Schedule
 from orderlens.training.validate import ORDERS, mean_log_prob
@@ -70,12 +70,6 @@ Device = Annotated[str, typer.Option(help="cuda or cpu.")]
 # ---- prepare ---------------------------------------------------------------------------------------------
 
 
-def encoded(bpe: FastTokenizer, texts: Iterable[str], batch: int = 2000) -> Iterator[list[int]]:
-    left = iter(texts)
-    while chunk := list(itertools.islice(left, batch)):
-        yield from bpe.encode_many(chunk)
-
-
 def beginnings(bpe: FastTokenizer, texts: Sequence[str]) -> Tokens:
     """Return the first tokens of documents and of their long paragraphs, [n, BEGINNING]."""
     starts = [part[:300] for text in texts for part in text.split("\n") if len(part) >= 200]
@@ -85,11 +79,10 @@ def beginnings(bpe: FastTokenizer, texts: Sequence[str]) -> Tokens:
 
 def prepare_part(part: Path, base: Path, work: Path) -> list[str]:
     bpe = read_tokenizer(GgufFile(base).metadata)
-    left_out = set((Path(__file__).parent / "left_out.txt").read_text().split())
     rows = [(str(row["source"]), str(row["text"])) for row in text_rows(part)]
     name, report = part.name.split(".")[0], []
     for source in CORPUS:
-        texts = [text for which, text in rows if which == source and document_digest(text) not in left_out]
+        texts = [text for which, text in rows if which == source and may_train(text)]
         if not texts:
             continue
         rng = keyed_generator(SEED, "pack", source, name)
@@ -158,8 +151,7 @@ def heldout_windows(work: Path, per_source: int = 32) -> Tokens:
         files = sorted((work / "heldout" / source).glob("*.npy"))
         if files:
             groups.append(np.concatenate([np.load(path) for path in files])[:per_source])
-    rows = [row for turn in itertools.zip_longest(*groups) for row in turn if row is not None]
-    return np.stack(rows) if rows else np.empty((0, WINDOW), np.uint16)
+    return in_turn(groups, WINDOW)
 
 
 def present_shares(work: Path, wait_seconds: float) -> dict[str, float]:
@@ -227,16 +219,6 @@ def train(
 
 
 # ---- evaluate --------------------------------------------------------------------------------------------
-
-
-def document_windows(
-    bpe: FastTokenizer, path: Path, prefix: int, target: int, limit: int
-) -> tuple[torch.Tensor, float]:
-    """Return windows [n, prefix + target] and the mean number of bytes of a target."""
-    length = prefix + target
-    ids = (bpe.encode(text) for text in itertools.islice(read_documents(path), limit))
-    kept = [item[:length] for item in ids if len(item) >= length]
-    return torch.tensor(kept), sum(bpe.byte_count(item[prefix:]) for item in kept) / len(kept)
 
 
 def order_figures(

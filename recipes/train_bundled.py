@@ -20,7 +20,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from check_overlap import document_digest
+from corpus import document_windows, encoded, in_turn, may_train
 
 from orderlens.errors import OrderLensError
 from orderlens.models.small.config import TransformerConfig
@@ -39,7 +39,7 @@ from orderlens.models.tokenizer import FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.tasks.bundled import training_documents
 from orderlens.training.checkpoint import load_checkpoint
-from orderlens.training.data import EOS_ID, WindowMixture, pack, read_documents, text_rows, write_shard
+from orderlens.training.data import EOS_ID, WindowMixture, pack, text_rows, write_shard
 from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Trainer
 from orderlens.training.optimiser import OptimiserSettings, Schedule
 from orderlens.training.validate import ORDERS, any_order_bound, mean_log_prob
@@ -76,15 +76,9 @@ def tokenizer() -> FastTokenizer:
     return FastTokenizer.from_file(bundled_folder("tiny") / "tokenizer.json")
 
 
-def encoded(texts: Iterable[str], batch: int = 2000) -> Iterator[list[int]]:
-    bpe, left = tokenizer(), iter(texts)
-    while chunk := list(itertools.islice(left, batch)):
-        yield from bpe.encode_many(chunk)
-
-
 def pack_source(work: Path, source: str, shard: str, texts: Iterable[str], heldout_every: int) -> str:
     rng = keyed_generator(SEED, "pack", source, shard)
-    documents = list(encoded(texts))
+    documents = list(encoded(tokenizer(), texts))
     kept = [ids for index, ids in enumerate(documents) if (index + 1) % heldout_every]
     apart = [ids for index, ids in enumerate(documents) if not (index + 1) % heldout_every]
     windows = pack(kept, WINDOW, EOS_ID, PADDED_SHARE, rng)
@@ -95,9 +89,8 @@ def pack_source(work: Path, source: str, shard: str, texts: Iterable[str], heldo
 
 
 def prepare_part(part: Path, work: Path) -> list[str]:
-    left_out = set((Path(__file__).parent / "left_out.txt").read_text().split())
     rows = [(str(row["source"]), str(row["text"])) for row in text_rows(part)]
-    rows = [(source, text) for source, text in rows if document_digest(text) not in left_out]
+    rows = [(source, text) for source, text in rows if may_train(text)]
     sources = sorted({source for source, _ in rows})
     name = part.name.split(".")[0]
     return [
@@ -158,8 +151,7 @@ def heldout_windows(work: Path, sources: Iterable[str], per_source: int = 128) -
             groups.append(
                 windows[keyed_generator(SEED, "heldout", source).permutation(len(windows))[:per_source]]
             )
-    rows = [row for turn in itertools.zip_longest(*groups) for row in turn if row is not None]
-    return np.stack(rows) if rows else np.empty((0, WINDOW), np.uint16)
+    return in_turn(groups, WINDOW)
 
 
 def build_trainer(
@@ -218,16 +210,6 @@ def train(
 # ---- export ----------------------------------------------------------------------------------------------
 
 
-def c4_windows(path: Path, prefix: int, target: int, limit: int) -> tuple[torch.Tensor, float]:
-    """Return windows [n, prefix + target] and the mean number of bytes of a target."""
-    bpe = tokenizer()
-    length = prefix + target
-    ids = (bpe.encode(text) for text in itertools.islice(read_documents(path), limit))
-    kept = [item[:length] for item in ids if len(item) >= length]
-    size = sum(bpe.byte_count(item[prefix:]) for item in kept) / len(kept)
-    return torch.tensor(kept), size
-
-
 def figures(model: Transformer, work: Path, c4: Path | None, device: str, limit: int) -> dict[str, Any]:
     """Return validation figures: the bound per source, and log P/n per order on held-out C4."""
     result: dict[str, Any] = {}
@@ -239,7 +221,7 @@ def figures(model: Transformer, work: Path, c4: Path | None, device: str, limit:
                 tokens = torch.from_numpy(windows.astype("int64")).to(device)
                 result[f"bound/{source}"] = round(any_order_bound(model, tokens), 4)
     if c4 is not None:
-        windows_BT, target_bytes = c4_windows(c4, 32, 128, limit)
+        windows_BT, target_bytes = document_windows(tokenizer(), c4, 32, 128, limit)
         for order in ORDERS if model.config.attention != "causal" else ("forced-ar",):
             values = mean_log_prob(model, windows_BT.to(device), 32, order, batch=128)
             nats = float(values.mean())
