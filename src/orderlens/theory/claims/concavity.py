@@ -6,6 +6,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
 
+from orderlens import paper
 from orderlens.theory.claims.claim import Claim, holds_if
 from orderlens.theory.concavity import concavity_margin, concavity_ratio, critical_point
 from orderlens.theory.step import d1, d2, inverse_mills, log_success, mills_excess
@@ -110,13 +111,14 @@ def maximum() -> Claim:
         lambda q: q * float(logit(q)), bounds=(1e-6, 0.5), method="bounded", options={"xatol": 1e-12}
     )
     value, place = -float(found.fun), float(found.x)
+    printed, at = paper.number("largest_q_logit"), paper.number("largest_q_logit_at")
     return Claim(
         "largest-q-logit",
         "A.4, step 6",
         "max of q|logit q| on (0, 1/2), and one minus it",
-        "0.2785 at q = 0.218; 0.7215",
+        f"{printed:.4f} at q = {at:.3f}; {1 - printed:.4f}",
         f"{value:.12f} at q = {place:.6f}; {1.0 - value:.6f}",
-        holds_if(abs(value - 0.2785) < 5e-5 and abs(place - 0.218) < 5e-4),
+        holds_if(abs(value - printed) < 5e-5 and abs(place - at) < 5e-4),
         "the value is W(1/e)",
         {"maximum": value, "place": place},
     )
@@ -167,14 +169,14 @@ def repaired_proof() -> Claim:
 
 def critical_noise() -> Claim:
     """σ₀."""
-    sigma, q = critical_point()
+    (sigma, q), printed = critical_point(), paper.number("critical_sigma")
     return Claim(
         "critical-sigma",
         "A.4, end",
         "concavity holds on all of (0, 1) up to sigma0",
-        "1.05",
+        f"{printed:.2f}",
         f"{sigma:.12f}, first violated at q = {q:.6f}",
-        holds_if(abs(sigma - 1.05) < 5e-3),
+        holds_if(abs(sigma - printed) < 5e-3),
         "above it uniform spreading is not optimal",
         {"sigma0": sigma, "q": q},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import brentq
 
+from orderlens import paper
 from orderlens.theory._crowd import equal_crowd
 from orderlens.theory.claims.claim import Claim, holds_if
 from orderlens.theory.competitors import success_k
@@ -12,38 +13,39 @@ from orderlens.theory.concavity import critical_sigma
 from orderlens.theory.spreading import log_distortion, log_recoverability
 from orderlens.theory.step import log_success, success
 
-PAPER_VOCABULARY = 32_000
 CONFIGURED_VOCABULARY = 157_184
 """``vocab_size`` in the configuration published with LLaDA-2.1-mini."""
 
 
 def vocabulary_size() -> Claim:
     """S enters only through the many-competitor bound k = S − 1."""
-    paper, real = critical_sigma(PAPER_VOCABULARY - 1), critical_sigma(CONFIGURED_VOCABULARY - 1)
+    printed = int(paper.number("vocabulary"))
+    theirs, real = critical_sigma(printed - 1), critical_sigma(CONFIGURED_VOCABULARY - 1)
     return Claim(
         "vocabulary-size",
         "A.1",
         "LLaDA-2.1-mini has a vocabulary of S tokens",
-        f"S = {PAPER_VOCABULARY:,}",
+        f"S = {printed:,}",
         f"S = {CONFIGURED_VOCABULARY:,} (published configuration)",
         "fails",
-        f"moves the bound for k = S - 1 from sigma0 = {paper:.4f} to {real:.4f}",
-        {"sigma0_paper": paper, "sigma0_configured": real},
+        f"moves the bound for k = S - 1 from sigma0 = {theirs:.4f} to {real:.4f}",
+        {"sigma0_paper": theirs, "sigma0_configured": real},
     )
 
 
 def likelihood_spread() -> Claim:
     """The spread of mean log P/n over orders."""
-    spread = -3.00 - -3.49
+    printed = paper.value("coherence", "range_of_means", "all", "value")
+    high, low = (paper.value("fixed-sequence", order, "mean") for order in ("forced-ar", "oracle-min-q"))
     return Claim(
         "likelihood-spread",
         "A.1",
         "the reveal order moves log P/n by up to 0.49 nats per token",
-        "0.49",
-        f"{spread:.2f} from the printed means -3.00 and -3.49",
-        holds_if(abs(spread - 0.49) < 0.005),
+        f"{printed:.2f}",
+        f"{high - low:.2f} from the printed means {high:.2f} and {low:.2f}",
+        holds_if(abs(high - low - printed) < 0.005),
         "a range of means over orders; the mean over sequences of their own ranges is larger",
-        {"spread": spread},
+        {"spread": high - low},
     )
 
 
