@@ -256,7 +256,7 @@ def test_a_state_does_not_depend_on_its_batch(model, ids):
 
 
 def test_scoring_equals_the_slow_reference(model, ids):
-    model = model.with_block_size(min(8, model.block_size))  # the reference runs a whole forward per reveal
+    model = model.with_block_size(min(4, model.block_size))  # the reference runs a whole forward per reveal
     sample = EncodedSample("x", ids[:5], ids[5 : model.block_size + 7])
     policies = parse_policies("forced-ar,random:2,max-prob+top=3,oracle-min-q,max-prob+klass=0:0.003:1")
     columns = score_batch(model, [sample], policies)
