@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -125,11 +125,12 @@ class Heat:
 
     Attributes:
         temperature: positive.
-        uniforms_R: one number in [0, 1) per row; the draw is a function of it and of the row alone.
+        uniforms_R: one number in [0, 1) per row; the draw is a function of it and of the row alone. For rows
+            of a torch model also a tensor on their device.
     """
 
     temperature: float
-    uniforms_R: NDArray[np.float64]
+    uniforms_R: NDArray[np.float64] | Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ def generate_batch(
             watch(live_canvases(chains))
 
     def work(batch: Sequence[int]) -> None:
+        parts = groups(batch)
         in_turn(
             Rounds(
                 model,
@@ -105,8 +106,9 @@ def generate_batch(
                 advance,
                 temperature=settings.temperature,
                 stop_at_eos=settings.stop_at_eos,
+                alone=len(parts) == 1,
             ).passes()
-            for part in groups(batch)
+            for part in parts
         )
 
     def name(n: int) -> str:

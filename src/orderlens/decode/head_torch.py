@@ -11,7 +11,7 @@ Shape letters: R rows, V vocabulary, D width, G groups of the vocabulary when dr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor
 from orderlens.decode.cuda.fused_head import FusedHead, can_fuse
 from orderlens.models.protocol import FloatArray, Head, HiddenRows, IntArray
 from orderlens.models.torch.transfer import arriving, to_device
-from orderlens.stats import Answer, DrawStats, Heat, PositionStats, RowStats, require_finite_rows
+from orderlens.stats import DrawStats, Heat, PositionStats, RowStats, require_finite_rows
 
 CHUNK_BYTES = 64 * 2**20
 CPU_CHUNK_BYTES, CPU_CHUNK_ROWS = 4 * 2**20, 64
@@ -65,16 +65,36 @@ def divergence(rows: HiddenRows, earlier: HiddenRows) -> FloatArray:
 
 def ask(
     rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray | None = None, heat: Heat | None = None
-) -> Answer:
+) -> OnDevice:
     """Start reducing the rows; the answer waits for the numbers to arrive on the host."""
     device, eos = rows.hidden_RD.device, sorted(eos_ids)
     targets = None if targets_R is None else to_device(targets_R, device)
+    found: tuple[Tensor, ...]
     if heat is None:
-        arrive = arriving(*_head(rows).reduce(rows, eos, targets))
+        found = _head(rows).reduce(rows, eos, targets)
     else:
         uniforms = to_device(heat.uniforms_R, device)
-        arrive = arriving(*_head(rows).draw(rows, eos, targets, heat.temperature, uniforms))
-    return lambda: _unpacked(arrive(), targets_R is not None)
+        found = _head(rows).draw(rows, eos, targets, heat.temperature, uniforms)
+    return OnDevice(found, arriving(*found), targets_R is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """An answer that is on its way to the host.
+
+    Attributes:
+        found: the head's tensors, as ``Head`` describes them.
+        arrive: waits for them.
+        has_target: whether the last column is the target's.
+    """
+
+    found: tuple[Tensor, ...]
+    arrive: Callable[[], Sequence[NDArray[Any]]]
+    has_target: bool
+
+    def __call__(self) -> RowStats:
+        """Wait, and return the numbers."""
+        return _unpacked(self.arrive(), self.has_target)
 
 
 def _unpacked(found: Sequence[NDArray[Any]], has_target: bool) -> RowStats:

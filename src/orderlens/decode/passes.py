@@ -12,10 +12,37 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.models.protocol import FloatArray, IntArray, Rows
+from orderlens.models.protocol import FloatArray, IntArray, Rows, StateBatch
 from orderlens.stats import DrawStats, PositionStats
 
 BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one pass is to evaluate.
+
+    Attributes:
+        index_C: place of each chain of the batch among all chains of the call.
+        states: the chains' windows and the rows wanted of them.
+        offset_R: offset of each row in its chain's block.
+        open_CB: masked positions of the blocks that are to be filled.
+    """
+
+    index_C: IntArray
+    states: StateBatch
+    offset_R: IntArray
+    open_CB: BoolArray
+
+    @property
+    def chain_R(self) -> IntArray:
+        """Chain of each row, as a place in ``index_C``."""
+        return self.states.row_state_R
+
+    @property
+    def masked_R(self) -> BoolArray:
+        """Whether each row's position is to be filled."""
+        return self.open_CB[self.chain_R, self.offset_R]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from orderlens.decode.ahead import hidden_logprobs, mean_entropies
 from orderlens.decode.chains import Chains
 from orderlens.decode.choosing import choose_rows
 from orderlens.decode.events import Recorder
+from orderlens.decode.guess import Guesser
 from orderlens.decode.head import ask
-from orderlens.decode.passes import Pass
+from orderlens.decode.passes import Asked, Pass
 from orderlens.decode.revising import Revised, apply_changes, revise_rows
 from orderlens.decode.select import Choice
 from orderlens.models.protocol import FloatArray, IntArray, Model, StateBatch
@@ -44,7 +45,20 @@ class Rounds:
         *,
         temperature: float,
         stop_at_eos: bool,
+        alone: bool = True,
     ) -> None:
+        """Make a batch.
+
+        Args:
+            model: what decodes.
+            chains: all chains of the call.
+            members: those of this batch.
+            recorder: takes what happens.
+            on_reveals: is told how many tokens are new.
+            temperature: of the draws.
+            stop_at_eos: a text ends with the block that holds an EOS.
+            alone: no other batch advances in turn with this one, so that the device would wait for the host.
+        """
         self.model, self.chains, self.chain_C = model, chains, members
         self.recorder, self.on_reveals = recorder, on_reveals
         self.temperature, self.stop_at_eos = temperature, stop_at_eos
@@ -55,6 +69,8 @@ class Rounds:
         self.looks = any(policy.looks_ahead for policy in chains.policies)
         self.tries_C = np.zeros(0, np.int64)
         self.session = model.open_session()
+        guesser = Guesser(self.session, chains, members, model.eos_ids, temperature)
+        self.guesser = guesser if alone and not self.revises and not self.looks else None
 
     def run(self) -> None:
         """Decode all chains to their end, each from where it stands."""
@@ -104,6 +120,30 @@ class Rounds:
 
     def _evaluate(self) -> Callable[[], Pass]:
         """Start evaluating every chain's window and reducing the rows that somebody needs."""
+        asked = self._asked()
+        chain_R, masked_R = asked.chain_R, asked.masked_R
+        token_R = asked.states.tokens_NW[chain_R, asked.states.row_offset_R]
+        ready = self.guesser.find(asked) if self.guesser else None
+        if ready is None:
+            rows = self.session.evaluate(asked.states)
+            targets_R = np.where(masked_R, 0, token_R) if self.revises else None  # any id where masked
+            heat = self._heat(asked.index_C, chain_R, asked.offset_R)
+            ready = rows, ask(rows, self.model.eos_ids, targets_R, heat)
+        rows, answer = ready
+        if self.guesser:
+            self.guesser.guess(asked, answer)
+
+        def finished() -> Pass:
+            found = answer()
+            return Pass(
+                asked.index_C, chain_R, asked.offset_R, masked_R, rows, found.positions, found.draws, token_R,
+                found.target_logprob,
+            )  # fmt: skip
+
+        return finished
+
+    def _asked(self) -> Asked:
+        """Return what the next pass evaluates: every chain's window, and the rows that somebody needs."""
         chains, index_C = self.chains, self.chain_C
         open_CB, policy_C = chains.open_NB[index_C], chains.policy_N[index_C]
         wanted_CB = open_CB
@@ -120,20 +160,8 @@ class Rounds:
             low_C, width = np.zeros_like(start_C), chains.width(int(index_C[0]))
         tokens_CW = chains.tokens_NL[index_C[:, None], low_C[:, None] + np.arange(width)]
         inside_R = offset_R if self.blockwise else offset_R + start_C[chain_R]
-        rows = self.session.evaluate(StateBatch(np.arange(len(index_C)), low_C, tokens_CW, chain_R, inside_R))
-        token_R = tokens_CW[chain_R, inside_R]
-        masked_R = open_CB[chain_R, offset_R]
-        targets_R = np.where(masked_R, 0, token_R) if self.revises else None  # any id where masked
-        answer = ask(rows, self.model.eos_ids, targets_R, self._heat(index_C, chain_R, offset_R))
-
-        def finished() -> Pass:
-            found = answer()
-            return Pass(
-                index_C, chain_R, offset_R, masked_R, rows, found.positions, found.draws, token_R,
-                found.target_logprob,
-            )  # fmt: skip
-
-        return finished
+        states = StateBatch(np.arange(len(index_C)), low_C, tokens_CW, chain_R, inside_R)
+        return Asked(index_C, states, offset_R, open_CB)
 
     def _heat(self, index_C: IntArray, chain_R: IntArray, offset_R: IntArray) -> Heat | None:
         """Return the number behind the draw at each row in this pass: the same for every way of asking."""

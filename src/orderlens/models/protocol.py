@@ -152,6 +152,38 @@ class Session(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class OneMore:
+    """One more token in each of N states, and the rows wanted then; known on the device only.
+
+    Attributes:
+        offset_N: place of the token in its window (int64 torch tensors, all three).
+        token_N: the token.
+        row_R: wanted rows: state × window width + place in the window.
+    """
+
+    offset_N: Any
+    token_N: Any
+    row_R: Any
+
+
+@runtime_checkable
+class Foresees(Protocol):
+    """A session that can begin the next evaluation before the host knows what it is of."""
+
+    @property
+    def foresees(self) -> bool:
+        """Whether it can, and gains by it."""
+        ...
+
+    def foresee(self, more: OneMore) -> HiddenRows | None:
+        """Evaluate the last states again, each with one more token: those of ``evaluate``, or of ``foresee``.
+
+        None where that is not possible. What the session holds does not change.
+        """
+        ...
+
+
 class Model(Protocol):
     """An order-agnostic language model."""
 

@@ -20,6 +20,7 @@ class MaxProb(DrawingOrder):
     id = "max-prob"
     summary = "most probable token first; at T > 0 max-prob:select=argmax ranks before drawing"
     card = Card("Max-prob", "structured", 1, "s")
+    reads, draw_reads = "top", "drawn"
 
     def __init__(self, select: Select = "sampled") -> None:
         self.select = select
@@ -57,6 +58,7 @@ class TopMargin(ConfidenceOrder):
     id = "top-margin"
     summary = "largest gap between the two most probable tokens first"
     card = Card("Top-margin", "structured", 2, "^")
+    reads = "margin"
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
         """Return the probability gap."""
@@ -69,6 +71,7 @@ class LowEntropy(ConfidenceOrder):
     id = "entropy"
     summary = "lowest entropy first"
     card = Card("Entropy", "structured", 3, "v")
+    reads = "certainty"
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
         """Return −H."""

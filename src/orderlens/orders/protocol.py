@@ -46,6 +46,8 @@ class Card:
     marker: str = ""
 
 
+Reading = Literal["top", "margin", "certainty", "drawn"]
+"""A position's log p(v1), p(v1) − p(v2), −H, or the log-probability of its drawn token."""
 Scores = NDArray[np.float64]
 
 
@@ -90,6 +92,10 @@ class StaticOrder(Order):
 class ConfidenceOrder(Order):
     """A deployable order that looks at the model's conditionals."""
 
+    reads: ClassVar[Reading | None] = None
+    """What ``scores`` returns where it is that alone: the device then begins the next pass before it is told
+    which position was chosen. A wrong word costs time and changes nothing."""
+
     @abstractmethod
     def scores(self, view: StepView[PositionStats]) -> Scores:
         """Return one score per masked position [R]."""
@@ -97,6 +103,9 @@ class ConfidenceOrder(Order):
 
 class DrawingOrder(ConfidenceOrder):
     """An order that, at T > 0, draws a token at every masked position and then compares the draws."""
+
+    draw_reads: ClassVar[Reading | None] = None
+    """What ``draw_scores`` returns, as ``reads``."""
 
     @property
     def draws_first(self) -> bool:

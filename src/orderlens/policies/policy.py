@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.errors import UserInputError
-from orderlens.orders.protocol import DrawingOrder, OracleOrder, Order, StaticOrder, check_path
+from orderlens.orders.protocol import (
+    ConfidenceOrder,
+    DrawingOrder,
+    OracleOrder,
+    Order,
+    Reading,
+    StaticOrder,
+    check_path,
+)
 from orderlens.policies.planners import Planner
 from orderlens.policies.protocol import Commit, Revision, Schedule
 from orderlens.policies.schedules import Top
@@ -116,6 +124,19 @@ class Policy:
     def draws_first(self, temperature: float) -> bool:
         """Whether tokens are drawn at every masked position before positions are chosen."""
         return temperature > 0 and isinstance(self.order, DrawingOrder) and self.order.draws_first
+
+    def foreseen_by(self, temperature: float) -> Reading | None:
+        """Return the number whose largest value is the next position, where that is all there is to the rule.
+
+        A static order has one row in a pass, which is the largest by any number.
+        """
+        if not self._one_by_one or self.revise is not None or self.needs:
+            return None
+        if isinstance(self.order, StaticOrder):
+            return "top"
+        if isinstance(self.order, DrawingOrder) and self.draws_first(temperature):
+            return self.order.draw_reads
+        return self.order.reads if isinstance(self.order, ConfidenceOrder) else None
 
     def likelihood(self, temperature: float | None = None) -> Likelihood:
         """Say what a trace's summed log q is for the sampler that this policy defines at temperature 1.

@@ -25,6 +25,7 @@ from orderlens.models.torch.graphs import (
     Packed,
     PagedNetwork,
     PickingNetwork,
+    Places,
     run_plainly,
 )
 from orderlens.models.torch.pages import CacheShape, PagePool
@@ -73,6 +74,10 @@ class Engine:
         self.widest, self._max_tokens = max_tokens, max_tokens
         recordable = device.type == "cuda" and not network.gathers
         self._graphs = GraphedNetwork(network, self.pool, max_graph_tokens) if recordable else None
+        self.foresees = recordable
+        """Whether it pays to queue a forward before it is known to be wanted: else the device waits."""
+        self.input_NX: Tensor | None = None
+        """The windows of the last forward on the device, None where they came in several parts."""
 
     @property
     def device(self) -> torch.device:
@@ -117,6 +122,15 @@ class Engine:
             if hidden_rC is not None:
                 yield places[0], hidden_rC
 
+    def once(self, packed_NX: Tensor, longest_start: int, flat_R: Tensor) -> Tensor | None:
+        """Return the hidden states [R, C] of some tokens of windows that are on the device already.
+
+        In one forward, or not at all: None where that is too much. ``longest_start`` bounds the starts.
+        """
+        if self._fitting(packed_NX.shape[1] - HEADER, longest_start) < len(packed_NX):
+            return None
+        return self._picked(packed_NX, longest_start, "read", flat_R)
+
     def store(self, packed_NX: Packed) -> None:
         """Cache the windows' keys and values (pages reserved, earlier blocks of a sequence first)."""
         for _ in self._in_parts(packed_NX, "store"):
@@ -138,18 +152,23 @@ class Engine:
         ``pick`` names the wanted tokens of a run (first window, number of windows).
         """
         self.pool.flush()
-        width, low = packed_NX.shape[1] - HEADER, 0
+        width, low, starts_N = packed_NX.shape[1] - HEADER, 0, packed_NX[:, 1]
         while low < len(packed_NX):
-            part = packed_NX[low : low + self._fitting(packed_NX[low:])]
+            near = starts_N[low : low + max(1, self._max_tokens // width)]
+            part = packed_NX[low : low + self._fitting(width, int(near.max()))]
+            longest = int(starts_N[low : low + len(part)].max())
             try:
-                result = (
-                    self._run(part, mode) if pick is None else self._picked(part, mode, pick(low, len(part)))
-                )
+                if pick is None:
+                    result = self._run(part, longest, mode)
+                else:
+                    result = self._picked(part, longest, mode, pick(low, len(part)))
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
                 self._shrink(len(part), width)
                 continue
+            if len(part) < len(packed_NX):
+                self.input_NX = None
             yield low, result
             low += len(part)
 
@@ -163,41 +182,43 @@ class Engine:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _fitting(self, packed_NX: Packed) -> int:
-        """Return how many of the first windows to run together."""
-        width = packed_NX.shape[1] - HEADER
+    def _fitting(self, width: int, longest_start: int) -> int:
+        """Return how many windows may run together."""
         count = max(1, self._max_tokens // width)
         if self.network.gathers:
             per_token = 2 * self.shape.n_kv_heads * self.shape.head_width
-            longest = int(packed_NX[:count, 1].max()) + width
-            count = min(count, max(1, MAX_GATHERED // (longest * per_token)))
-        return int(min(count, len(packed_NX)))
+            count = min(count, max(1, MAX_GATHERED // ((longest_start + width) * per_token)))
+        return count
 
-    def _picked(self, packed_NX: Packed, mode: Mode, flat_r: IntArray) -> Tensor | None:
+    def _picked(self, packed_NX: Packed, longest: int, mode: Mode, flat_r: Places) -> Tensor | None:
         """Run windows; return the hidden states [r, C] of some of their tokens, None where none is wanted."""
         if not len(flat_r):
-            return self._run(packed_NX, "store") if mode == "advance" else None
+            return self._run(packed_NX, longest, "store") if mode == "advance" else None
         count, width = len(packed_NX), packed_NX.shape[1] - HEADER
-        longest = int(packed_NX[:, 1].max())
         recorded = self._graphs is not None and self._graphs.takes(count, width)
         if self._graphs is not None and recorded and self._graphs.picks(count, width):
             hidden_rC = self._graphs.run(packed_NX, longest, mode, flat_r)
+            self.input_NX = self._graphs.input_NX
             assert hidden_rC is not None
             return hidden_rC[: len(flat_r)].clone()
         rows_r = to_device(flat_r, self.device)
         if isinstance(self.network, PickingNetwork) and not recorded:
-            windows = Windows(to_device(packed_NX, self.device), longest)
+            windows = self._windows(packed_NX, longest)
             return self.network.picked(windows, self.pool, rows_r, mode == "advance")
-        hidden_NWC = self._run(packed_NX, mode)
+        hidden_NWC = self._run(packed_NX, longest, mode)
         assert hidden_NWC is not None
         return hidden_NWC.flatten(0, 1)[rows_r]
 
-    def _run(self, packed_NX: Packed, mode: Mode) -> Tensor | None:
+    def _run(self, packed_NX: Packed, longest: int, mode: Mode) -> Tensor | None:
         count, width = len(packed_NX), packed_NX.shape[1] - HEADER
-        longest = int(packed_NX[:, 1].max())
         if self._graphs is not None:
             hidden_TC = self._graphs.run(packed_NX, longest, mode)
+            self.input_NX = self._graphs.input_NX
         else:
-            windows = Windows(to_device(packed_NX, self.device), longest)
-            hidden_TC = run_plainly(self.network, windows, self.pool, mode)
+            hidden_TC = run_plainly(self.network, self._windows(packed_NX, longest), self.pool, mode)
         return None if hidden_TC is None else hidden_TC[: count * width].view(count, width, -1)
+
+    def _windows(self, packed_NX: Packed, longest: int) -> Windows:
+        """Return the input of a plain run."""
+        self.input_NX = to_device(packed_NX, self.device)
+        return Windows(self.input_NX, longest)

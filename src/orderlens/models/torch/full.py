@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
+from orderlens.models.protocol import HiddenRows, IntArray, OneMore, StateBatch
 from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.graphs import MAX_GRAPH_TOKENS
 from orderlens.models.torch.pages import PagePool
@@ -128,7 +128,7 @@ class CanvasSession:
             shifted: the network's row i − 1 speaks about position i (and row 0 about position 0 as well).
         """
         self._reader = RowReader(engine, unembed_VC, excluded, valid_vocab)
-        self._shifted = shifted
+        self._shifted, self._width = shifted, 0
 
     def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
         """Keep nothing."""
@@ -144,9 +144,22 @@ class CanvasSession:
         if states.starts_N.any():
             raise ValueError("under full attention a state is a whole canvas and starts at 0")
         count, width = states.tokens_NW.shape
+        self._width = width
         self._reader.check_length(width)
         self._reader.check_tokens(states.tokens_NW)
         zeros = np.zeros(count, np.int64)
         packed = pack(zeros, zeros, np.full(count, width), states.tokens_NW)
         offset_R = np.maximum(states.row_offset_R - 1, 0) if self._shifted else states.row_offset_R
         return self._reader.read(packed, states.row_state_R, offset_R)
+
+    @property
+    def foresees(self) -> bool:
+        """Whether ``foresee`` gains anything."""
+        return self._reader.foresees
+
+    def foresee(self, more: OneMore) -> HiddenRows | None:
+        """Evaluate the last states again, each with one more token that is known on the device only."""
+        if not self._shifted:
+            return self._reader.again(more)
+        inside_R = more.row_R % self._width > 0
+        return self._reader.again(more, more.row_R - inside_R.to(more.row_R.dtype))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -25,7 +25,10 @@ from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.transfer import fill, to_device
 from orderlens.models.torch.window import HEADER, Windows
 
-Packed: TypeAlias = NDArray[np.int32]
+Packed: TypeAlias = NDArray[np.int32] | Tensor
+"""Windows on the host, or on the device already."""
+Places: TypeAlias = IntArray | Tensor
+"""Places of tokens among all tokens of a forward, on the host or on the device."""
 Mode: TypeAlias = Literal["read", "store", "advance"]
 """What a forward is for: hidden states, filling the cache, or both at once."""
 Key: TypeAlias = tuple[int, int, int, Mode, int]
@@ -143,13 +146,17 @@ def bucket(count: int) -> int:
     return next((size for size in _BUCKETS if size >= count), -(-count // 32) * 32)
 
 
-def padded(items: NDArray[Any], count: int) -> NDArray[Any]:
+def padded(items: NDArray[Any] | Tensor, count: int) -> Any:
     """Return ``count`` windows or rows: the given ones, then the last one again.
 
     Storing a window twice writes the same numbers to the same place.
     """
     extra = count - len(items)
-    return np.concatenate((items, np.repeat(items[-1:], extra, axis=0))) if extra else items
+    if not extra:
+        return items
+    if isinstance(items, Tensor):
+        return torch.cat((items, items[-1:].expand(extra, *items.shape[1:])))
+    return np.concatenate((items, np.repeat(items[-1:], extra, axis=0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +176,8 @@ class GraphedNetwork:
         self._seen: Counter[Key] = Counter()
         self._version = pool.version
         self._memory = torch.cuda.graph_pool_handle()
+        self.input_NX: Tensor | None = None
+        """The windows of the last run on the device, padding included; overwritten by the next one."""
 
     def takes(self, count: int, width: int) -> bool:
         """Return whether a forward of so many windows is replayed, once it has come up often enough."""
@@ -179,7 +188,7 @@ class GraphedNetwork:
         return isinstance(self.network, PickingNetwork) and bucket(count) * width > WHOLE_TOKENS
 
     def run(
-        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: IntArray | None = None
+        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: Places | None = None
     ) -> Tensor | None:
         """Return hidden states (padding included) or None; overwritten by the next run.
 
@@ -193,11 +202,14 @@ class GraphedNetwork:
         if small:
             packed_NX = padded(packed_NX, bucket(len(packed_NX)))
             if flat_r is not None:
-                step = packed_NX[:, HEADER:].size // ROW_STEPS
+                step = len(packed_NX) * (packed_NX.shape[1] - HEADER) // ROW_STEPS
                 flat_r = padded(flat_r, -(-len(flat_r) // step) * step)
         recorded = self._find(packed_NX, longest_start, mode, flat_r) if small else None
         if recorded is None:
-            return run_plainly(self.network, *self._on_device(packed_NX, longest_start, mode, flat_r))
+            arguments = self._on_device(packed_NX, longest_start, mode, flat_r)
+            self.input_NX = arguments[0].packed_NX
+            return run_plainly(self.network, *arguments)
+        self.input_NX = recorded.packed_NX
         fill(recorded.packed_NX, packed_NX)
         if recorded.rows_R is not None and flat_r is not None:
             fill(recorded.rows_R, flat_r)
@@ -212,7 +224,7 @@ class GraphedNetwork:
         self._version = self.pool.version
 
     def _find(
-        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: IntArray | None
+        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: Places | None
     ) -> _Recorded | None:
         """Return the graph of this shape, recording it once the shape has come up often enough."""
         if self._version != self.pool.version:
@@ -226,7 +238,7 @@ class GraphedNetwork:
         return self._recorded.get(key)
 
     def _on_device(
-        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: IntArray | None
+        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: Places | None
     ) -> tuple[Windows, PagePool, Mode, Tensor | None]:
         """Return the arguments of a plain run."""
         device = self.pool.device
@@ -237,6 +249,8 @@ class GraphedNetwork:
         self, windows: Windows, pool: PagePool, mode: Mode, rows_R: Tensor | None
     ) -> _Recorded | None:
         """Return the recorded forward, or None where its memory does not fit beside everything else."""
+        windows = replace(windows, packed_NX=windows.packed_NX.clone())  # written to by every replay
+        rows_R = None if rows_R is None else rows_R.clone()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._memory):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -19,13 +20,23 @@ from torch import Tensor
 
 from orderlens.errors import UserInputError
 from orderlens.grid import block_edges
-from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
+from orderlens.models.protocol import HiddenRows, IntArray, OneMore, StateBatch
 from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.pages import Slot
-from orderlens.models.torch.window import pack
+from orderlens.models.torch.window import HEADER, pack
 
 Window: TypeAlias = tuple[int, int, IntArray]
 """Page-table row (or slot), first position, tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The states of the last forward: a run of the windows that are on the device."""
+
+    input_NX: Tensor
+    first: int
+    count: int
+    longest_start: int
 
 
 class RowReader:
@@ -36,6 +47,12 @@ class RowReader:
     ) -> None:
         self._engine = engine
         self._unembed_VC, self._excluded, self._valid_vocab = unembed_VC, excluded, valid_vocab
+        self._last: _Last | None = None
+
+    @property
+    def foresees(self) -> bool:
+        """Whether ``again`` pays on this engine."""
+        return self._engine.foresees
 
     def read(
         self,
@@ -44,13 +61,41 @@ class RowReader:
         row_offset_R: IntArray,
         *,
         advance: bool = False,
+        first: int = 0,
     ) -> HiddenRows:
-        """Return the hidden states at (state, offset) of packed windows, in the order asked."""
+        """Return the hidden states at (state, offset) of packed windows, in the order asked.
+
+        With ``advance`` the windows are cached as well; those before ``first`` are there for nothing else.
+        """
         parts, places = [], []
         for place_r, hidden_rC in self._engine.rows(packed_NX, row_state_R, row_offset_R, advance=advance):
             parts.append(hidden_rC)
             places.append(place_r)
+        self._remember(first, len(packed_NX) - first, int(packed_NX[:, 1].max(initial=0)))
         return self.rows(self._in_order(parts, places))
+
+    def again(self, more: OneMore, row_R: Tensor | None = None) -> HiddenRows | None:
+        """Run the last windows with one more token each; return the rows that speak about ``more.row_R``.
+
+        None where another session has run since, or where it took several forwards.
+
+        Args:
+            more: what is new.
+            row_R: the rows that speak about those, where they are others.
+        """
+        last = self._last
+        if last is None or last.input_NX is not self._engine.input_NX:
+            return None
+        packed_NX = last.input_NX[last.first : last.first + last.count].clone()
+        tokens_N1 = more.token_N[:, None].to(packed_NX.dtype)
+        packed_NX[:, HEADER:].scatter_(1, more.offset_N[:, None], tokens_N1)
+        hidden_RC = self._engine.once(packed_NX, last.longest_start, more.row_R if row_R is None else row_R)
+        self._remember(0, last.count, last.longest_start)
+        return None if hidden_RC is None else self.rows(hidden_RC)
+
+    def _remember(self, first: int, count: int, longest_start: int) -> None:
+        on_device = self._engine.input_NX
+        self._last = None if on_device is None else _Last(on_device, first, count, longest_start)
 
     def rows(self, hidden_RC: Tensor) -> HiddenRows:
         """Return hidden states with what turns them into logits."""
@@ -181,9 +226,19 @@ class PagedSession:
             states.row_state_R + len(before),
             states.row_offset_R,
             advance=True,
+            first=len(before),
         )
         self._waiting.clear()
         return rows
+
+    @property
+    def foresees(self) -> bool:
+        """Whether ``foresee`` can do anything, and gains by it."""
+        return self._reader.foresees
+
+    def foresee(self, more: OneMore) -> HiddenRows | None:
+        """Evaluate the last states again, each with one more token that is known on the device only."""
+        return self._reader.again(more)
 
     def _goes_with(self, states: StateBatch) -> bool:
         """Return whether the waiting blocks can be cached by the forward of these states.

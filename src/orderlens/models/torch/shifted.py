@@ -72,6 +72,11 @@ class ShiftedSession(PagedSession):
         hidden_RC[torch.from_numpy(~kept_R).to(device)] = fresh.hidden_RD
         return self._reader.rows(hidden_RC)
 
+    @property
+    def foresees(self) -> bool:
+        """Rows come from several places here: nothing is begun ahead."""
+        return False
+
     def _evaluate_some(self, states: StateBatch, rows: IntArray, offset_R: IntArray) -> HiddenRows:
         """Evaluate only the states that some of ``rows`` belong to."""
         used, state_r = np.unique(states.row_state_R[rows], return_inverse=True)

@@ -11,16 +11,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
-    """Return ``values`` on ``device``; on CUDA the copy is only queued."""
+def to_device(values: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
+    """Return ``values`` on ``device``, where a tensor is already; on CUDA the copy is only queued."""
+    if isinstance(values, Tensor):
+        return values
     host = torch.from_numpy(np.ascontiguousarray(values))
     if device.type != "cuda":
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
 
 
-def fill(tensor: Tensor, values: NDArray[Any]) -> None:
+def fill(tensor: Tensor, values: NDArray[Any] | Tensor) -> None:
     """Write ``values`` into ``tensor``; on CUDA the copy is only queued."""
+    if isinstance(values, Tensor):
+        tensor.copy_(values)
+        return
     host = torch.from_numpy(np.ascontiguousarray(values))
     tensor.copy_(host.pin_memory() if tensor.is_cuda else host, non_blocking=True)
 
