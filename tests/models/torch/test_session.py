@@ -264,13 +264,13 @@ def test_finished_blocks_are_cached_by_the_forward_of_what_follows(
     ran: list[tuple[str, int]] = []
     run, picked = Engine._run, Engine._picked
 
-    def counting(engine: Engine, packed: Any, mode: Any) -> Any:
+    def counting(engine: Engine, packed: Any, longest: int, mode: Any) -> Any:
         ran.append((mode, len(packed)))
-        return run(engine, packed, mode)
+        return run(engine, packed, longest, mode)
 
-    def counting_picked(engine: Engine, packed: Any, mode: Any, rows: Any) -> Any:
+    def counting_picked(engine: Engine, packed: Any, longest: int, mode: Any, rows: Any) -> Any:
         ran.append((mode, len(packed)))
-        return picked(engine, packed, mode, rows)
+        return picked(engine, packed, longest, mode, rows)
 
     monkeypatch.setattr(Engine, "_run", counting)
     monkeypatch.setattr(Engine, "_picked", counting_picked)

@@ -234,7 +234,10 @@ class GraphedNetwork:
         key: Key = (count, width, self.network.splits(count, longest_start), mode, rows)
         self._seen[key] += 1
         if key not in self._recorded and self._seen[key] > PLAIN_RUNS:
-            self._recorded[key] = self._record(*self._on_device(packed_NX, longest_start, mode, flat_r))
+            windows, pool, _, rows_R = self._on_device(packed_NX, longest_start, mode, flat_r)
+            windows = replace(windows, packed_NX=windows.packed_NX.clone())  # replays write here
+            rows_R = None if rows_R is None else rows_R.clone()
+            self._recorded[key] = self._record(windows, pool, mode, rows_R)
         return self._recorded.get(key)
 
     def _on_device(
@@ -249,8 +252,6 @@ class GraphedNetwork:
         self, windows: Windows, pool: PagePool, mode: Mode, rows_R: Tensor | None
     ) -> _Recorded | None:
         """Return the recorded forward, or None where its memory does not fit beside everything else."""
-        windows = replace(windows, packed_NX=windows.packed_NX.clone())  # written to by every replay
-        rows_R = None if rows_R is None else rows_R.clone()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._memory):

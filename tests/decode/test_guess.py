@@ -1,0 +1,236 @@
+"""Guessing ahead changes when something is computed, never what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from orderlens.decode import guess_torch, rounds
+from orderlens.decode.generate import Generation, GenerationSettings, generate_batch
+from orderlens.decode.guess import PATIENCE, Guesser
+from orderlens.models.llada2.model import load_llada2
+from orderlens.models.loading import load_model
+from orderlens.models.torch import graphs
+from orderlens.models.torch.graphs import GraphedNetwork, _Recorded, run_plainly
+from orderlens.models.torch.model import NetworkModel
+from orderlens.orders import ConfidenceOrder, StepView
+from orderlens.orders.protocol import Reading
+from orderlens.policies import parse_policies
+from orderlens.rng import keyed_generator
+from orderlens.samples import EncodedSample
+from orderlens.stats import PositionStats
+from orderlens.testing import write_dense, write_llada2
+
+EVEN, UNEVEN, NEW = (6, 6, 12), (2, 6, 10), 12
+"""Prompt lengths and new tokens; blocks have 6 positions."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> NetworkModel:
+    """A block-causal network of one layer, in which every tenth token ends a text."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    write_dense(folder, family="sdar", num_hidden_layers=1)
+    found = load_model(str(folder), device="cpu", dtype="float32").with_block_size(6)
+    assert isinstance(found, NetworkModel)
+    found.eos_ids = frozenset(range(10))
+    return found
+
+
+@pytest.fixture
+def guessers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Guesser]]:
+    """Collect the guessers of all batches."""
+    found: list[Guesser] = []
+
+    class Counted(Guesser):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            found.append(self)
+
+    monkeypatch.setattr(rounds, "Guesser", Counted)
+    return found  # type: ignore[return-value]
+
+
+def decode(
+    model: Any, policies: Any, temperature: float, lengths: Any, guessing: bool, **more: Any
+) -> Generation:
+    prompts = [keyed_generator(0, "prompt", i).integers(10, 90, length) for i, length in enumerate(lengths)]
+    samples = [EncodedSample(str(i), prompt) for i, prompt in enumerate(prompts)]
+    settings = GenerationSettings(NEW, temperature, **more)
+    before, model.engine.foresees = model.engine.foresees, guessing
+    try:
+        return generate_batch(model, samples, policies, settings)
+    finally:
+        model.engine.foresees = before
+
+
+def assert_same(found: Generation, expected: Generation) -> None:
+    assert found.columns.keys() == expected.columns.keys()
+    for name, values in expected.columns.items():
+        np.testing.assert_array_equal(found.columns[name], values, err_msg=name)
+    assert [c.finish_reason for c in found.chains] == [c.finish_reason for c in expected.chains]
+
+
+def totals(guessers: list[Guesser]) -> tuple[int, int]:
+    return sum(g.taken for g in guessers), sum(g.missed for g in guessers)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "orders",
+    ["forced-ar", "max-prob", "entropy", "max-prob:select=argmax,random:3,top-margin,entropy,max-prob"],
+)
+def test_traces_are_those_of_the_plain_way(
+    model: NetworkModel, guessers: list[Guesser], orders: str, temperature: float
+) -> None:
+    for lengths in (EVEN, UNEVEN):
+        expected = decode(model, parse_policies(orders), temperature, lengths, False)
+        assert totals(guessers) == (0, 0)
+        assert_same(decode(model, parse_policies(orders), temperature, lengths, True), expected)
+        taken, missed = totals(guessers)
+        assert taken > 0
+        assert missed == 0
+        guessers.clear()
+
+
+def test_all_passes_but_the_first_of_a_block_come_from_guesses(
+    model: NetworkModel, guessers: list[Guesser]
+) -> None:
+    one = decode(model, parse_policies("max-prob"), 0.0, EVEN, True, stop_at_eos=False)
+    assert set(one.columns["forward"].tolist()) == set(range(NEW))
+    assert totals(guessers) == (NEW - 2, 0)
+
+
+def test_texts_end_at_eos_in_some_cases(model: NetworkModel) -> None:
+    """What the comparisons above rest on."""
+    found = decode(model, parse_policies("max-prob,random:3"), 1.0, UNEVEN, True)
+    assert {chain.finish_reason for chain in found.chains} == {"eos", "length"}
+
+
+@pytest.mark.parametrize(
+    "orders",
+    ["forced-ar+top=2", "max-prob+edit=0.9", "max-prob,ahead-gain", "noised-prob", "max-prob+above=0.5"],
+)
+def test_what_cannot_be_foreseen_is_not_guessed(
+    model: NetworkModel, guessers: list[Guesser], orders: str
+) -> None:
+    decode(model, parse_policies(orders), 0.0, EVEN[:1], True)
+    assert totals(guessers) == (0, 0)
+
+
+class Contrary(ConfidenceOrder):
+    """Says that it reads one number and goes by its opposite."""
+
+    id = "contrary"
+    summary = "least probable first"
+    reads: Reading = "top"
+
+    def scores(self, view: StepView[PositionStats]) -> Any:
+        return -view.stats.top_logprob
+
+
+def test_wrong_guesses_change_nothing_and_end(model: NetworkModel, guessers: list[Guesser]) -> None:
+    expected = decode(model, [Contrary()], 0.0, EVEN, False)
+    assert_same(decode(model, [Contrary()], 0.0, EVEN, True), expected)
+    taken, missed = totals(guessers)
+    assert taken == 0
+    assert missed == PATIENCE + 1
+
+
+def test_a_wrong_guess_in_between_changes_nothing(
+    model: NetworkModel, guessers: list[Guesser], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = decode(model, parse_policies("max-prob"), 1.0, UNEVEN, False)
+    best, calls = guess_torch._best, []
+
+    def sometimes_the_first(*arguments: Any) -> Any:
+        calls.append(1)
+        found = best(*arguments)
+        return found * 0 if len(calls) % 3 == 0 else found
+
+    monkeypatch.setattr(guess_torch, "_best", sometimes_the_first)
+    assert_same(decode(model, parse_policies("max-prob"), 1.0, UNEVEN, True), expected)
+    taken, missed = totals(guessers)
+    assert taken > missed > 0
+
+
+@pytest.mark.parametrize("place", ["forward", "head"])
+def test_memory_that_ends_in_a_guess_changes_nothing(
+    model: NetworkModel, guessers: list[Guesser], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    expected, calls = decode(model, parse_policies("max-prob"), 0.0, EVEN, False), []
+    owner, name = {"forward": (type(model.engine), "once"), "head": (guess_torch, "ask")}[place]
+    original = getattr(owner, name)
+
+    def cramped(*arguments: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(owner, name, cramped)
+    assert_same(decode(model, parse_policies("max-prob"), 0.0, EVEN, True), expected)
+    assert totals(guessers) == (2, 0)  # not tried again
+
+
+def test_full_attention_guesses_too(
+    tmp_path_factory: pytest.TempPathFactory, guessers: list[Guesser]
+) -> None:
+    for family in ("llada", "Dream"):  # rows as they are, rows shifted by one
+        folder = tmp_path_factory.mktemp(family)
+        write_dense(folder, family=family)
+        full = load_model(str(folder), device="cpu", dtype="float32").with_block_size(6)
+        policies = parse_policies("max-prob,random")
+        expected = decode(full, policies, 1.0, UNEVEN, False)
+        assert_same(decode(full, policies, 1.0, UNEVEN, True), expected)
+        taken, missed = totals(guessers)
+        assert taken > 5
+        assert missed == 0
+        guessers.clear()
+
+
+class Replay:
+    """Runs the network again on the static input, as a recorded graph would."""
+
+    def __init__(self, again: Callable[[], Any], hidden: Any) -> None:
+        self.again, self.hidden = again, hidden
+
+    def replay(self) -> None:
+        self.hidden.copy_(self.again())
+
+
+@pytest.mark.parametrize("whole_tokens", [8192, 16])
+def test_recorded_forwards_are_given_what_is_on_the_device(
+    tmp_path: Path, guessers: list[Guesser], monkeypatch: pytest.MonkeyPatch, whole_tokens: int
+) -> None:
+    """With all rows, and with the wanted ones as an input; batches are padded to a bucket."""
+
+    def record(owner: GraphedNetwork, windows: Any, pool: Any, mode: Any, rows: Any) -> _Recorded:
+        def again() -> Any:
+            return run_plainly(owner.network, windows, pool, mode, rows)
+
+        hidden = again().clone()
+        return _Recorded(Replay(again, hidden), windows.packed_NX, rows, hidden)  # type: ignore[arg-type]
+
+    write_llada2(tmp_path, num_hidden_layers=2, num_experts=4, n_group=2, topk_group=1, num_experts_per_tok=1)
+    model = load_llada2(tmp_path, device="cpu", block_size=6)
+    expected = decode(model, parse_policies("max-prob"), 0.0, (6,) * 5, False)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(graphs, "WHOLE_TOKENS", whole_tokens)
+    monkeypatch.setattr(GraphedNetwork, "_record", record)
+    engine = model.engine
+    monkeypatch.setattr(engine, "_graphs", GraphedNetwork(engine.network, engine.pool))
+    found = decode(model, parse_policies("max-prob"), 0.0, (6,) * 5, True)
+    np.testing.assert_array_equal(found.columns["token_id"], expected.columns["token_id"])
+    np.testing.assert_allclose(found.columns["logq"], expected.columns["logq"], atol=1e-5)
+    taken, missed = totals(guessers)
+    assert taken == NEW - 2
+    assert missed == 0
