@@ -7,6 +7,7 @@ the end. Examples (from the repository's root, with ``src`` on the path):
     python benchmarks/bench_llada2.py --steps 1,8,32,128 --profile 1,32,128
     python benchmarks/bench_llada2.py --generate 1,32,128 --score 64 --table 64
     python benchmarks/bench_llada2.py --generate 1,32,128,256 --temperatures 0,1 --routing random,even
+    python benchmarks/bench_llada2.py --generate 1,32,128,256 --guessing on,off
     python benchmarks/bench_llada2.py --sets 1,32,128 --shares 0.1,0.3
     python benchmarks/bench_llada2.py --stages measure,score,generate,sweep --texts 204
     python benchmarks/bench_llada2.py --tiny --device cpu --steps 1,2 --generate 2 --score 1   (smoke run)
@@ -62,6 +63,12 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--generate", type=numbers, help="32 + 128 tokens at these batch sizes")
     parser.add_argument("--temperatures", type=fractions, default=[0.0], help="of --generate")
+    parser.add_argument(
+        "--guessing",
+        type=words,
+        default=["on"],
+        help="of --generate: on, off (the device waits for the host)",
+    )
     parser.add_argument(
         "--routing",
         type=words,
@@ -142,7 +149,9 @@ def run_decoding(arguments: argparse.Namespace, bench: Bench) -> None:
             if arguments.score:
                 decoding.measure_scoring(bench, arguments.score)
     if arguments.generate:
-        decoding.measure_generation(bench, arguments.generate, arguments.new_tokens, arguments.temperatures)
+        decoding.measure_generation(
+            bench, arguments.generate, arguments.new_tokens, arguments.temperatures, arguments.guessing
+        )
 
 
 def run_rest(arguments: argparse.Namespace, bench: Bench) -> None:

@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--naive-steps", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--guessing", default="on", help="of the engine on CUDA: on, off (the device waits)")
     parser.add_argument("--tiny", action="store_true", help="a small shape, for smoke runs")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
     args = parser.parse_args()
@@ -165,7 +166,13 @@ def main() -> None:
         )
     for batch in batches:
         samples = random_samples(batch, args.new, vocab)
-        spent = {name: timed(model, samples, args.new, args.device) for name, model in models.items()}
+        spent = {}
+        for name, model in models.items():
+            for word in args.guessing.split(",") if name == "engine" else ("on",):
+                if name == "engine":
+                    model.engine.foresees = word == "on"
+                shown = name if word == "on" else "waiting"
+                spent[shown] = timed(model, samples, args.new, args.device)
         for name, value in spent.items():
             rate = batch * args.new / value
             rows.append({"path": name, "batch": batch, "seconds": value, "tokens_per_s": rate})

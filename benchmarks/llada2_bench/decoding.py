@@ -124,7 +124,11 @@ def random_samples(bench: Bench, count: int, target: int) -> list[EncodedSample]
 
 
 def measure_generation(
-    bench: Bench, batches: Iterable[int], new_tokens: int = NEW, temperatures: Sequence[float] = (0.0,)
+    bench: Bench,
+    batches: Iterable[int],
+    new_tokens: int = NEW,
+    temperatures: Sequence[float] = (0.0,),
+    guessing: Sequence[str] = ("on",),
 ) -> None:
     """Whole generations by the decoder, after one of at most 128 tokens that compiles and records."""
     orders = parse_policies(["max-prob"])
@@ -134,17 +138,22 @@ def measure_generation(
             settings = GenerationSettings(new_tokens, temperature, stop_at_eos=False)
             warm = replace(settings, max_new_tokens=min(new_tokens, NEW))
             first = bench.wall(_generate(bench, samples, orders, warm))
-            seconds = bench.wall(_generate(bench, samples, orders, settings))
-            cold = cold or seconds
-            rate = batch * new_tokens / seconds
-            bench.report(
-                f"generate {PROMPT}+{new_tokens}, batch {batch}, T = {temperature:g} (first {first:.1f} s)",
-                f"{seconds:.2f} s {rate:.0f} tok/s",
-                f"{seconds / new_tokens * 1e3:.2f} ms, {seconds / cold:.2f}× first T",
-                GOALS.get(batch, ""),
-                seconds=seconds,
-                tokens_per_second=rate,
-            )
+            for word in guessing:
+                bench.model.engine.foresees = word == "on"
+                seconds = bench.wall(_generate(bench, samples, orders, settings))
+                cold = cold or seconds
+                rate = batch * new_tokens / seconds
+                how = "" if word == "on" else ", no guess"
+                bench.report(
+                    f"generate {PROMPT}+{new_tokens}, batch {batch}, T = {temperature:g}{how} "
+                    f"(first {first:.1f} s)",
+                    f"{seconds:.2f} s {rate:.0f} tok/s",
+                    f"{seconds / new_tokens * 1e3:.2f} ms, {seconds / cold:.2f}× first",
+                    GOALS.get(batch, ""),
+                    seconds=seconds,
+                    tokens_per_second=rate,
+                )
+            bench.model.engine.foresees = bench.cuda
 
 
 def _generate(bench: Bench, samples: Any, orders: Any, settings: Any) -> Callable[[], object]:
