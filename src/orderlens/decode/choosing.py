@@ -48,7 +48,7 @@ def choose_rows(chains: Chains, now: Pass, temperature: float) -> Chosen:
 
     policy, count = chains.policies[0], len(now.chain_R)
     if len(chains.policies) == 1 and policy.revise is None and not policy.is_static:
-        alone = _ask(chains, policy, now, np.arange(count), seen(policy))  # nothing to merge
+        alone = _ask(chains, policy, now, None, seen(policy))  # nothing to merge
         return Chosen(alone, _tokens(now, alone))
     merged = Choice(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), [], np.full(count, -1))
     chosen = Chosen(merged)
@@ -108,11 +108,14 @@ def _enter(
 
 
 def _ask(
-    chains: Chains, policy: Policy, now: Pass, mine: IntArray, stats: PositionStats | DrawStats
+    chains: Chains, policy: Policy, now: Pass, mine: IntArray | None, stats: PositionStats | DrawStats
 ) -> Choice:
-    """Let one policy choose among masked rows of its chains."""
-    live_c, chain_r = regroup(now.chain_R[mine])
-    index_c, offset_r = now.index_C[live_c], now.offset_R[mine]
+    """Let one policy choose among masked rows of its chains: all of them, or the rows ``mine``."""
+    if mine is None:
+        index_c, chain_r, offset_r = now.index_C, now.chain_R, now.offset_R
+    else:
+        live_c, chain_r = regroup(now.chain_R[mine])
+        index_c, offset_r = now.index_C[live_c], now.offset_R[mine]
     memory = chains.memory[chains.policy_N[index_c[0]]]
     view = StepView(
         chain_R=chain_r,
@@ -131,11 +134,11 @@ def _ask(
     return choose(policy, view, memory, index_c, place_r, _source(now, mine) if policy.needs else None)
 
 
-def _source(now: Pass, mine: IntArray) -> Source:
+def _source(now: Pass, mine: IntArray | None) -> Source:
     """Return where a policy with the rows ``mine`` of the pass gets what it asks for."""
 
     def look(tried: IntArray) -> FloatArray:
         assert now.look is not None
-        return now.look(mine[tried])
+        return now.look(tried if mine is None else mine[tried])
 
-    return Source(lambda: take_rows(now.rows, mine), look)
+    return Source(lambda: now.rows if mine is None else take_rows(now.rows, mine), look)

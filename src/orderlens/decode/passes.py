@@ -26,12 +26,14 @@ class Asked:
         index_C: place of each chain of the batch among all chains of the call.
         states: the chains' windows and the rows wanted of them.
         offset_R: offset of each row in its chain's block.
-        open_CB: masked positions of the blocks that are to be filled.
+        masked_R: whether its position is to be filled (else it holds a token that may be revised).
+        open_CB: all positions of the blocks that are to be filled.
     """
 
     index_C: IntArray
     states: StateBatch
     offset_R: IntArray
+    masked_R: BoolArray
     open_CB: BoolArray
 
     @property
@@ -40,9 +42,10 @@ class Asked:
         return self.states.row_state_R
 
     @property
-    def masked_R(self) -> BoolArray:
-        """Whether each row's position is to be filled."""
-        return self.open_CB[self.chain_R, self.offset_R]
+    def token_R(self) -> IntArray:
+        """The token that stands at each row; the mask id where masked."""
+        tokens_R: IntArray = self.states.tokens_NW[self.states.row_state_R, self.states.row_offset_R]
+        return tokens_R
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +53,45 @@ class Pass:
     """What one pass evaluated.
 
     Attributes:
-        index_C: place of each chain of the batch among all chains of the call.
-        chain_R: chain of each row, as a place in ``index_C``.
-        offset_R: its offset in the chain's block.
-        masked_R: whether the position is to be filled (else it holds a token that may be revised).
+        asked: where.
         rows: what the model says there.
         stats: the same as position statistics.
         draws: one token per row drawn at the run's temperature; None at T = 0.
-        token_R: the token that stands there; the mask id where masked.
-        held_logprob_R: its log-probability in this pass; without meaning where masked, and None where no
-            policy of the call revises.
+        held_logprob_R: log-probability of each row's own token in this pass; without meaning where masked,
+            and None where no policy of the call revises.
         look: takes rows to try; returns the mean entropy of what is masked after each. None where no policy
             of the call looks ahead.
         apart: takes held rows; returns the log-probability of each one's token where it alone is masked. None
             as ``look``.
     """
 
-    index_C: IntArray
-    chain_R: IntArray
-    offset_R: IntArray
-    masked_R: BoolArray
+    asked: Asked
     rows: Rows
     stats: PositionStats
     draws: DrawStats | None
-    token_R: IntArray
     held_logprob_R: FloatArray | None
     look: Callable[[IntArray], FloatArray] | None = None
     apart: Callable[[IntArray], FloatArray] | None = None
+
+    @property
+    def index_C(self) -> IntArray:
+        """Place of each chain of the batch among all chains of the call."""
+        return self.asked.index_C
+
+    @property
+    def chain_R(self) -> IntArray:
+        """Chain of each row, as a place in ``index_C``."""
+        return self.asked.chain_R
+
+    @property
+    def offset_R(self) -> IntArray:
+        """Offset of each row in its chain's block."""
+        return self.asked.offset_R
+
+    @property
+    def masked_R(self) -> BoolArray:
+        """Whether its position is to be filled."""
+        return self.asked.masked_R
 
     @property
     def index_R(self) -> IntArray:

@@ -80,7 +80,7 @@ def _view(
         position_R=chains.start_N[index_r] + offset_r,
         offset_R=offset_r,
         masked_R=masked_r,
-        token_R=np.where(masked_r, -1, now.token_R[row_r]),
+        token_R=np.where(masked_r, -1, now.asked.token_R[row_r]),
         held_logprob_R=np.where(masked_r, np.nan, now.held_logprob_R[row_r]),
         logq_R=np.where(masked_r, np.nan, chains.logq_NB[index_r, offset_r]),
         proposal_R=stats.token if isinstance(stats, DrawStats) else stats.top_token,

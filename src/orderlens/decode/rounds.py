@@ -121,24 +121,18 @@ class Rounds:
     def _evaluate(self) -> Callable[[], Pass]:
         """Start evaluating every chain's window and reducing the rows that somebody needs."""
         asked = self._asked()
-        chain_R, masked_R = asked.chain_R, asked.masked_R
-        token_R = asked.states.tokens_NW[chain_R, asked.states.row_offset_R]
         ready = self.guesser.find(asked) if self.guesser else None
         if ready is None:
             rows = self.session.evaluate(asked.states)
-            targets_R = np.where(masked_R, 0, token_R) if self.revises else None  # any id where masked
-            heat = self._heat(asked.index_C, chain_R, asked.offset_R)
-            ready = rows, ask(rows, self.model.eos_ids, targets_R, heat)
+            targets_R = np.where(asked.masked_R, 0, asked.token_R) if self.revises else None  # 0: any id
+            ready = rows, ask(rows, self.model.eos_ids, targets_R, self._heat(asked))
         rows, answer = ready
         if self.guesser:
             self.guesser.guess(asked, answer)
 
         def finished() -> Pass:
             found = answer()
-            return Pass(
-                asked.index_C, chain_R, asked.offset_R, masked_R, rows, found.positions, found.draws, token_R,
-                found.target_logprob,
-            )  # fmt: skip
+            return Pass(asked, rows, found.positions, found.draws, found.target_logprob)
 
         return finished
 
@@ -161,14 +155,15 @@ class Rounds:
         tokens_CW = chains.tokens_NL[index_C[:, None], low_C[:, None] + np.arange(width)]
         inside_R = offset_R if self.blockwise else offset_R + start_C[chain_R]
         states = StateBatch(np.arange(len(index_C)), low_C, tokens_CW, chain_R, inside_R)
-        return Asked(index_C, states, offset_R, open_CB)
+        masked_R = open_CB[chain_R, offset_R] if self.revises else np.ones(len(chain_R), bool)
+        return Asked(index_C, states, offset_R, masked_R, open_CB)
 
-    def _heat(self, index_C: IntArray, chain_R: IntArray, offset_R: IntArray) -> Heat | None:
+    def _heat(self, asked: Asked) -> Heat | None:
         """Return the number behind the draw at each row in this pass: the same for every way of asking."""
         if self.temperature == 0:
             return None
-        numbers_CB = self.chains.draws.rows(index_C, self.chains.pass_N[index_C])
-        return Heat(self.temperature, numbers_CB[chain_R, offset_R])
+        numbers_CB = self.chains.draws.rows(asked.index_C, self.chains.pass_N[asked.index_C])
+        return Heat(self.temperature, numbers_CB[asked.chain_R, asked.offset_R])
 
     def _with_look(self, now: Pass) -> Pass:
         """Return the pass with a way to try positions; what is tried is counted per chain."""
