@@ -73,14 +73,14 @@ def _scores(found: Sequence[Tensor], readings: Sequence[Reading], kind_R: Tensor
     columns = [_read(found, reading) for reading in readings]
     if len(columns) == 1:
         return columns[0]
-    return torch.stack(columns).gather(0, kind_R[None])[0]
+    return torch.stack([column.double() for column in columns]).gather(0, kind_R[None])[0]
 
 
 def _read(found: Sequence[Tensor], reading: Reading) -> Tensor:
-    """Return one number per row, in float64 as the host compares them."""
+    """Return one number per row, as exact as the host has it."""
     if reading == "drawn":
         return found[3][:, 0]
     if reading == "certainty":
-        return -found[1][:, 3].double()
-    top_R = found[1][:, 1].double()
-    return top_R if reading == "top" else top_R.exp() - found[1][:, 2].double().exp()
+        return -found[1][:, 3]
+    top_R, second_R = found[1][:, 1], found[1][:, 2]
+    return top_R if reading == "top" else top_R.double().exp() - second_R.double().exp()

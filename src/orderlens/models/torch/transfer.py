@@ -24,7 +24,8 @@ def to_device(values: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
 def fill(tensor: Tensor, values: NDArray[Any] | Tensor) -> None:
     """Write ``values`` into ``tensor``; on CUDA the copy is only queued."""
     if isinstance(values, Tensor):
-        tensor.copy_(values)
+        if values.data_ptr() != tensor.data_ptr():  # else they are its own
+            tensor.copy_(values)
         return
     host = torch.from_numpy(np.ascontiguousarray(values))
     tensor.copy_(host.pin_memory() if tensor.is_cuda else host, non_blocking=True)
