@@ -11,32 +11,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orderlens.decode.guess import Plan, Queued
 from orderlens.decode.head_torch import OnDevice, ask
+from orderlens.decode.next_rows import NextRows
+from orderlens.decode.passes import Queued
 from orderlens.models.protocol import Foresees, IntArray, OneMore
 from orderlens.models.torch.transfer import arriving, to_device
 from orderlens.orders.protocol import Reading
 from orderlens.stats import Answer, Heat
 
 
-def queue(session: Foresees, answer: Answer, plan: Plan, eos_ids: Iterable[int]) -> Queued | None:
+def queue(session: Foresees, answer: Answer, following: NextRows, eos_ids: Iterable[int]) -> Queued | None:
     """Queue the guess and the pass that follows from it; None where the session cannot."""
     if not isinstance(answer, OnDevice):
         return None
     device = answer.found[0].device
-    first_C, place_A, base_r, chain_r, kind_R, table_CM = _sent(plan, device)
-    score_R = _scores(answer.found, plan.readings, kind_R)
+    first_C, place_A, base_r, chain_r, kind_R, table_CM = _sent(following, device)
+    score_R = _scores(answer.found, following.readings, kind_R)
     row_C = first_C + _best(score_R, table_CM, len(first_C))
     token_C = answer.found[2 if len(answer.found) > 2 else 0][row_C]
-    offset_C = place_A[row_C] % plan.width
+    offset_C = place_A[row_C] % following.width
     guess = arriving(torch.stack((offset_C, token_C)))
     next_r = base_r + (base_r >= row_C[chain_r])
     rows = session.foresee(OneMore(offset_C, token_C, place_A[next_r]))
     if rows is None:
         return None
     heat = None
-    if plan.uniforms_A is not None:
-        heat = Heat(plan.temperature, to_device(plan.uniforms_A, device)[next_r])
+    if following.uniforms_A is not None:
+        heat = Heat(following.temperature, to_device(following.uniforms_A, device)[next_r])
 
     def guessed() -> tuple[IntArray, IntArray]:
         ((offset, token),) = guess()
@@ -45,15 +46,17 @@ def queue(session: Foresees, answer: Answer, plan: Plan, eos_ids: Iterable[int])
     return Queued(guessed, rows, ask(rows, eos_ids, heat=heat))
 
 
-def _sent(plan: Plan, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Bring the plan to the device in one copy; the last tensor places the rows of uneven chains."""
-    parts = [plan.first_C, plan.place_A, plan.base_r, plan.chain_r]
-    parts.append(np.empty(0, np.int64) if plan.kind_R is None else plan.kind_R)
-    most = int(plan.n_C.max())
-    even = bool((plan.n_C == most).all())
+def _sent(
+    following: NextRows, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Bring it to the device in one copy; the last tensor places the rows of uneven chains."""
+    parts = [following.first_C, following.place_A, following.base_r, following.chain_r]
+    parts.append(np.empty(0, np.int64) if following.kind_R is None else following.kind_R)
+    most = int(following.n_C.max())
+    even = bool((following.n_C == most).all())
     if not even:
-        inside_CM = np.arange(most) < plan.n_C[:, None]
-        table_CM = np.where(inside_CM, plan.first_C[:, None] + np.arange(most), plan.n_C.sum())
+        inside_CM = np.arange(most) < following.n_C[:, None]
+        table_CM = np.where(inside_CM, following.first_C[:, None] + np.arange(most), following.n_C.sum())
         parts.append(table_CM.ravel())
     first, place, base, chain, kind, *table = torch.split(
         to_device(np.concatenate(parts), device), [len(part) for part in parts]

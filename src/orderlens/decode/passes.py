@@ -1,4 +1,4 @@
-"""``Pass``: one forward pass of a batch of chains, as the parts of a round hand it on.
+"""One forward pass of a batch of chains as the parts of a round hand it on: asked, under way, evaluated.
 
 Shape letters: C chains of the batch, R rows (positions that somebody asked about), sorted by chain, then left
 to right.
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.models.protocol import FloatArray, IntArray, Rows, StateBatch
-from orderlens.stats import DrawStats, PositionStats
+from orderlens.stats import Answer, DrawStats, PositionStats
 
 BoolArray = NDArray[np.bool_]
 
@@ -46,6 +46,21 @@ class Asked:
         """The token that stands at each row; the mask id where masked."""
         tokens_R: IntArray = self.states.tokens_NW[self.states.row_state_R, self.states.row_offset_R]
         return tokens_R
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A pass that is under way.
+
+    Attributes:
+        guess: waits for what was guessed: offset in the window and token of each chain.
+        rows: what the model says then.
+        answer: the same as statistics.
+    """
+
+    guess: Callable[[], tuple[IntArray, IntArray]]
+    rows: Rows
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
