@@ -18,10 +18,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from orderlens.decode.chains import Chains
-from orderlens.decode.next_rows import NextRows, next_rows
+from orderlens.decode.next_rows import next_rows
 from orderlens.decode.passes import Asked, Queued
 from orderlens.machine import is_out_of_memory
 from orderlens.models.protocol import Foresees, IntArray, Rows, Session
+from orderlens.orders.protocol import READINGS
 from orderlens.stats import Answer
 
 PATIENCE = 8
@@ -45,12 +46,12 @@ class Guesser:
         self._session = session if isinstance(session, Foresees) and session.foresees else None
         used = np.unique(chains.policy_N[members]).tolist()
         found = {p: chains.policies[p].foreseen_by(temperature) for p in used}
-        self._readings = sorted({reading for reading in found.values() if reading is not None})
-        if None in found.values():
-            self._session = None
         self._kind_P = np.zeros(len(chains.policies), np.int64)
         for p, reading in found.items():
-            self._kind_P[p] = self._readings.index(reading) if reading in self._readings else 0
+            if reading is None:
+                self._session = None
+            else:
+                self._kind_P[p] = READINGS.index(reading)
 
     def find(self, asked: Asked) -> tuple[Rows, Answer] | None:
         """Return rows and statistics of what is asked, if they were queued already."""
@@ -70,7 +71,9 @@ class Guesser:
         from orderlens.decode.guess_torch import queue
 
         try:
-            queued = queue(self._session, answer, self._next_rows(asked), self._eos_ids)
+            following = next_rows(self._chains, asked, self._temperature)
+            kind_C = self._kind_P[self._chains.policy_N[asked.index_C]]
+            queued = queue(self._session, answer, following, kind_C, self._eos_ids)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -79,12 +82,6 @@ class Guesser:
             self._session = None  # it would be the same again
         else:
             self._before = asked, queued
-
-    def _next_rows(self, asked: Asked) -> NextRows:
-        kind_R = None
-        if len(self._readings) > 1:
-            kind_R = self._kind_P[self._chains.policy_N[asked.index_C]][asked.chain_R]
-        return next_rows(self._chains, asked, self._temperature, self._readings, kind_R)
 
 
 def _same(earlier: Asked, queued: Queued, asked: Asked) -> bool:

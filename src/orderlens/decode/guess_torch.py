@@ -1,6 +1,9 @@
 """The device's side of ``guess``: from statistics to a guess, and the forward and head that follow from it.
 
-Nothing here waits for the device: everything is queued behind the pass whose statistics it reads.
+Nothing here waits for the device: everything is queued behind the pass whose statistics it reads. On CUDA the
+choice is one kernel (``decode.cuda.choice``), because every launch costs the host time.
+
+Shape letters: C chains, R rows of the pass, r rows of the next one, A places it may ask about.
 """
 
 from __future__ import annotations
@@ -15,75 +18,86 @@ from orderlens.decode.head_torch import OnDevice, ask
 from orderlens.decode.next_rows import NextRows
 from orderlens.decode.passes import Queued
 from orderlens.models.protocol import Foresees, IntArray, OneMore
+from orderlens.models.torch.device import triton_installed
 from orderlens.models.torch.transfer import arriving, to_device
-from orderlens.orders.protocol import Reading
+from orderlens.orders.protocol import READINGS, Reading
 from orderlens.stats import Answer, Heat
 
 
-def queue(session: Foresees, answer: Answer, following: NextRows, eos_ids: Iterable[int]) -> Queued | None:
-    """Queue the guess and the pass that follows from it; None where the session cannot."""
+def queue(
+    session: Foresees, answer: Answer, following: NextRows, kind_C: IntArray, eos_ids: Iterable[int]
+) -> Queued | None:
+    """Queue the guess and the pass that follows from it; None where the session cannot.
+
+    Args:
+        session: evaluates it.
+        answer: the statistics of this pass.
+        following: what is known of the next one.
+        kind_C: the number each chain goes by, as a place in ``READINGS``.
+        eos_ids: ids whose total probability is wanted.
+    """
     if not isinstance(answer, OnDevice):
         return None
-    device = answer.found[0].device
-    first_C, place_A, base_r, chain_r, kind_R, table_CM = _sent(following, device)
-    score_R = _scores(answer.found, following.readings, kind_R)
-    row_C = first_C + _best(score_R, table_CM, len(first_C))
-    token_C = answer.found[2 if len(answer.found) > 2 else 0][row_C]
-    offset_C = place_A[row_C] % following.width
-    guess = arriving(torch.stack((offset_C, token_C)))
-    next_r = base_r + (base_r >= row_C[chain_r])
-    rows = session.foresee(OneMore(offset_C, token_C, place_A[next_r]))
+    chosen = _by_kernel if answer.found[0].is_cuda and triton_installed() else choose_plainly
+    guess_2C, token_C, row_r, uniforms_r = chosen(answer.found, following, kind_C)
+    guess = arriving(guess_2C)
+    rows = session.foresee(OneMore(guess_2C[0], token_C, row_r))
     if rows is None:
         return None
-    heat = None
-    if following.uniforms_A is not None:
-        heat = Heat(following.temperature, to_device(following.uniforms_A, device)[next_r])
+    heat = None if uniforms_r is None else Heat(following.temperature, uniforms_r)
 
     def guessed() -> tuple[IntArray, IntArray]:
-        ((offset, token),) = guess()
-        return offset, token
+        ((offset_C, token_C),) = guess()
+        return offset_C, token_C
 
     return Queued(guessed, rows, ask(rows, eos_ids, heat=heat))
 
 
-def _sent(
-    following: NextRows, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Bring it to the device in one copy; the last tensor places the rows of uneven chains."""
-    parts = [following.first_C, following.place_A, following.base_r, following.chain_r]
-    parts.append(np.empty(0, np.int64) if following.kind_R is None else following.kind_R)
-    most = int(following.n_C.max())
-    even = bool((following.n_C == most).all())
-    if not even:
-        inside_CM = np.arange(most) < following.n_C[:, None]
-        table_CM = np.where(inside_CM, following.first_C[:, None] + np.arange(most), following.n_C.sum())
-        parts.append(table_CM.ravel())
-    first, place, base, chain, kind, *table = torch.split(
-        to_device(np.concatenate(parts), device), [len(part) for part in parts]
+def _by_kernel(
+    found: Sequence[Tensor], following: NextRows, kind_C: IntArray
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    from orderlens.decode.cuda.choice import choose_next
+
+    return choose_next(found, following, kind_C)
+
+
+def choose_plainly(
+    found: Sequence[Tensor], following: NextRows, kind_C: IntArray
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Guess, on any device.
+
+    Returns:
+        Offset in its window and token of each chain [2, C]; the tokens again [C] in int32; the places [r]
+        that are asked about next; the numbers [r] behind their draws.
+    """
+    device, left_C, count = found[0].device, following.left_C, len(kind_C)
+    chain_r = np.repeat(np.arange(count), left_C)
+    place_r = np.arange(len(chain_r)) - (np.cumsum(left_C) - left_C)[chain_r]
+    # Where a row in front of the others is chosen, they move up: so does what stands behind all rows.
+    base_r = np.where(following.fixed_C < 0, following.first_C, following.fixed_C - 1)[chain_r] + place_r
+    inside_CM = np.arange(following.n_C.max()) < following.n_C[:, None]
+    table_CM = np.where(inside_CM, following.first_C[:, None] + np.arange(inside_CM.shape[1]), -1)
+    base, chain, table, first, kind, place = (
+        to_device(part, device)
+        for part in (base_r, chain_r, table_CM, following.first_C, kind_C, following.place_A)
     )
-    return first, place, base, chain, kind, table[0].view(-1, most) if table else None
-
-
-def _best(score_R: Tensor, table_CM: Tensor | None, count: int) -> Tensor:
-    """Return the place of each chain's largest score among its rows, the first among equals."""
-    if table_CM is None:
-        return score_R.view(count, -1).argmax(dim=1)
-    return torch.cat((score_R, score_R.new_full((1,), -torch.inf)))[table_CM].argmax(dim=1)
-
-
-def _scores(found: Sequence[Tensor], readings: Sequence[Reading], kind_R: Tensor) -> Tensor:
-    """Return what is compared at each row [R]."""
-    columns = [_read(found, reading) for reading in readings]
-    if len(columns) == 1:
-        return columns[0]
-    return torch.stack([column.double() for column in columns]).gather(0, kind_R[None])[0]
+    by_kind_KR = torch.stack([_read(found, reading) for reading in READINGS])
+    score_CM = by_kind_KR[kind[:, None], table].masked_fill(table < 0, -torch.inf)
+    row_C = first + score_CM.argmax(dim=1)
+    token_C = found[2 if len(found) > 2 else 0][row_C]
+    next_r = base + (base >= row_C[chain])
+    uniforms = None
+    if following.uniforms_A is not None:
+        uniforms = to_device(following.uniforms_A, device)[next_r]
+    guess_2C = torch.stack((place[row_C] % following.width, token_C))
+    return guess_2C, token_C.int(), place[next_r], uniforms
 
 
 def _read(found: Sequence[Tensor], reading: Reading) -> Tensor:
     """Return one number per row, as exact as the host has it."""
+    top_R, second_R, entropy_R = (found[1][:, column].double() for column in (1, 2, 3))
     if reading == "drawn":
-        return found[3][:, 0]
+        return found[3][:, 0] if len(found) > 2 else top_R
     if reading == "certainty":
-        return -found[1][:, 3]
-    top_R, second_R = found[1][:, 1], found[1][:, 2]
-    return top_R if reading == "top" else top_R.double().exp() - second_R.double().exp()
+        return -entropy_R
+    return top_R if reading == "top" else top_R.exp() - second_R.exp()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ class Card:
 
 Reading = Literal["top", "margin", "certainty", "drawn"]
 """A position's log p(v1), p(v1) − p(v2), −H, or the log-probability of its drawn token."""
+READINGS: tuple[Reading, ...] = get_args(Reading)
 Scores = NDArray[np.float64]
 
 

@@ -82,7 +82,7 @@ def reduce_fused(
 
     device, valid = hidden_RD.device, valid_vocab or len(unembed_VD)
     dead = _ids(tuple(sorted(token for token in set(excluded) if token < valid)), device)
-    eos = _ids(tuple(sorted(set(eos_ids))), device)
+    eos = _ids(tuple(sorted(token for token in set(eos_ids) if token < valid)), device)
     wanted = None if targets_R is None else targets_R.to(device, torch.int32)
     temperature = 1.0 if draw is None else draw.temperature
     parts = []

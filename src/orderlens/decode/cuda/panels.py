@@ -15,6 +15,7 @@ Shape letters: R rows, V vocabulary, D width, P panels, X EOS ids.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -242,7 +243,7 @@ def reduce_panels(
     tiling: HeadTiling,
     temperature: float = 1.0,
 ) -> Panels:
-    """Run the product; ``excluded``, ``eos`` and ``target_R`` are int32 on the device.
+    """Run the product; ``excluded``, ``eos`` (below ``valid_vocab``) and ``target_R`` are int32 on the device.
 
     ``heat`` sums exp((logit − top) / temperature), everything else is at temperature 1.
     """
@@ -252,17 +253,19 @@ def reduce_panels(
     heated = temperature != 1.0
     numbers = torch.empty(5 if heated else 4, n_panels, rows, device=device, dtype=torch.float32)
     token = torch.empty(n_panels, rows, device=device, dtype=torch.int32)
-    eos_XR = torch.full((max(1, len(eos)), rows), -torch.inf, device=device)
-    picked_R = torch.full((rows,), -torch.inf, device=device)
+    eos_XR = torch.empty(max(1, len(eos)), rows, device=device)  # every id is in some panel
+    picked_R = eos_XR[0] if target_R is None else torch.full((rows,), -torch.inf, device=device)
     heat = numbers[4] if heated else numbers[2]
     panels = Panels(numbers[0], numbers[1], token, numbers[2], numbers[3], heat, eos_XR, picked_R)
     block_k = min(tiling.block_k, D & -D)
-    matrices = (
-        TensorDescriptor.from_tensor(hidden_RD, [tiling.block_m, block_k]),
-        TensorDescriptor.from_tensor(unembed_VD, [tiling.block_n, block_k]),
-    )
+    matrices: tuple[Any, Any] = hidden_RD, unembed_VD
+    if tiling.tiled:
+        matrices = (
+            TensorDescriptor.from_tensor(hidden_RD, [tiling.block_m, block_k]),
+            TensorDescriptor.from_tensor(unembed_VD, [tiling.block_n, block_k]),
+        )
     _panel_kernel[(triton.cdiv(rows, tiling.block_m) * n_panels,)](
-        *(matrices if tiling.tiled else (hidden_RD, unembed_VD)),
+        *matrices,
         excluded,
         eos,
         target_R if target_R is not None else token,
