@@ -16,6 +16,7 @@ import torch
 from orderlens.decode import guess_torch, rounds
 from orderlens.decode.generate import Generation, GenerationSettings, generate_batch
 from orderlens.decode.guess import PATIENCE, Guesser
+from orderlens.decode.worth import IDLE, TRIAL, Worth
 from orderlens.models.llada2.model import load_llada2
 from orderlens.models.loading import load_model
 from orderlens.models.torch import graphs
@@ -46,8 +47,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> NetworkModel:
 
 @pytest.fixture
 def guessers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Guesser]]:
-    """Collect the guessers of all batches."""
+    """Collect the guessers of all batches, which guess whatever it costs."""
     found: list[Guesser] = []
+    monkeypatch.setattr(Worth, "started", lambda *_: True)
 
     class Counted(Guesser):
         def __init__(self, *arguments: Any) -> None:
@@ -234,3 +236,43 @@ def test_recorded_forwards_are_given_what_is_on_the_device(
     taken, missed = totals(guessers)
     assert taken == NEW - 2
     assert missed == 0
+
+
+def passes(worth: Worth, start: float, guess: float, wait: float, blocks: int) -> list[int]:
+    """Return how many of 8 passes of each block are guessed where these are the times (seconds)."""
+    counts = []
+    for _ in range(blocks):
+        found, guessed = False, 0
+        for last in (*[False] * 7, True):
+            follows = found or worth.started(start)
+            if follows and not last:
+                worth.guessed(guess)
+            if found:
+                worth.waited_for_guess(max(0.0, wait + start - guess))
+            elif not follows or last:
+                worth.waited(wait)
+            guessed += found
+            found = follows and not last
+        counts.append(guessed)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("guess", "wait", "expected"),
+    [
+        (1.4e-3, 10e-3, [5, 7, 7, 7]),  # the device is what takes time: tried once, then guessed throughout
+        (0.9e-3, 0.3e-3, [5, 7, 7, 7]),  # a little is hidden
+        (
+            1.4e-3,
+            0.3e-3,
+            [5, 0, 0, 0],
+        ),  # a guess costs more than it hides: the second block is measured again
+        (0.8e-3, 0.05e-3, [5, 5, 5, 5]),  # the host is always last, but a guess costs nothing more
+    ],
+)
+def test_guesses_are_made_where_they_hide_more_than_they_cost(
+    guess: float, wait: float, expected: list[int]
+) -> None:
+    assert TRIAL == 2
+    assert 0.8e-3 - 0.75e-3 < IDLE
+    assert passes(Worth(), 0.8e-3, guess, wait, 4) == expected

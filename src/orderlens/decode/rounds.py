@@ -26,8 +26,8 @@ from orderlens.decode.head import ask
 from orderlens.decode.passes import Asked, Pass
 from orderlens.decode.revising import Revised, apply_changes, revise_rows
 from orderlens.decode.select import Choice
-from orderlens.models.protocol import FloatArray, IntArray, Model, StateBatch
-from orderlens.stats import DrawStats, Heat
+from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch
+from orderlens.stats import Answer, DrawStats, Heat
 
 Advance = Callable[[int], None]
 
@@ -121,14 +121,13 @@ class Rounds:
     def _evaluate(self) -> Callable[[], Pass]:
         """Start evaluating every chain's window and reducing the rows that somebody needs."""
         asked = self._asked()
-        ready = self.guesser.find(asked) if self.guesser else None
-        if ready is None:
+
+        def plain() -> tuple[Rows, Answer]:
             rows = self.session.evaluate(asked.states)
             targets_R = np.where(asked.masked_R, 0, asked.token_R) if self.revises else None  # 0: any id
-            ready = rows, ask(rows, self.model.eos_ids, targets_R, self._heat(asked))
-        rows, answer = ready
-        if self.guesser:
-            self.guesser.guess(asked, answer)
+            return rows, ask(rows, self.model.eos_ids, targets_R, self._heat(asked))
+
+        rows, answer = self.guesser.begin(asked, plain) if self.guesser else plain()
 
         def finished() -> Pass:
             found = answer()

@@ -243,7 +243,7 @@ def reduce_panels(
     tiling: HeadTiling,
     temperature: float = 1.0,
 ) -> Panels:
-    """Run the product; ``excluded``, ``eos`` (below ``valid_vocab``) and ``target_R`` are int32 on the device.
+    """Run the product; ``excluded``, ``eos`` (all valid) and ``target_R`` are int32 on the device.
 
     ``heat`` sums exp((logit − top) / temperature), everything else is at temperature 1.
     """
