@@ -262,11 +262,7 @@ def passes(worth: Worth, start: float, guess: float, wait: float, blocks: int) -
     [
         (1.4e-3, 10e-3, [5, 7, 7, 7]),  # the device is what takes time: tried once, then guessed throughout
         (0.9e-3, 0.3e-3, [5, 7, 7, 7]),  # a little is hidden
-        (
-            1.4e-3,
-            0.3e-3,
-            [5, 0, 0, 0],
-        ),  # a guess costs more than it hides: the second block is measured again
+        (1.4e-3, 0.3e-3, [5, 0, 0, 0]),  # a guess costs more than it hides: found out in the second block
         (0.8e-3, 0.05e-3, [5, 5, 5, 5]),  # the host is always last, but a guess costs nothing more
     ],
 )
@@ -274,5 +270,5 @@ def test_guesses_are_made_where_they_hide_more_than_they_cost(
     guess: float, wait: float, expected: list[int]
 ) -> None:
     assert TRIAL == 2
-    assert 0.8e-3 - 0.75e-3 < IDLE
+    assert IDLE > 0.05e-3
     assert passes(Worth(), 0.8e-3, guess, wait, 4) == expected

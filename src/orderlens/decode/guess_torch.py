@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from orderlens.decode.head_torch import OnDevice, ask
-from orderlens.decode.next_rows import NextRows
-from orderlens.decode.passes import Queued
+from orderlens.decode.passes import NextRows, Queued
 from orderlens.models.protocol import Foresees, IntArray, OneMore
 from orderlens.models.torch.device import triton_installed
 from orderlens.models.torch.transfer import arriving, to_device

@@ -9,42 +9,10 @@ about, S static chains.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from orderlens.decode.chains import Chains
-from orderlens.decode.passes import Asked
-from orderlens.models.protocol import FloatArray, IntArray
-
-
-@dataclass(frozen=True, slots=True)
-class NextRows:
-    """What the host knows of the next pass.
-
-    Attributes:
-        first_C: first row of each chain in this pass; the next chain's rows follow.
-        n_C: its number of rows.
-        fixed_C: where its one row of the next pass stands in ``place_A``; −1 for a chain that asks again
-            about all its rows but the chosen one.
-        place_A: places of this pass's rows, then those that static chains ask about next: chain × W + offset.
-        width: W.
-        temperature: of the draws.
-        uniforms_A: the numbers behind the next pass's draws; None at T = 0.
-    """
-
-    first_C: IntArray
-    n_C: IntArray
-    fixed_C: IntArray
-    place_A: IntArray
-    width: int
-    temperature: float
-    uniforms_A: FloatArray | None
-
-    @property
-    def left_C(self) -> IntArray:
-        """Rows of each chain in the next pass."""
-        return np.where(self.fixed_C < 0, self.n_C - 1, 1)
+from orderlens.decode.passes import Asked, NextRows
 
 
 def next_rows(chains: Chains, asked: Asked, temperature: float) -> NextRows:

@@ -1,7 +1,7 @@
 """One forward pass of a batch of chains as the parts of a round hand it on: asked, under way, evaluated.
 
 Shape letters: C chains of the batch, R rows (positions that somebody asked about), sorted by chain, then left
-to right.
+to right, W window, A places that the next pass may ask about.
 """
 
 from __future__ import annotations
@@ -46,6 +46,35 @@ class Asked:
         """The token that stands at each row; the mask id where masked."""
         tokens_R: IntArray = self.states.tokens_NW[self.states.row_state_R, self.states.row_offset_R]
         return tokens_R
+
+
+@dataclass(frozen=True, slots=True)
+class NextRows:
+    """What the host knows of the next pass before anything is chosen in this one.
+
+    Attributes:
+        first_C: first row of each chain in this pass; the next chain's rows follow.
+        n_C: its number of rows.
+        fixed_C: where its one row of the next pass stands in ``place_A``; −1 for a chain that asks again
+            about all its rows but the chosen one.
+        place_A: places of this pass's rows, then those that static chains ask about next: chain × W + offset.
+        width: W.
+        temperature: of the draws.
+        uniforms_A: the numbers behind the next pass's draws; None at T = 0.
+    """
+
+    first_C: IntArray
+    n_C: IntArray
+    fixed_C: IntArray
+    place_A: IntArray
+    width: int
+    temperature: float
+    uniforms_A: FloatArray | None
+
+    @property
+    def left_C(self) -> IntArray:
+        """Rows of each chain in the next pass."""
+        return np.where(self.fixed_C < 0, self.n_C - 1, 1)
 
 
 @dataclass(frozen=True, slots=True)

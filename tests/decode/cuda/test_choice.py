@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="Triton is not installed (the dev extra has
 def test_every_reading_with_ties_and_static_chains(heated: bool) -> None:
     from orderlens.decode.cuda.choice import choose_next
     from orderlens.decode.guess_torch import choose_plainly
-    from orderlens.decode.next_rows import NextRows
+    from orderlens.decode.passes import NextRows
     from orderlens.orders.protocol import READINGS
 
     numbers = np.random.default_rng(0)

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.decode.next_rows import NextRows
+from orderlens.decode.passes import NextRows
 from orderlens.models.protocol import IntArray
 from orderlens.models.torch.transfer import to_device
 from orderlens.orders.protocol import READINGS
