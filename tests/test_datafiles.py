@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import orderlens as ol
-from orderlens.datafiles import SplitRule, describe, load_data, sample_rows
+from orderlens.datafiles import SplitRule, describe, load_data
 from orderlens.errors import DataFileError, UserInputError
 from orderlens.models.characters import CharacterTokenizer
+from orderlens.samplerows import sample_rows
 
 ROWS = [{"id": "one", "text": "a" * 12}, {"prompt": "ab", "target": "cd"}, {"id": 7, "text": "b" * 3}]
 CHARACTERS = CharacterTokenizer()

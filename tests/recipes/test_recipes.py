@@ -16,8 +16,8 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
-from orderlens.datafiles import sample_rows
 from orderlens.models.small.folder import bundled_folder, read_folder
+from orderlens.samplerows import sample_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("wikipedia-en", "wikinews-en", "gutenberg", "c4-en")

@@ -1,20 +1,25 @@
-"""One sample of one or several runs, read for display: only the row groups that hold it are touched."""
+"""One sample or one trace of one or several runs: only the row groups that hold it are touched."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orderlens.errors import RunError
+from orderlens.errors import RunError, UserInputError
 from orderlens.policies import spec_of
-from orderlens.store.codec import sort_rows
+from orderlens.store.codec import sort_rows, trace_starts
+from orderlens.store.frame import fitted
 from orderlens.store.samples import likelihood
+from orderlens.store.schema import TRACE_KEY
 from orderlens.store.sources import Source
 from orderlens.views import SampleView, TraceKey, sample_view
 
 _TABLES = ("reveals", "revisions", "outputs", "verdicts")
+_SEEDED = re.compile(r"(?P<name>[^:+]+):(?P<seed>[0-9]{1,18})(?P<rest>(\+.*)?)")
 
 
 def fetch_sample(
@@ -97,3 +102,50 @@ def _tokens(sources: Mapping[str, Source], tables: Mapping[str, pa.Table]) -> pa
             kept = chunk.filter(pc.is_in(chunk["token_id"], value_set=wanted))
             found.append(kept.append_column("run", pa.repeat(run, kept.num_rows)))
     return pa.concat_tables(found) if found else pa.table({})
+
+
+def fetch_trace(
+    sources: Mapping[str, Source], schema: pa.Schema, sample_id: str, order: str, key: Mapping[str, Any]
+) -> pa.Table:
+    """Return the reveals of one trace with the columns of ``schema``; see ``Run.trace``."""
+    name, seed = _order_and_seed(order)
+    narrowed = {**({} if seed is None else {"seed": seed}), **key}
+    table = _find(sources, schema, sample_id, name, narrowed)
+    starts = trace_starts(table)
+    if len(starts) != 1:
+        raise RunError(_not_one_trace(sample_id, order, table.take(starts)))
+    return table
+
+
+def _find(
+    sources: Mapping[str, Source], schema: pa.Schema, sample_id: str, order: str, key: Mapping[str, Any]
+) -> pa.Table:
+    unknown = set(key) - {*TRACE_KEY, "run"}
+    if unknown:
+        raise UserInputError(f"a trace is not named by '{min(unknown)}' (use {', '.join(TRACE_KEY)} or run)")
+    found = []
+    for run, source in sources.items():
+        if key.get("run", run) == run:
+            found += [fitted(chunk, schema, run) for chunk in source.find(sample_id, order)]
+    table = pa.concat_tables(found) if found else schema.empty_table()
+    for name, value in key.items():
+        if name != "run":
+            table = table.filter(pc.is_null(table[name]) if value is None else pc.equal(table[name], value))
+    return table
+
+
+def _order_and_seed(order: str) -> tuple[str, int | None]:
+    """Split ``random:3+top=4`` into the label of its traces, ``random+top=4``, and the seed."""
+    found = _SEEDED.fullmatch(order)
+    return (found["name"] + found["rest"], int(found["seed"])) if found else (order, None)
+
+
+def _not_one_trace(sample_id: str, order: str, found: pa.Table) -> str:
+    if not found.num_rows:
+        return f"there is no trace of sample '{sample_id}' under order '{order}'"
+    names = [name for name in ("run", *TRACE_KEY) if name in found.column_names]
+    differing = [name for name in names if len(pc.unique(found[name])) > 1]
+    return (
+        f"sample '{sample_id}' has {found.num_rows} traces under order '{order}'; "
+        f"they differ in {', '.join(differing)}: give it too"
+    )

@@ -7,18 +7,16 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from orderlens.errors import RunError, UserInputError
 from orderlens.registry import refuse_unknown
-from orderlens.store.codec import sort_rows, trace_starts
+from orderlens.store.codec import sort_rows
 from orderlens.store.describe import described, facts, first_samples, order_labels
 from orderlens.store.display import run_html
 from orderlens.store.folder import open_folder
@@ -34,13 +32,12 @@ from orderlens.store.samples import (
     sample_table,
     stated_passes,
 )
-from orderlens.store.schema import SCHEMAS, TRACE_KEY
+from orderlens.store.schema import SCHEMAS
 from orderlens.store.sources import FolderSource, MemorySource, Source, folder_source
 from orderlens.store.specfile import plain_spec
 from orderlens.store.token_texts import Pieces, add_text, with_text
 from orderlens.views import SampleView
 
-_SEEDED = re.compile(r"(?P<name>[^:+]+):(?P<seed>[0-9]{1,18})(?P<rest>(\+.*)?)")
 Place = str | os.PathLike[str]
 
 
@@ -279,31 +276,9 @@ class Run:
         Raises:
             RunError: there is no such trace, or more than one.
         """
-        name, seed = _order_and_seed(order)
-        narrowed = {**({} if seed is None else {"seed": seed}), **key}
-        table = self._find(sample_id, name, narrowed)
-        starts = trace_starts(table)
-        if len(starts) != 1:
-            raise RunError(_not_one_trace(sample_id, order, table.take(starts)))
-        return Frame.of(table)
+        from orderlens.store.fetch import fetch_trace
 
-    def _find(self, sample_id: str, order: str, key: Mapping[str, Any]) -> pa.Table:
-        unknown = set(key) - {*TRACE_KEY, "run"}
-        if unknown:
-            raise UserInputError(
-                f"a trace is not named by '{min(unknown)}' (use {', '.join(TRACE_KEY)} or run)"
-            )
-        schema, found = self._schema("reveals"), []
-        for run, source in self._sources.items():
-            if key.get("run", run) == run:
-                found += [fitted(chunk, schema, run) for chunk in source.find(sample_id, order)]
-        table = pa.concat_tables(found) if found else schema.empty_table()
-        for name, value in key.items():
-            if name != "run":
-                table = table.filter(
-                    pc.is_null(table[name]) if value is None else pc.equal(table[name], value)
-                )
-        return table
+        return Frame.of(fetch_trace(self._sources, self._schema("reveals"), sample_id, order, key))
 
     def sample(
         self, sample_id: str, *, orders: Sequence[str] | None = None, run: str | None = None
@@ -362,23 +337,6 @@ class Run:
         if not hasattr(self._local, "connection"):
             self._local.connection = connect(self._sources)
         return self._local.connection
-
-
-def _order_and_seed(order: str) -> tuple[str, int | None]:
-    """Split ``random:3+top=4`` into the label of its traces, ``random+top=4``, and the seed."""
-    found = _SEEDED.fullmatch(order)
-    return (found["name"] + found["rest"], int(found["seed"])) if found else (order, None)
-
-
-def _not_one_trace(sample_id: str, order: str, found: pa.Table) -> str:
-    if not found.num_rows:
-        return f"there is no trace of sample '{sample_id}' under order '{order}'"
-    names = [name for name in ("run", *TRACE_KEY) if name in found.column_names]
-    differing = [name for name in names if len(pc.unique(found[name])) > 1]
-    return (
-        f"sample '{sample_id}' has {found.num_rows} traces under order '{order}'; "
-        f"they differ in {', '.join(differing)}: give it too"
-    )
 
 
 def _names(sources: Sequence[Source]) -> list[str]:
