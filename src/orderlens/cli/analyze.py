@@ -83,7 +83,7 @@ def analyze(
         return
     form = "json" if json_output else form
     refuse_unknown("format", form, FORMATS)  # before the work, not after it
-    names = [part.strip() for item in table or [] for part in item.split(",") if part.strip()]
+    names = [name for item in table or [] for name in opt.entries(item)]
     options = Options(
         resampling=Resampling(bootstrap, seed, level),
         temperature=temperature,

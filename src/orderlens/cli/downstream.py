@@ -33,11 +33,7 @@ def downstream(
 
     options = Options(resampling=Resampling(bootstrap, seed), temperature=temperature, grader=grader)
     study = graded_study(Study.open(runs, options))
-    if out is None:
-        reading = read(study)
-    else:
-        chosen = [part.strip() for part in formats.split(",") if part.strip()]
-        reading = write_results(study, out, chosen).reading
+    reading = read(study) if out is None else write_results(study, out, opt.entries(formats)).reading
     if json:
         print_json(reading.record() | {"out": None if out is None else str(out)})
         return

@@ -27,12 +27,11 @@ def figures(
     from orderlens.errors import UndefinedFigureError
     from orderlens.figures.catalogue import FIGURES, draw_figures
 
-    names = None if figure is None else [name.strip() for name in figure.split(",") if name.strip()]
+    names = None if figure is None else opt.entries(figure)
     for name in names or ():
         FIGURES.get(name)
-    chosen = [part.strip() for part in formats.split(",") if part.strip()]
     with keeping(lambda: f"the figures finished so far are whole in {out}; the same command draws them all"):
-        drawn = draw_figures(Study.open(runs), out, names, chosen)
+        drawn = draw_figures(Study.open(runs), out, names, opt.entries(formats))
     if json:
         print_json([{"name": i.name, "files": [str(path) for path in i.paths], "why": i.why} for i in drawn])
     else:

@@ -13,7 +13,6 @@ from orderlens.cli import options as opt
 from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar
 from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.cli.option_groups import Machine
-from orderlens.errors import UserInputError
 
 if TYPE_CHECKING:
     from orderlens.cli.progress import Lines
@@ -55,7 +54,9 @@ class Sizes:
         ladder = "" if self.ladder == "none" else self.ladder
         return Plan(
             model=model,
-            policies=with_ladder(_list(self.policies), ladder, _rungs(self.rungs)),
+            policies=with_ladder(
+                _list(self.policies), ladder, opt.numbers("--rungs", self.rungs, int, "1,2,4,8")
+            ),
             data=self.data,
             n_texts=self.limit,
             prefix_tokens=self.prefix_tokens,
@@ -90,7 +91,7 @@ def frontier(
     """
     from orderlens.frontier.plan import PARTS, check_parts
 
-    wanted = check_parts(PARTS if parts is None else [part.strip() for part in parts.split(",")])
+    wanted = check_parts(PARTS if parts is None else opt.entries(parts))
     decoded = _decode(sizes.plan(model, block_size), out, wanted, machine, quiet=json)
     results = None
     if "results" in wanted:
@@ -104,15 +105,8 @@ def frontier(
 
 
 def _list(text: str) -> list[str]:
-    found = [part.strip() for part in text.split(",") if part.strip()]
+    found = opt.entries(text)
     return [] if found == ["none"] else found
-
-
-def _rungs(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise UserInputError(f"--rungs '{text}' must be whole numbers, e.g. 1,2,4,8") from None
 
 
 def _decode(plan: Plan, out: Path, parts: list[str], machine: Machine, *, quiet: bool) -> Decoded:

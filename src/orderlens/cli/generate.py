@@ -96,10 +96,9 @@ def sweep(
     json: JsonFlag = False,
 ) -> None:
     """Decode prompts over several temperatures into one run."""
-    from orderlens.cli.inputs import parse_temperatures
-
     asked = Decoding(texts, grid, machine, max_new_tokens, seed, stop_at_eos, chat, extend)
-    _decode(out, model, orders, parse_temperatures(temperatures), asked, as_json=json)
+    warm = opt.numbers("--temperatures", temperatures, float, "0,0.5,1")
+    _decode(out, model, orders, warm, asked, as_json=json)
 
 
 def _decode(

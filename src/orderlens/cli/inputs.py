@@ -43,13 +43,3 @@ def given_inputs(model: str, samples: Sequence[Sample], machine: Machine) -> Inp
     kind = "command line" if any(sample.template is None for sample in samples) else "template"
     loaded = load_model(model, device=machine.device, dtype=machine.dtype)
     return Inputs(loaded, LoadedData(list(samples), kind, len(samples)))
-
-
-def parse_temperatures(text: str) -> list[float]:
-    """Return the numbers of a comma-separated list."""
-    try:
-        return [float(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise UserInputError(
-            f"--temperatures '{text}' must be comma-separated numbers, e.g. 0,0.5,1"
-        ) from None

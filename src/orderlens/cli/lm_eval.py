@@ -112,7 +112,7 @@ def _newest_results(out: Path) -> dict[str, Any]:
 
 
 def _split(tasks: str) -> list[str]:
-    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    names = opt.entries(tasks)
     if not names:
         raise UserInputError("--tasks is empty; name lm-eval tasks separated by commas")
     return names

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
+
+from orderlens.errors import UserInputError
+
+Number = TypeVar("Number", int, float)
+
+
+def entries(text: str) -> list[str]:
+    """Return the entries of a comma-separated option."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def numbers(option: str, text: str, kind: Callable[[str], Number], like: str) -> list[Number]:
+    """Return the numbers of a comma-separated option.
+
+    Raises:
+        UserInputError: one of them is none; ``like`` is an example of what is meant.
+    """
+    try:
+        return [kind(part) for part in entries(text)]
+    except ValueError:
+        word = "whole numbers" if kind is int else "numbers"
+        raise UserInputError(f"{option} '{text}' must be {word} separated by commas, e.g. {like}") from None
 
 
 def parse_batch_size(value: str | int) -> int | None:

@@ -77,11 +77,14 @@ def replicate(
     json: JsonFlag = False,
 ) -> None:
     """Run the paper's C4 experiments; the same command resumes what was interrupted."""
-    from orderlens.cli.inputs import parse_temperatures
     from orderlens.replicate.plan import choose_evaluator, make_plan
 
     chosen = parse_stages(stages, decode_only, docs)
-    warm = None if temperatures is None else tuple(t for t in parse_temperatures(temperatures) if t > 0)
+    warm = (
+        None
+        if temperatures is None
+        else tuple(t for t in opt.numbers("--temperatures", temperatures, float, "0,0.5,1") if t > 0)
+    )
     plan = make_plan(
         preset,
         model,
@@ -100,7 +103,7 @@ def parse_stages(text: str | None, decode_only: bool, docs: Path | None = None) 
     """Return the stages that the options ask for."""
     from orderlens.replicate.run import STAGES, check_stages
 
-    asked = STAGES if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    asked = STAGES if text is None else opt.entries(text)
     chosen = [name for name in check_stages(asked) if not (decode_only and name == "results")]
     if docs and "results" not in chosen:
         raise UserInputError("--docs needs the results: leave out --decode-only, or name results in --stages")

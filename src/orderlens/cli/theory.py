@@ -10,6 +10,7 @@ import typer
 
 from orderlens.cli.console import JsonFlag, print_json, print_text, progress_bar
 from orderlens.cli.interrupt import Verbs
+from orderlens.cli.options import numbers
 from orderlens.errors import UserInputError, counted
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def sigma0(
     from orderlens.theory import critical_point
 
     rows = []
-    for count in _numbers(k, "--k"):
+    for count in _numbers("--k", k, "1,7"):
         point = critical_point(count)
         rows.append({"k": count, "sigma0": point.sigma, "q": point.q})
     if json:
@@ -63,7 +64,7 @@ def curve(
     json: JsonFlag = False,
 ) -> None:
     """Print f, g and its derivatives d1 and d2 in log q against q, and where g is convex."""
-    rows = _curve_rows(_numbers(sigma, "--sigma"), k, points)
+    rows = _curve_rows(_numbers("--sigma", sigma, "0.3,1"), k, points)
     written: list[Path] = []
     if figures is not None:
         from orderlens.figures.theory import save_theory_figures
@@ -139,7 +140,7 @@ def profile(
     """Report log A, Jensen loss, second-order value and the bottleneck steps of traces."""
     from orderlens.cli.theory_traces import TraceColumns, parse_by, read_traces
 
-    noises = _numbers(sigma, "--sigma")
+    noises = _numbers("--sigma", sigma, "0.3,1")
     if limit < 1 or top < 0:
         raise UserInputError(f"--limit {limit} must be at least 1 and --top {top} at least 0")
     reports, total = [], 0
@@ -258,13 +259,11 @@ def fit(
         print_text(f"note: {remark}")
 
 
-def _numbers(text: str, name: str) -> list[float]:
-    """Parse a comma-separated list of numbers."""
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise UserInputError(f"{name} must be comma-separated numbers; got {text!r}") from None
-    return numbers
+def _numbers(option: str, text: str, like: str) -> list[float]:
+    found = numbers(option, text, float, like)
+    if not found:
+        raise UserInputError(f"{option} is empty; give numbers separated by commas, e.g. {like}")
+    return found
 
 
 def _print_rows(rows: list[dict[str, Any]], formats: dict[str, str], default: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.cli.options import entries
 from orderlens.errors import DataFileError, UserInputError
 from orderlens.rowfiles import kind_of, parse_json, read_lines, read_rows
 
@@ -62,7 +63,7 @@ def parse_by(text: str | None) -> tuple[str, ...] | None:
     """Return the columns of ``--by``: None where it is not given, none of them for ``none``."""
     if text is None:
         return None
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    names = tuple(entries(text))
     if not names:
         raise UserInputError("--by names no column; give some separated by commas, or none")
     return () if names == ("none",) else names
