@@ -114,9 +114,10 @@ def comparable(values: ArrayLike) -> NDArray[np.float64]:
     is rounded away are the last 12 bits of a float64, relative to its size: numbers near 0 stay apart, and
     float32 numbers, which do not have these bits, stay as they are.
     """
-    bits = np.atleast_1d(np.asarray(values, np.float64)).view(np.int64)
+    numbers = np.asarray(values, np.float64)
+    bits = (numbers if numbers.ndim else numbers[None]).view(np.int64)
     rounded: NDArray[np.float64] = ((bits + 0x800) & ~0xFFF).view(np.float64)
-    return rounded.reshape(np.shape(values))
+    return rounded if numbers.ndim else rounded[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import HiddenRows, StateBatch
-from orderlens.models.torch import engine as engine_module
-from orderlens.models.torch.full import CanvasSession, canvas_engine
+from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.full import CanvasSession, NoCache, Uncached, canvas_engine
 
 
 class Sums:
@@ -46,10 +46,11 @@ def values(rows: HiddenRows) -> list[list[float]]:
     return found
 
 
-def test_rows_come_in_the_order_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "MAX_TOKENS", 8)
+def test_rows_come_in_the_order_asked() -> None:
     network = Sums()
-    rows = session(network).evaluate(states(TOKENS, [2, 0, 1, 0], [3, 1, 0, 2]))
+    engine = Engine(Uncached(network), NoCache(16), max_tokens=8)
+    found = CanvasSession(engine, torch.zeros(10, 3), (9,), 10)
+    rows = found.evaluate(states(TOKENS, [2, 0, 1, 0], [3, 1, 0, 2]))
     assert values(rows) == [[9, 3, 9], [2, 1, 10], [5, 0, 26], [3, 2, 10]]
     assert network.calls == [2, 1]  # cut to the token limit
     assert (rows.excluded, rows.valid_vocab) == ((9,), 10)

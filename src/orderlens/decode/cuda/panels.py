@@ -255,8 +255,8 @@ def reduce_panels(
     token = torch.empty(n_panels, rows, device=device, dtype=torch.int32)
     eos_XR = torch.empty(max(1, len(eos)), rows, device=device)  # every id is in some panel
     picked_R = eos_XR[0] if target_R is None else torch.full((rows,), -torch.inf, device=device)
-    heat = numbers[4] if heated else numbers[2]
-    panels = Panels(numbers[0], numbers[1], token, numbers[2], numbers[3], heat, eos_XR, picked_R)
+    top, second, mass, moment, *heat = numbers.unbind()
+    panels = Panels(top, second, token, mass, moment, heat[0] if heat else mass, eos_XR, picked_R)
     block_k = min(tiling.block_k, D & -D)
     matrices: tuple[Any, Any] = hidden_RD, unembed_VD
     if tiling.tiled:

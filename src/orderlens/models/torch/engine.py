@@ -205,18 +205,22 @@ class Engine:
         if isinstance(self.network, PickingNetwork) and not recorded:
             windows = self._windows(packed_NX, longest)
             return self.network.picked(windows, self.pool, rows_r, mode == "advance")
-        hidden_NWC = self._run(packed_NX, longest, mode)
-        assert hidden_NWC is not None
-        return hidden_NWC.flatten(0, 1)[rows_r]
+        hidden_TC = self._flat(packed_NX, longest, mode)
+        assert hidden_TC is not None
+        return hidden_TC.index_select(0, rows_r)
 
     def _run(self, packed_NX: Packed, longest: int, mode: Mode) -> Tensor | None:
         count, width = len(packed_NX), packed_NX.shape[1] - HEADER
-        if self._graphs is not None:
-            hidden_TC = self._graphs.run(packed_NX, longest, mode)
-            self.input_NX = self._graphs.input_NX
-        else:
-            hidden_TC = run_plainly(self.network, self._windows(packed_NX, longest), self.pool, mode)
+        hidden_TC = self._flat(packed_NX, longest, mode)
         return None if hidden_TC is None else hidden_TC[: count * width].view(count, width, -1)
+
+    def _flat(self, packed_NX: Packed, longest: int, mode: Mode) -> Tensor | None:
+        """Run windows; return the hidden states of all tokens, of padding behind them too."""
+        if self._graphs is None:
+            return run_plainly(self.network, self._windows(packed_NX, longest), self.pool, mode)
+        hidden_TC = self._graphs.run(packed_NX, longest, mode)
+        self.input_NX = self._graphs.input_NX
+        return hidden_TC
 
     def _windows(self, packed_NX: Packed, longest: int) -> Windows:
         """Return the input of a plain run."""

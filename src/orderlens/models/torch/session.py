@@ -86,8 +86,11 @@ class RowReader:
         last = self._last
         if last is None or last.input_NX is not self._engine.input_NX:
             return None
-        packed_NX = last.input_NX[last.first : last.first + last.count]  # whoever runs next overwrites it
-        packed_NX = packed_NX.clone() if last.first else packed_NX  # kernels want aligned addresses
+        packed_NX = last.input_NX  # whoever runs next overwrites it
+        if last.first:  # kernels want aligned addresses
+            packed_NX = packed_NX[last.first : last.first + last.count].clone()
+        elif len(packed_NX) > last.count:
+            packed_NX = packed_NX[: last.count]
         tokens_N1 = more.token_N[:, None].to(packed_NX.dtype)
         packed_NX[:, HEADER:].scatter_(1, more.offset_N[:, None], tokens_N1)
         hidden_RC = self._engine.once(packed_NX, last.longest_start, more.row_R if row_R is None else row_R)
