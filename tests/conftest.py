@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -153,6 +154,27 @@ def golden() -> ModuleType:
 def golden_studies(golden: ModuleType) -> dict[str | None, Any]:
     """Studies by kind of traces; not to be changed."""
     return golden.studies()
+
+
+@pytest.fixture(scope="session")
+def quick_figures() -> Callable[[], AbstractContextManager[None]]:
+    """Return a context that draws figures as pages need them, coarse and with their parts where they fall.
+
+    How they look and the other formats are tested in tests/figures.
+    """
+
+    @contextmanager
+    def quick() -> Iterator[None]:
+        from orderlens.figures.style import RC
+
+        coarse = {"figure.constrained_layout.use": False, "savefig.dpi": 60}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("orderlens.figures.save.FORMATS", ("svg", "png"))
+            for name, value in coarse.items():
+                patch.setitem(RC, name, value)
+            yield
+
+    return quick
 
 
 class HtmlReader(HTMLParser):

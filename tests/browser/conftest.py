@@ -70,7 +70,7 @@ def address(browser, runs):
 
 
 @pytest.fixture(scope="session")
-def reports(browser, runs, tmp_path_factory):
+def reports(browser, runs, tmp_path_factory, quick_figures):
     """Files of a plain and of a hostile report."""
     from orderlens.analysis import Options, Study
     from orderlens.analysis.estimate import Resampling
@@ -81,7 +81,8 @@ def reports(browser, runs, tmp_path_factory):
     for name, figures in (("evil", []), ("plain", ["reveal-order"])):
         run = open_run(runs / name)
         tables = ["fixed-sequence", "coherence", "within-cell"] if name == "plain" else ["within-cell"]
-        report(Study(run, options), folder / f"{name}.html", samples=3, figures=figures, tables=tables)
+        with quick_figures():
+            report(Study(run, options), folder / f"{name}.html", samples=3, figures=figures, tables=tables)
     return folder
 
 

@@ -26,7 +26,7 @@ def texts(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def replicated(texts, tmp_path_factory):
+def replicated(texts, tmp_path_factory, quick_figures):
     """What a replication prints with --json, and its outcome."""
     out = tmp_path_factory.mktemp("out") / "rep"
     text, made = io.StringIO(), []
@@ -36,9 +36,8 @@ def replicated(texts, tmp_path_factory):
         return made[0]
 
     command = ["replicate", "--model", "hmm", "--data", str(texts), "--out", str(out), *SMALL, "--json"]
-    with contextlib.redirect_stdout(text), pytest.MonkeyPatch.context() as patch:
+    with contextlib.redirect_stdout(text), quick_figures(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("orderlens.replicate.run.make_results", keep)
-        patch.setattr("orderlens.figures.save.FORMATS", ("svg", "png"))
         patch.setattr("orderlens.replicate.results.figure_names", lambda _: ["lorenz", "unmask"])
         assert main(command) == 0
     return json.loads(text.getvalue()), made[0]

@@ -30,7 +30,7 @@ def test_make_targets_exist():
     assert all(re.search(rf"^{name}:", makefile, flags=re.MULTILINE) for name in names)
 
 
-def test_commands_run_in_the_order_printed(tmp_path, monkeypatch, capfd):
+def test_commands_run_in_the_order_printed(tmp_path, monkeypatch, capfd, quick_figures):
     """In one folder, since later ones read what earlier ones wrote."""
     monkeypatch.chdir(tmp_path)
     commands = shell_commands()
@@ -38,7 +38,8 @@ def test_commands_run_in_the_order_printed(tmp_path, monkeypatch, capfd):
     for command in commands:
         # In full the benchmark takes minutes.
         arguments = command.split("#")[0].replace("--limit 60", "--limit 2").split()[1:]
-        assert main(arguments) == 0, f"{command}: {capfd.readouterr().err}"
+        with quick_figures():
+            assert main(arguments) == 0, f"{command}: {capfd.readouterr().err}"
 
 
 def test_example_prints_what_the_readme_shows(capsys):

@@ -108,7 +108,7 @@ def test_the_probe_refuses_an_autoregressive_model(recipe_here) -> None:
 
 
 def test_a_letter_directly_behind_a_name_is_found_again_and_one_before_it_is_not(recipe_here) -> None:
-    done = recipe_here("probe_binding.py", "--trials", 12)
+    done = recipe_here("probe_binding.py", "--trials", 6)
     assert done.returncode == 0, done.stderr
     right = {row["format"]: row["share_right"] for row in map(json.loads, done.stdout.splitlines())}
     assert right["Anna K"] > 0.9

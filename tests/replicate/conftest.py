@@ -9,8 +9,6 @@ import pytest
 from orderlens.replicate import make_plan, run_plan
 
 MODEL = "hmm:incoherence=0.5"
-FORMATS = ("svg", "png")
-"""What the pages need; tests/figures saves the third."""
 
 
 def plan_with(**changes):
@@ -43,8 +41,7 @@ def small_plan():
 
 
 @pytest.fixture(scope="session")
-def replication(tmp_path_factory):
+def replication(tmp_path_factory, quick_figures):
     """Return the outcome of a finished replication; external perplexity needs torch and weights, not this."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orderlens.figures.save.FORMATS", FORMATS)
+    with quick_figures():
         return run_plan(plan_with(), tmp_path_factory.mktemp("replication"))
