@@ -97,8 +97,7 @@ def sweep(
 ) -> None:
     """Decode prompts over several temperatures into one run."""
     asked = Decoding(texts, grid, machine, max_new_tokens, seed, stop_at_eos, chat, extend)
-    warm = opt.numbers("--temperatures", temperatures, float, "0,0.5,1")
-    _decode(out, model, orders, warm, asked, as_json=json)
+    _decode(out, model, orders, opt.temperatures(temperatures), asked, as_json=json)
 
 
 def _decode(

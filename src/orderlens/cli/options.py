@@ -31,6 +31,11 @@ def numbers(option: str, text: str, kind: Callable[[str], Number], like: str) ->
         raise UserInputError(f"{option} '{text}' must be {word} separated by commas, e.g. {like}") from None
 
 
+def temperatures(text: str) -> list[float]:
+    """Return the numbers of ``--temperatures``."""
+    return numbers("--temperatures", text, float, "0,0.5,1")
+
+
 def parse_batch_size(value: str | int) -> int | None:
     """Return the number, or None for ``auto``."""
     if value == "auto":

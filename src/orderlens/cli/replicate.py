@@ -80,11 +80,7 @@ def replicate(
     from orderlens.replicate.plan import choose_evaluator, make_plan
 
     chosen = parse_stages(stages, decode_only, docs)
-    warm = (
-        None
-        if temperatures is None
-        else tuple(t for t in opt.numbers("--temperatures", temperatures, float, "0,0.5,1") if t > 0)
-    )
+    warm = None if temperatures is None else tuple(t for t in opt.temperatures(temperatures) if t > 0)
     plan = make_plan(
         preset,
         model,
