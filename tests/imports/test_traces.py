@@ -9,7 +9,7 @@ import pytest
 from orderlens.errors import DataFileError
 from orderlens.imports.names import Header
 from orderlens.imports.rows import Rows
-from orderlens.imports.traces import canonical, check_same_text, per_trace, sort_traces
+from orderlens.imports.traces import check_same_text, per_trace, sort_traces
 
 
 def rows_of(**columns):
@@ -75,18 +75,6 @@ def test_what_does_not_add_up_is_refused_with_its_row(columns, message):
 def test_a_later_trace_may_start_before_the_pass_and_on_the_places_of_an_earlier_one():
     found = sort_traces(rows_of(sample_id=list("aabb"), forward=[0, 5, 0, 1], position=[7, 8, 7, 8]))
     assert found.forward.tolist() == [0, 5, 0, 1]
-
-
-@pytest.mark.parametrize(
-    ("order", "expected"),
-    [
-        ("random:3", ("random", 3)),
-        ("max-prob+top=2", ("max-prob+top=2", None)),
-        ("their own", ("their own", None)),
-    ],
-)
-def test_orders_are_named_as_runs_name_them(order, expected):
-    assert canonical(order) == expected
 
 
 def test_seeds_and_temperatures_separate_traces_and_defaults_fill_gaps():

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from orderlens.store.reader import Run, open_run
-from orderlens.store.samples import DRAWN, likelihood, order_label, stated_passes
+from orderlens.store.samples import DRAWN, label_and_seed, likelihood, order_labels, stated_passes
 from orderlens.testing import make_run, make_table, make_trace
 
 EOS, SPECIAL = 0, 1
@@ -125,16 +125,18 @@ def test_what_a_sum_is_comes_from_the_spec_or_follows_from_the_policy(
 
 
 @pytest.mark.parametrize(
-    ("spec", "label"),
+    ("spec", "label", "seed"),
     [
-        ("random:3", "random"),
-        ("random:3+top=4", "random+top=4"),
-        ("max-prob", "max-prob"),
-        ("nobody:7", "nobody:7"),
+        ("random:3", "random", 3),
+        ("random:3+top=2", "random+top=2", 3),
+        ("max-prob+top=2", "max-prob+top=2", None),
+        ("max-prob", "max-prob", None),
+        ("their own:3", "their own:3", None),
     ],
 )
-def test_labels_leave_the_seed_out(spec: str, label: str) -> None:
-    assert order_label(spec) == label
+def test_orders_are_named_as_traces_name_them(spec: str, label: str, seed: int | None) -> None:
+    assert label_and_seed(spec) == (label, seed)
+    assert order_labels([spec, spec]) == [label]
 
 
 def test_runs_read_together_keep_their_own_statements(tmp_path) -> None:

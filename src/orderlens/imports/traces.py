@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.errors import DataFileError, OrderLensError
+from orderlens.errors import DataFileError
 from orderlens.imports.rows import Rows, place_word
-from orderlens.policies import parse_policy
+from orderlens.store.samples import label_and_seed
 from orderlens.store.schema import TRACE_KEY
 
 Ints = NDArray[np.int64]
@@ -57,16 +56,6 @@ class Traces:
         return f"{place_word(self.rows.path)} {self.rows.numbers[int(self.by[place])]}"
 
 
-@lru_cache(maxsize=4096)
-def canonical(order: str) -> tuple[str, int | None]:
-    """Return label and seed of an order as runs write them; a name that we do not know stays as it is."""
-    try:
-        policy = parse_policy(order)
-    except OrderLensError:
-        return order, None
-    return policy.label, policy.seed
-
-
 def sort_traces(rows: Rows, temperature: float | None = None) -> Traces:
     """Sort rows into traces.
 
@@ -108,7 +97,7 @@ def _keys(rows: Rows, temperature: float | None) -> list[tuple[Any, ...]]:
     out = []
     for values in zip(*columns.values(), strict=True):
         key = dict(zip(TRACE_KEY, values, strict=True))
-        label, seed = canonical(key["order"])
+        label, seed = label_and_seed(key["order"])
         key |= {"order": label, "seed": key["seed"] if key["seed"] is not None else seed}
         if key["temperature"] is None:
             key["temperature"] = temperature

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import pyarrow as pa
 
 from orderlens.errors import counted
-from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, order_label, sample_table
+from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, sample_table
 from orderlens.store.sources import Source
 
 
@@ -31,14 +30,6 @@ def facts(source: Source) -> str:
         "complete" if source.is_complete() else "not complete",
     ]
     return ", ".join(fact for fact in found if fact)
-
-
-def order_labels(specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the labels of the orders that the specs name, sorted; empty where one names none."""
-    named = [spec.get("orders") for spec in specs]
-    if not all(named):
-        return []
-    return sorted({order_label(str(spec)) for orders in named for spec in orders or ()})
 
 
 def first_samples(sources: Mapping[str, Source]) -> pa.Table:

@@ -17,7 +17,7 @@ from orderlens.errors import CorruptRunError, MissingPackageError, OrderLensErro
 from orderlens.store.codec import filled_columns, full_schema
 from orderlens.store.frame import Frame, import_duckdb
 from orderlens.store.rules import RESTORED
-from orderlens.store.samples import KEYS, likelihood, order_label
+from orderlens.store.samples import KEYS, likelihood, order_labels
 from orderlens.store.schema import SCHEMAS
 from orderlens.store.sources import FolderSource, MemorySource, Source
 
@@ -142,7 +142,7 @@ def _likelihoods(sources: Mapping[str, Source]) -> pa.Table:
 def _order_labels(source: Source) -> list[str]:
     """Return the labels in a run that does not state likelihoods; reads the column only if it must."""
     if source.spec.get("orders"):
-        return sorted({order_label(str(spec)) for spec in source.spec["orders"]})
+        return order_labels(source.spec["orders"])
     found: set[str] = set()
     for chunk in source.scan("reveals", ["order"]):
         found.update(pc.unique(chunk["order"].cast(pa.string())).to_pylist())

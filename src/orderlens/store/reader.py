@@ -17,7 +17,7 @@ import pyarrow as pa
 from orderlens.errors import RunError, UserInputError
 from orderlens.registry import refuse_unknown
 from orderlens.store.codec import sort_rows
-from orderlens.store.describe import described, facts, first_samples, order_labels
+from orderlens.store.describe import described, facts, first_samples
 from orderlens.store.display import run_html
 from orderlens.store.folder import open_folder
 from orderlens.store.frame import Frame, chosen_columns, fitted
@@ -29,6 +29,7 @@ from orderlens.store.samples import (
     SAMPLES_SCHEMA,
     TRACE_COLUMNS,
     Passes,
+    order_labels,
     sample_table,
     stated_passes,
 )
@@ -136,7 +137,8 @@ class Run:
 
     def order_labels(self) -> list[str]:
         """Return the labels of the orders that the specs name, sorted; empty where a spec names none."""
-        return order_labels([source.spec for source in self._sources.values()])
+        named = [source.spec.get("orders") or () for source in self._sources.values()]
+        return order_labels(spec for orders in named for spec in orders) if all(named) else []
 
     def first_samples(self) -> pa.Table:
         """Return rows of ``samples``, with their run, of the traces that are read first; takes no time."""

@@ -132,11 +132,18 @@ def _implied(label: str, drawn: bool) -> str | None:
         return None
 
 
-def order_label(spec: str) -> str:
-    """Return the label of an order's spec (its seed left out); the spec where its code is not installed."""
+@lru_cache(maxsize=1024)
+def label_and_seed(spec: str) -> tuple[str, int | None]:
+    """Return label and seed of an order's spec as traces hold them; the spec where it is not installed."""
     from orderlens.policies import parse_policy
 
     try:
-        return parse_policy(spec).label
+        policy = parse_policy(spec)
     except OrderLensError:
-        return spec
+        return spec, None
+    return policy.label, policy.seed
+
+
+def order_labels(orders: Iterable[object]) -> list[str]:
+    """Return the labels of orders' specs, sorted."""
+    return sorted({label_and_seed(str(spec))[0] for spec in orders})
