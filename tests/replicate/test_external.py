@@ -75,6 +75,35 @@ def test_each_text_is_scored_once_and_progress_counts_them(generated, tmp_path, 
     assert max(sink) == 5
 
 
+class Starting(Letters):
+    """The same, begun in one call and waited for in another."""
+
+    def __init__(self):
+        super().__init__()
+        self.waited = []
+
+    def start(self, pairs, tell):
+        self.asked += pairs
+
+        def wait():
+            self.waited.append(len(self.asked))
+            tell(len(pairs))
+            return Letters().token_logprobs(pairs)
+
+        return wait
+
+
+def test_an_evaluator_that_begins_is_given_the_next_texts_meanwhile(generated, tmp_path, monkeypatch):
+    monkeypatch.setattr(external, "UNIT", 2)
+    evaluator, sink = Starting(), Sink()
+    begun = score_texts(generated, evaluator, tmp_path / "begun", sink)
+    plain = score_texts(generated, Letters(), tmp_path / "plain")
+    assert sum(sink) == sink.total == len(evaluator.asked) == len(set(evaluator.asked))
+    assert len(evaluator.waited) == len(sink) > 3
+    for one, other in zip(*(found.token_logprobs(evaluator.asked) for found in (begun, plain)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_unknown_texts_have_no_scores():
     stored = StoredScores("letters", {})
     assert [len(row) for row in stored.token_logprobs([("a", "b")])] == [0]
