@@ -36,9 +36,16 @@ TOGETHER = ("tests/browser/", "tests/replicate/")
 """Folders whose files share a session fixture that costs more than a file of tests: one process each."""
 
 LONGEST = (
-    "tests/replicate/",
-    "tests/decode/test_batches.py",
     "tests/engines/",
+    "tests/replicate/",
+    "tests/contracts/test_every_model.py",
+    "tests/browser/",
+    "tests/docs/test_readme.py",
+    "tests/docs/test_contributing.py",
+    "tests/docs/test_site.py",
+    "tests/store/test_faults.py",
+    "tests/store/test_remote.py",
+    "tests/recipes/",
 )
 """What must not be begun last, when the other processes have nothing left to do."""
 
@@ -52,10 +59,14 @@ FOREIGN = (
 
 
 def pytest_configure() -> None:
-    """Forget them, for the processes that tests start too; a terminal is one that can do everything."""
+    """Forget them, for the processes that tests start too; a terminal is one that can do everything.
+
+    Tests end processes, never the machine, so nothing waits until what is written has reached the disk.
+    """
     for name in FOREIGN:
         os.environ.pop(name, None)
     os.environ["TERM"] = "xterm-256color"
+    os.fsync = lambda _: None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
