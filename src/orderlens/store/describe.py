@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from orderlens.errors import counted
-from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, sample_table
+from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, samples_of
 from orderlens.store.sources import Source
 
 
@@ -37,6 +37,6 @@ def first_samples(sources: Mapping[str, Source]) -> pa.Table:
     for run, source in sources.items():
         chunk = next(source.traces(TRACE_COLUMNS), None)
         if chunk is not None:
-            table = sample_table([chunk], source.spec)
+            table = samples_of([chunk], source.spec)
             return table.append_column("run", pa.repeat(run, table.num_rows))
     return SAMPLES_SCHEMA.append(pa.field("run", pa.string())).empty_table()

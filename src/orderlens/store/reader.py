@@ -30,7 +30,7 @@ from orderlens.store.samples import (
     TRACE_COLUMNS,
     Passes,
     order_labels,
-    sample_table,
+    samples_of,
     stated_passes,
 )
 from orderlens.store.schema import SCHEMAS
@@ -234,7 +234,7 @@ class Run:
     def _load_samples(self, schema: pa.Schema) -> pa.Table:
         tables = [
             fitted(
-                sample_table(source.traces(TRACE_COLUMNS, dictionaries=True), source.spec, passes[run]),
+                samples_of(source.traces(TRACE_COLUMNS, dictionaries=True), source.spec, passes[run]),
                 schema,
                 run,
             )

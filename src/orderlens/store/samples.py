@@ -23,7 +23,7 @@ from orderlens.store.schema import SCHEMAS, TRACE_KEY
 KEYS = tuple(name for name in SCHEMAS["reveals"].names if name in TRACE_KEY)
 """The trace key in the order of columns."""
 TRACE_COLUMNS = (*KEYS, "logq", "forward", "is_eos", "is_special", "is_overflow", "n_lookahead")
-"""Columns of ``reveals`` that ``sample_table`` reads."""
+"""Columns of ``reveals`` that ``samples_of`` reads."""
 
 SAMPLES_SCHEMA = pa.schema(
     [pa.field(name, SCHEMAS["reveals"].field(name).type) for name in KEYS]
@@ -48,7 +48,7 @@ DRAWN = "|drawn"
 """Ending of a label in a spec's ``likelihood`` whose value holds at temperatures above 0 only."""
 
 
-def sample_table(
+def samples_of(
     chunks: Iterable[pa.Table], spec: Mapping[str, Any] | None = None, passes: Passes | None = None
 ) -> pa.Table:
     """Return one row per trace from chunks of whole, contiguous traces of the run with ``spec``."""
