@@ -19,7 +19,7 @@ from orderlens.models.abilities import as_question, chat_template
 from orderlens.models.protocol import Model
 from orderlens.samples import EncodedSample, Sample, encode_samples
 from orderlens.tasks import get_task
-from orderlens.tasks.protocol import Document, Task, choose_grader
+from orderlens.tasks.protocol import Benchmark, Document, Task, choose_grader
 from orderlens.work.inputs import whole_number
 
 
@@ -184,4 +184,6 @@ def _by_task(values: Mapping[str, Any], tasks: Sequence[Task], what: str) -> dic
 
 def _source_name(task: Task, source: str | Path | None) -> str:
     """Return a name without a machine's folders in it."""
-    return str(getattr(task, "hub", "generated")) if source is None else Path(source).name
+    if source is not None:
+        return Path(source).name
+    return str(task.hub) if isinstance(task, Benchmark) else "generated"

@@ -8,7 +8,7 @@ from typing import Any
 from orderlens.tasks.catalogue import TASKS, get_task, task_names
 from orderlens.tasks.flaws import require_gradable
 from orderlens.tasks.graders import Verdict
-from orderlens.tasks.protocol import Task, pick_grader
+from orderlens.tasks.protocol import Benchmark, Task, pick_grader
 
 __all__ = ["TASKS", "Task", "Verdict", "get_task", "grade", "task_names"]
 
@@ -37,5 +37,5 @@ def grade(
 
 def _row_name(task: Task, doc: Mapping[str, Any]) -> str:
     """Return how messages call a document: by its id where it has one."""
-    field = getattr(task, "id_field", None) or "id"
+    field = (task.id_field if isinstance(task, Benchmark) else None) or "id"
     return f"document '{str(doc[field])[:60]}'" if doc.get(field) is not None else "the document"

@@ -7,7 +7,7 @@ number: the reference ``40%`` is 2/5, so ``0.4`` is right and ``40`` is not.
 from __future__ import annotations
 
 from orderlens.tasks.flaws import number_flaw
-from orderlens.tasks.graders import NUMBER_GRADER, Verdict, grade_number
+from orderlens.tasks.graders import NUMBER_GRADER, grade_golden
 from orderlens.tasks.protocol import Benchmark, Document
 from orderlens.tasks.sources import HubFile
 
@@ -20,11 +20,6 @@ def write_prompt(doc: Document) -> str:
     )
 
 
-def grade(doc: Document, response: object) -> Verdict:
-    """Compare the last number with ``golden``."""
-    return grade_number(doc.get("golden"), response)
-
-
 TASK = Benchmark(
     name="cmath",
     summary="Chinese primary-school word problems (1,098)",
@@ -32,7 +27,7 @@ TASK = Benchmark(
     id_field=None,
     fields=("question", "golden"),
     write_prompt=write_prompt,
-    graders={NUMBER_GRADER: grade},
+    graders={NUMBER_GRADER: grade_golden},
     find_flaw=number_flaw("golden"),
     max_new_tokens=512,
 )

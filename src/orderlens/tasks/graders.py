@@ -68,6 +68,11 @@ def grade_number(golden: object, response: object, *, percent_is_unit: bool = Fa
     return Verdict(same, found.text, f"last number {found.text} {relation} {reference.text}", NUMBER_GRADER)
 
 
+def grade_golden(doc: Mapping[str, Any], response: object) -> Verdict:
+    """Compare the last number with the document's ``golden``."""
+    return grade_number(doc.get("golden"), response)
+
+
 def grade_letter(gold: str | None, n_options: int | None, response: object, rule: str) -> Verdict:
     """Compare the letter that ``rule`` reads with ``gold``; letters past the options are incorrect."""
     if n_options == 0:

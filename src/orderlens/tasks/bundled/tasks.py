@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orderlens.tasks.bundled.generator import items
 from orderlens.tasks.flaws import Flaw, letter_flaw, number_flaw
-from orderlens.tasks.graders import NAMED_GRADER, NUMBER_GRADER, Verdict, grade_named, grade_number
+from orderlens.tasks.graders import NAMED_GRADER, NUMBER_GRADER, grade_golden, grade_named
 from orderlens.tasks.mmlu_pro import letter_graders
 from orderlens.tasks.protocol import Document, Grader, by_id
 from orderlens.tasks.sources import read_docs
@@ -61,11 +61,6 @@ class BundledTask:
     def prompt(self, doc: Document) -> str:
         """Return the prompt in the form the bundled models were trained on."""
         return str(doc["prompt"])
-
-
-def grade_golden(doc: Document, response: object) -> Verdict:
-    """Compare the last number with ``golden``."""
-    return grade_number(doc.get("golden"), response)
 
 
 ARITH = BundledTask(
