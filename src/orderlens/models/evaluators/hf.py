@@ -22,6 +22,8 @@ from orderlens.models.hub import PATTERNS
 from orderlens.models.tokenizer import tokens_before
 from orderlens.models.torch.device import pick_device
 
+CPU_TOKENS, GPU_TOKENS = 512, 2048
+"""Tokens per forward, padding included: GPT-2 Large needs 1.5 GFLOP for each."""
 _AT_ONCE = 1024
 """Texts tokenised together: their offsets take much more memory than their ids."""
 
@@ -29,14 +31,14 @@ _AT_ONCE = 1024
 class HFCausalEvaluator:
     """Scores text with a causal language model; texts longer than its context are scored in windows."""
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, batch_tokens: int = 2048) -> None:
+    def __init__(self, name: str, model: Any, tokenizer: Any, batch_tokens: int | None = None) -> None:
         """Wrap a loaded model.
 
         Args:
             name: the spec that loads it again.
             model: a transformers causal language model in eval mode.
             tokenizer: its fast tokenizer (offsets are needed to find the prompt's end).
-            batch_tokens: padded tokens per forward.
+            batch_tokens: padded tokens per forward; by default as many as its device does in seconds.
         """
         if not tokenizer.is_fast:
             raise ModelLoadError(
@@ -45,7 +47,7 @@ class HFCausalEvaluator:
         self.name = name
         self._model = model
         self._tokenizer = tokenizer
-        self._batch_tokens = batch_tokens
+        self._batch_tokens = batch_tokens or (GPU_TOKENS if model.device.type == "cuda" else CPU_TOKENS)
         self._opening = _first_known(tokenizer.bos_token_id, tokenizer.eos_token_id, name=name)
         # Families that begin every text with a start token (LLaMA, not GPT-2) get it before prompts too.
         self._always_start = list(tokenizer("")["input_ids"][:1]) == [tokenizer.bos_token_id]

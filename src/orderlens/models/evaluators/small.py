@@ -20,8 +20,8 @@ from orderlens.models.small.folder import LoadedModel, bundled_folder, read_fold
 from orderlens.models.small.network import Transformer, causal_attend
 from orderlens.models.torch.device import pick_device
 
-CPU_TOKENS, GPU_TOKENS = 4096, 16_384
-"""Tokens per forward, padding included."""
+CPU_TOKENS, GPU_TOKENS = 2048, 16_384
+"""Tokens per forward, padding included; few enough on a processor that progress is seen to move."""
 CPU_LOGITS, GPU_LOGITS = 1 << 22, 1 << 26
 """Logits at a time: what a processor's cache, or a GPU beside a large model, has room for."""
 
