@@ -32,6 +32,7 @@ INSTRUCTIONS = [
     {"key": 6, "prompt": "Quote it.", "kwargs": [{}], "instruction_id_list": ["startend:quotation"]},
 ]
 SETTINGS = {"limit": 2, "max_new_tokens": 8}
+TASKS = "arith,hellaswag,ifeval"
 ORDERS = ["forced-ar", "random:0", "random:1"]
 
 
@@ -50,14 +51,16 @@ def sources(tmp_path_factory: pytest.TempPathFactory, scenes: Path) -> dict[str,
     return {"hellaswag": str(scenes), "ifeval": str(path)}
 
 
-def decode_bare(model: str, out: Path, sources: dict[str, str], limit: int) -> list[dict[str, object]]:
+def decode_bare(
+    model: str, out: Path, sources: dict[str, str], limit: int, tasks: str, orders: list[str]
+) -> list[dict[str, object]]:
     """Evaluate in a process where everything but the model's own packages is missing."""
     code = f"""
 import json
 from orderlens.api import evaluate
 from orderlens.evaluation import accuracies
 run = evaluate(
-    {model!r}, "arith,hellaswag,ifeval", {ORDERS!r}, sources={sources!r}, out={str(out)!r},
+    {model!r}, {tasks!r}, {orders!r}, sources={sources!r}, out={str(out)!r},
     **{SETTINGS | {"limit": limit}!r}
 )
 assert run.is_complete and not ABSENT & set(sys.modules)
@@ -70,7 +73,7 @@ print(json.dumps(accuracies(run)))
 def bare(tmp_path_factory: pytest.TempPathFactory, sources: dict[str, str]) -> tuple[Path, list[Any]]:
     """A run of the control and its accuracies there."""
     out = tmp_path_factory.mktemp("bare") / "run"
-    return out, decode_bare("hmm", out, sources, 2)
+    return out, decode_bare("hmm", out, sources, 2, TASKS, ORDERS)
 
 
 def test_decoding_elsewhere_and_grading_here_is_evaluating_here(
@@ -88,21 +91,20 @@ def test_decoding_elsewhere_and_grading_here_is_evaluating_here(
     assert "6 responses not graded: IFEval needs" in ungraded(before)["ifeval"]
     after = regrade(out)
     assert ungraded(after) == {}
-    here = evaluate("hmm", "arith,hellaswag,ifeval", ORDERS, sources=sources, **SETTINGS)
+    here = evaluate("hmm", TASKS, ORDERS, sources=sources, **SETTINGS)
     assert accuracies(after) == accuracies(here)
     assert before.reveals().to_arrow().equals(here.reveals().to_arrow())
 
 
 def test_tiny_decodes_on_a_bare_machine(tmp_path: Path, sources: dict[str, str]) -> None:
-    cells = decode_bare("tiny", tmp_path / "bare", sources, 1)
+    cells = decode_bare("tiny", tmp_path / "bare", sources, 1, "hellaswag,ifeval", ORDERS[:2])
     assert {(cell["order"], cell["seed"]) for cell in cells if cell["task"] == "hellaswag"} == {
         ("forced-ar", None),
         ("random", 0),
-        ("random", 1),
     }
     assert all(cell["n"] == 1 for cell in cells if cell["task"] != "ifeval")
     run = ol.open_run(tmp_path / "bare")
-    assert run.table("endings").to_arrow().num_rows == 3 * 4
+    assert run.table("endings").to_arrow().num_rows == 2 * 4
 
 
 def test_regrading_without_the_packages_says_what_is_missing(bare: tuple[Path, list[Any]]) -> None:
