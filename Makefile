@@ -39,7 +39,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed $(VENV)/.browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider --ignore=tests/minimal
 
 minimal: $(MINIMAL)/.installed
 	$(MINIMAL)/bin/python -m pytest -p no:cacheprovider tests/minimal

@@ -91,14 +91,15 @@ def test_each_outcome_has_its_word_and_its_rule(hostile):
 
 
 @pytest.fixture(scope="module")
-def written(study, tmp_path_factory):
+def written(study, tmp_path_factory, quick_figures):
     path = tmp_path_factory.mktemp("report") / "report.html"
     tables = [
         "fixed-sequence",
         "coherence",
         "within-cell",
     ]  # the theory's takes seconds and is tested elsewhere
-    return report(study, path, samples=3, figures=["fixed-sequence", "temperature"], tables=tables)
+    with quick_figures():
+        return report(study, path, samples=3, figures=["fixed-sequence", "temperature"], tables=tables)
 
 
 def test_a_report_of_runs_holds_answers_samples_tables_and_provenance(written, read_html):
@@ -134,10 +135,10 @@ def test_the_packed_samples_are_whole(written):
     assert len(sample["divergences"]) == 6 * 5 // 2
 
 
-def test_hostile_runs_give_a_harmless_report(evil_study, tmp_path, read_html):
-    page = read_html(
-        report(evil_study, tmp_path / "r.html", samples=2, figures=["unmask"]).read_text(encoding="utf-8")
-    )
+def test_hostile_runs_give_a_harmless_report(evil_study, tmp_path, read_html, quick_figures):
+    with quick_figures():
+        path = report(evil_study, tmp_path / "r.html", samples=2, figures=["unmask"])
+    page = read_html(path.read_text(encoding="utf-8"))
     assert page.tags.count("script") == 2
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     shown = " ".join([*page.text, *(str(value) for _, value in page.attributes)])
