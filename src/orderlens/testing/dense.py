@@ -91,7 +91,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
 """``model_type`` → a small ``config.json`` with the published keys."""
 MASK_NAMES = {"llada": "<|mdm_mask|>", "Dream": "<|mask|>", "sdar": "<|MASK|>", "Fast_dLLM_Qwen": "|<MASK>|"}
 TURN_ENDS = {"llada": "<|eot_id|>"}
-FIRST_SPECIAL = 97  # so <|endoftext|> is 98, the mask 99, the end of a turn 101; rows 102…111 are padding
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
