@@ -6,12 +6,13 @@ The batched-naive column gives the naive path batches of whole windows too, so t
 and the engine's cache, sharing and row selection) can be told apart. On the CPU two more columns say which
 share of sgemm's rate (products of 1024³ in float32) the engine reaches, counting the matrix products that it
 carries out and nothing else, and which share the layers' matrix products reach alone, one after the other
-with as many rows as a pass of the engine has: with few rows they are the bound.
+with as many rows as a pass of the engine has: with few rows they are the bound. sgemm is read before and
+after every reading of each, five times; a share is the median over the repeats.
 
     python benchmarks/bench_decode.py [--sequences 2] [--repeats 5] [--device cpu] [--clock cpu]
 
-Everything is measured in turn, ``repeats`` times in one process, and the least of each counts: other work on
-the machine then hits all of them alike. ``--clock cpu`` counts the process's CPU seconds, ``wall`` is for a
+Everything is measured in turn, ``repeats`` times in one process: other work on the machine then hits all of
+them alike. Of the times the least counts. ``--clock cpu`` counts the process's CPU seconds, ``wall`` is for a
 quiet machine and for CUDA.
 """
 
@@ -22,6 +23,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,6 +36,7 @@ from orderlens.models.characters import CharacterTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer, block_causal_mask
+from orderlens.models.torch.packed import product
 from orderlens.policies import parse_policies
 from orderlens.rng import keyed_generator
 from orderlens.samples import EncodedSample
@@ -66,7 +69,15 @@ def attention_operations(q_shape: list[int], k_shape: list[int], *_: object, **_
     return 4 * math.prod(q_shape) * k_shape[-2]
 
 
-UNCOUNTED: dict[Any, Any] = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_operations}
+def packed_operations(x_shape: list[int], *_: object, out_shape: list[int], **__: object) -> int:
+    """Return two operations per multiply–add of a product with a packed matrix."""
+    return 2 * math.prod(x_shape) * out_shape[-1]
+
+
+UNCOUNTED: dict[Any, Any] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_operations,
+    torch.ops.mkldnn._linear_pointwise: packed_operations,
+}
 """Products that torch's counter does not know by themselves."""
 
 
@@ -112,21 +123,43 @@ def layers_products(network: Transformer, rows: int) -> tuple[float, Callable[[]
     @torch.inference_mode()
     def work() -> None:
         for weight in weights:
-            torch.nn.functional.linear(inputs[weight.shape[1]], weight)
+            product(inputs[weight.shape[1]], weight)
 
     return 2.0 * rows * sum(weight.numel() for weight in weights), work
 
 
-def in_turn(works: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, float]:
-    """Return the least seconds of each, all measured once per round; short ones as the median of nine."""
-    least = dict.fromkeys(works, float("inf"))
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Seconds of one piece of work: the least, and the median in units of a product of 1024³ beside it."""
+
+    least: float
+    in_products: float
+
+    def share(self, operations: float) -> float:
+        """Return the share of sgemm's rate at which ``operations`` were carried out."""
+        return operations / (2 * GEMM**3) / self.in_products
+
+
+def in_turn(works: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, Reading]:
+    """Read each once per round, short ones as the median of nine; on the CPU sgemm before and after."""
+    spent: dict[str, list[float]] = {name: [] for name in (*works, "sgemm")}
+    ratios: dict[str, list[float]] = {name: [] for name in works}
+    beside = sgemm_seconds() if device == "cpu" else None
     for _ in range(repeats):
         for name, work in works.items():
-            spent = [seconds(work, device)]
-            if spent[0] < SHORT:
-                spent += [seconds(work, device) for _ in range(8)]
-            least[name] = min(least[name], statistics.median(spent))
-    return least
+            before = median_seconds(beside, 5, device) if beside else math.nan
+            first = seconds(work, device)
+            value = first if first >= SHORT else median_seconds(work, 9, device)
+            after = median_seconds(beside, 5, device) if beside else math.nan
+            spent[name].append(value)
+            spent["sgemm"].append((before + after) / 2)
+            ratios[name].append(2 * value / (before + after))
+    found = {name: Reading(min(spent[name]), statistics.median(ratios[name])) for name in works}
+    return found | {"sgemm": Reading(statistics.median(spent["sgemm"]), 1.0)}
+
+
+def median_seconds(work: Callable[[], object], times: int, device: str) -> float:
+    return statistics.median(seconds(work, device) for _ in range(times))
 
 
 def naive(model: TransformerModel, batch: int) -> Callable[[], object]:
@@ -178,16 +211,17 @@ def main() -> None:
         works = {"engine": work, "naive": naive(model, 1), "batched": naive(model, args.naive_batch)}
         if on_cpu:
             alone, products = layers_products(model.network, windows * model.block_size)
-            works |= {"products": products, "sgemm": sgemm_seconds()}
-        least = in_turn(works, args.repeats, args.device)
+            works |= {"products": products}
+        found = in_turn(works, args.repeats, args.device)
+        least = {name: reading.least for name, reading in found.items()}
         spent = least["engine"]
         ratio, batched = least["naive"] * tokens / spent, least["batched"] * tokens / spent / args.naive_batch
         line = f"{name:22} {1e3 * spent / tokens:7.2f} ms per token, naive ÷ engine {ratio:5.2f}"
         line += f", batched naive ÷ engine {batched:5.2f}"
         if on_cpu:
             rate = 2 * GEMM**3 / least["sgemm"]
-            line += f", sgemm {rate / 1e9:.1f} GFLOP/s, share {operations / spent / rate:.3f}"
-            line += f" (products alone {alone / least['products'] / rate:.3f})"
+            line += f", sgemm {rate / 1e9:.1f} GFLOP/s, share {found['engine'].share(operations):.3f}"
+            line += f" (products alone {found['products'].share(alone):.3f})"
         print(line, flush=True)
 
 

@@ -8,8 +8,8 @@ of its steps, which all cost the same). Plain is the model as it runs without ou
 eager torch. Engine is what ``--model smol --device cuda --dtype bfloat16`` takes: paged cache, recorded
 graphs, fused head. Greedy max-prob after 32 tokens of prompt, nothing stops early. On CUDA the first run of
 each path compiles and records and does not count; the paths' log-probabilities are compared before. On the
-CPU everything is measured in turn, ``--repeats`` times, and the least counts; the share is that of sgemm's
-own rate in the same process (see ``bench_decode.py``).
+CPU everything is measured in turn, ``--repeats`` times, and the least time counts; the share is that of
+sgemm's own rate beside each reading (see ``bench_decode.py``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from bench_decode import (
     layers_products,
     seconds,
     settings,
-    sgemm_seconds,
 )
 
 from orderlens.decode.generate import GenerationSettings, generate_batch
@@ -116,15 +115,15 @@ def on_cpu(model: TransformerModel, batches: list[int], new: int, repeats: int) 
         work = greedy(model, samples, new)
         operations = counted_products(work)
         alone, products = layers_products(model.network, batch * model.block_size)
-        works = {"engine": work, "products": products, "sgemm": sgemm_seconds()}
-        least = in_turn(works | {"naive": lambda: naive_step(model, tokens)}, repeats, "cpu")
-        spent, rate = least["engine"], 2 * GEMM**3 / least["sgemm"]
+        works = {"engine": work, "products": products, "naive": lambda: naive_step(model, tokens)}
+        found = in_turn(works, repeats, "cpu")
+        spent, rate = found["engine"].least, 2 * GEMM**3 / found["sgemm"].least
         row = {
             "batch": batch,
             "seconds": spent,
-            "naive_over_engine": least["naive"] * batch * new / spent,
-            "share_of_sgemm": operations / spent / rate,
-            "share_of_products_alone": alone / least["products"] / rate,
+            "naive_over_engine": found["naive"].least * batch * new / spent,
+            "share_of_sgemm": found["engine"].share(operations),
+            "share_of_products_alone": found["products"].share(alone),
             "sgemm_gflops": rate / 1e9,
         }
         print(", ".join(f"{name} {value:.3f}" for name, value in row.items()), flush=True)

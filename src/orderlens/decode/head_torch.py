@@ -21,6 +21,7 @@ from torch import Tensor
 
 from orderlens.decode.cuda.fused_head import FusedHead, can_fuse
 from orderlens.models.protocol import FloatArray, Head, HiddenRows, IntArray
+from orderlens.models.torch.packed import product
 from orderlens.models.torch.transfer import arriving, to_device
 from orderlens.stats import DrawStats, Heat, PositionStats, RowStats, require_finite_rows
 
@@ -227,7 +228,7 @@ def _invert(weight_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
 def _logit_chunks(rows: HiddenRows) -> Iterator[tuple[int, Tensor]]:
     """Yield (first row, float32 logits of a chunk of rows over the valid vocabulary)."""
     unembed_VD = rows.unembed_VD[: rows.valid_vocab]
-    project = _projection(rows.hidden_RD, unembed_VD)
+    project = _projection(rows, unembed_VD)
     excluded = [token for token in rows.excluded if token < rows.valid_vocab]
     step = _rows_at_once(4 * len(unembed_VD), rows.hidden_RD.device)
     for low in range(0, len(rows.hidden_RD), step):
@@ -242,7 +243,10 @@ def _rows_at_once(row_bytes: int, device: torch.device) -> int:
     return min(most, max(CPU_CHUNK_ROWS, CPU_CHUNK_BYTES // row_bytes)) if device.type == "cpu" else most
 
 
-def _projection(hidden_RD: Tensor, unembed_VD: Tensor) -> Callable[[Tensor], Tensor]:
+def _projection(rows: HiddenRows, unembed_VD: Tensor) -> Callable[[Tensor], Tensor]:
+    hidden_RD, whole_VD = rows.hidden_RD, rows.unembed_VD
+    if hidden_RD.dtype == whole_VD.dtype == torch.float32 and len(whole_VD) == len(unembed_VD):
+        return lambda chunk: product(chunk, whole_VD)  # the model's own tensor: it can stay packed
     if hidden_RD.dtype == torch.float32:
         return lambda chunk: chunk @ unembed_VD.T.to(torch.float32)
     if hidden_RD.is_cuda:

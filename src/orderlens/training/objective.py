@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from orderlens.models.small.network import Layer, Transformer, causal_attend
-from orderlens.models.torch.rotary import rotary_at, rotate
+from orderlens.models.torch.rotary import rotary_at
 from orderlens.training.attention import (
     NOISY_STREAMS,
     Execution,
@@ -67,12 +67,10 @@ class AnyOrderLoss(nn.Module):
     def _last(self, layer: Layer, x_BSC: Tensor, first_BT: Tensor) -> Tensor:
         """Run the last layer; past its attention only the rows that will be predicted are needed."""
         attention = layer.attention
-        q, k, v = attention.heads(layer.attention_norm(x_BSC))
-        q = rotate(attention.q_norm(q), self.cos, self.sin)
-        k = rotate(attention.k_norm(k), self.cos, self.sin)
+        q, k, v = attention.heads(layer.attention_norm(x_BSC), self.cos, self.sin)
         o_BSC = self.attend(attention.index, q, k, v).transpose(1, 2).flatten(2)
         x_BTC = pick_hidden(x_BSC, first_BT) + attention.out(pick_hidden(o_BSC, first_BT))
-        return torch.as_tensor(x_BTC + layer.ffn(layer.ffn_norm(x_BTC)))
+        return torch.as_tensor(layer.ffn(layer.ffn_norm(x_BTC), x_BTC))
 
 
 def pick_hidden(x_BSC: Tensor, first_BT: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from orderlens.models.protocol import StateBatch  # noqa: E402
 from orderlens.models.small import session as sessions  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.model import TransformerModel  # noqa: E402
-from orderlens.models.small.network import FeedForward, Norm, Transformer  # noqa: E402
+from orderlens.models.small.network import Norm, Transformer, attention  # noqa: E402
 from orderlens.models.torch.rotary import rotary_at, rotate  # noqa: E402
 
 SHAPES = {
@@ -108,13 +108,23 @@ def test_the_norm_is_torchs() -> None:
         assert torch.equal(norm(half), torch.nn.RMSNorm.forward(norm, half))
 
 
-def test_inference_and_training_agree() -> None:
-    ffn, x = FeedForward(SHAPES["tiny-like"]), torch.randn(2, 8, 32)
-    trained = ffn(x)
+@pytest.mark.parametrize("qk_norm", [True, False])
+def test_inference_and_training_agree(qk_norm: bool) -> None:
+    """The matrices are large enough to be packed; heads come in groups, and every weight differs."""
+    config = TransformerConfig(40, 2, 96, 6, 352, 8, 64, n_kv_heads=2, qk_norm=qk_norm)
+    torch.manual_seed(0)
+    network, tokens = Transformer(config), torch.randint(0, 40, (2, 8))
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.1)
+
+    def run() -> torch.Tensor:
+        return network(tokens, torch.arange(8)[None], lambda _, q, k, v: attention(q, k, v))
+
+    trained = run()
     trained.sum().backward()
     with torch.inference_mode():
-        torch.testing.assert_close(ffn(x), trained.detach())
-    assert ffn.gate_up.weight.grad is not None
+        torch.testing.assert_close(run(), trained.detach(), rtol=1e-4, atol=1e-4)
+    assert all(parameter.grad is not None for parameter in network.parameters())
 
 
 @pytest.mark.parametrize("width", [8, 12])

@@ -20,6 +20,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from orderlens.models.small.config import TransformerConfig
+from orderlens.models.torch.heads import normalised, runs_plain
+from orderlens.models.torch.packed import product
 from orderlens.models.torch.rotary import rotary_at, rotate
 
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -56,13 +58,25 @@ class Norm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised numbers, same shape as ``x``."""
-        if torch.is_grad_enabled() or x.device.type != "cpu" or x.dtype != torch.float32:
-            return super().forward(x)
-        squares: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
-        return (x * squares.div_(x.shape[-1]).add_(self.eps or 0.0).rsqrt_()).mul_(self.weight)
+        return normalised(x, self.weight, self.eps or 0.0) if runs_plain(x) else super().forward(x)
 
 
-class Stacked(nn.Linear):
+class Linear(nn.Linear):
+    """A linear layer without bias that can add to its result."""
+
+    def __init__(self, width: int, out_width: int) -> None:
+        super().__init__(width, out_width, bias=False)
+
+    def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        """Return x @ weightᵀ, added to ``plus`` where it is given."""
+        if plus is None:
+            return product(x, self.weight)
+        if not runs_plain(x):
+            return plus + functional.linear(x, self.weight)
+        return torch.addmm(plus.flatten(0, -2), x.flatten(0, -2), self.weight.T).view(plus.shape)
+
+
+class Stacked(Linear):
     """Several linear maps of one input as one product.
 
     Attributes:
@@ -70,7 +84,7 @@ class Stacked(nn.Linear):
     """
 
     def __init__(self, width: int, sizes: tuple[int, ...]) -> None:
-        super().__init__(width, sum(sizes), bias=False)
+        super().__init__(width, sum(sizes))
         self.sizes = sizes
 
 
@@ -83,25 +97,37 @@ class SelfAttention(nn.Module):
         self.n_heads, self.kv_heads, self.head_width = config.n_heads, config.kv_heads, config.head_width
         kv_width = config.kv_heads * config.head_width
         self.qkv = Stacked(config.width, (config.width, kv_width, kv_width))
-        self.out = nn.Linear(config.width, config.width, bias=False)
+        self.out = Linear(config.width, config.width)
         self.q_norm, self.k_norm = (
             Norm(config.head_width, eps=config.norm_eps) if config.qk_norm else nn.Identity()
             for _ in range(2)
         )
 
-    def forward(self, x_BTC: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """Return the attention output [B, T, C]."""
-        q, k, v = self.heads(x_BTC)
-        q = rotate(self.q_norm(q), cos, sin)
-        k = rotate(self.k_norm(k), cos, sin)
-        o_BHTD = attend(self.index, q, k, v)
-        return torch.as_tensor(self.out(o_BHTD.transpose(1, 2).flatten(2)))
+    def forward(
+        self, x_BTC: Tensor, cos: Tensor, sin: Tensor, attend: Attend, plus_BTC: Tensor | None = None
+    ) -> Tensor:
+        """Return the attention output [B, T, C], added to ``plus_BTC`` where it is given."""
+        o_BHTD = attend(self.index, *self.heads(x_BTC, cos, sin))
+        return torch.as_tensor(self.out(o_BHTD.transpose(1, 2).flatten(2), plus_BTC))
 
-    def heads(self, x_BTC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries [B, H, T, D], keys and values [B, K, T, D], before norm and rotary encoding."""
-        parts_BNTD = self.qkv(x_BTC).unflatten(2, (-1, self.head_width)).transpose(1, 2)
-        q, k, v = parts_BNTD.split((self.n_heads, self.kv_heads, self.kv_heads), dim=1)
-        return q, k, v
+    def heads(self, x_BTC: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries [B, H, T, D], keys and values [B, K, T, D], normalised and turned."""
+        fused_BTND = self.qkv(x_BTC).unflatten(2, (-1, self.head_width))
+        turning = self.n_heads + self.kv_heads
+        both_BTND = self.normalised(fused_BTND[:, :, :turning])
+        both_BTND = rotate(both_BTND, cos.transpose(1, 2), sin.transpose(1, 2))
+        q, k = both_BTND.transpose(1, 2).split_with_sizes((self.n_heads, self.kv_heads), dim=1)
+        return q, k, fused_BTND[:, :, turning:].transpose(1, 2)
+
+    def normalised(self, both_BTND: Tensor) -> Tensor:
+        """Return queries and keys, which lie behind them, after their norms."""
+        if not isinstance(self.q_norm, Norm) or not isinstance(self.k_norm, Norm):
+            return both_BTND
+        if not runs_plain(both_BTND):
+            q, k = both_BTND.split_with_sizes((self.n_heads, self.kv_heads), dim=2)
+            return torch.cat((self.q_norm(q), self.k_norm(k)), dim=2)
+        each = (self.q_norm.weight.expand(self.n_heads, -1), self.k_norm.weight.expand(self.kv_heads, -1))
+        return normalised(both_BTND, torch.cat(each), self.q_norm.eps or 0.0)
 
 
 class FeedForward(nn.Module):
@@ -110,13 +136,13 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.gate_up = Stacked(config.width, (config.ffn_width, config.ffn_width))
-        self.down = nn.Linear(config.ffn_width, config.width, bias=False)
+        self.down = Linear(config.ffn_width, config.width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the transformed activations, same shape as ``x``."""
+    def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        """Return the transformed activations, same shape as ``x``, added to ``plus`` where it is given."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         gate = functional.silu(gate)
-        return torch.as_tensor(self.down(gate * up if torch.is_grad_enabled() else gate.mul_(up)))
+        return torch.as_tensor(self.down(gate * up if torch.is_grad_enabled() else gate.mul_(up), plus))
 
 
 class Layer(nn.Module):
@@ -131,8 +157,8 @@ class Layer(nn.Module):
 
     def forward(self, x_BTC: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Return the layer's output [B, T, C]."""
-        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), cos, sin, attend)
-        return torch.as_tensor(x_BTC + self.ffn(self.ffn_norm(x_BTC)))
+        x_BTC = self.attention(self.attention_norm(x_BTC), cos, sin, attend, x_BTC)
+        return torch.as_tensor(self.ffn(self.ffn_norm(x_BTC), x_BTC))
 
 
 class Transformer(nn.Module):

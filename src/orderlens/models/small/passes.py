@@ -71,10 +71,10 @@ class _Prefix:
         starts, slots, width = windows.starts_N, windows.slots_N, windows.tokens_NW.shape[1]
         self._cache, self._device = windows.cache, network.embedding.weight.device
         self.longest = int(starts.max(initial=0))  # 0 where nothing is cached: windows are whole canvases
-        starts_N = self.tensor(starts)
-        self.positions_NW = starts_N[:, None] + torch.arange(width, device=self._device)
+        starts_N, alike = self.tensor(starts), bool((starts == self.longest).all())
+        different_N = starts_N[:1] if alike else starts_N
+        self.positions_NW = different_N[:, None] + torch.arange(width, device=self._device)
         self.mask: Tensor | None = None
-        alike = bool((starts == self.longest).all())
         if self.longest and not alike:
             cached_NL = torch.arange(self.longest, device=self._device) < starts_N[:, None]
             own_NW = torch.ones((len(starts), width), dtype=torch.bool, device=self._device)
@@ -148,4 +148,4 @@ def _last_layer_rows(
     o_NHQD = attention(q, *prefix.extended(own.index, k, v), prefix.mask_at(pick_NQ1))
     out_NQC = own.out(o_NHQD.transpose(1, 2).reshape(n, -1, c))
     x_RC = x_NWC.gather(1, pick_NQ1.expand(-1, -1, c))[rows] + out_NQC[rows]
-    return torch.as_tensor(network.final_norm(x_RC + layer.ffn(layer.ffn_norm(x_RC))))
+    return torch.as_tensor(network.final_norm(layer.ffn(layer.ffn_norm(x_RC), x_RC)))

@@ -18,14 +18,29 @@ from orderlens.models.torch.shapes import HeadNorms, HeadShape
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Divide by the root mean square over the last dimension, round, then scale."""
+    if runs_plain(x):
+        return normalised(x, weight, eps)
     scale = torch.rsqrt(x.float().pow(2).mean(dim=-1, keepdim=True) + eps)
     return (x.float() * scale).to(x.dtype) * weight
+
+
+def runs_plain(x: Tensor) -> bool:
+    """Return whether ``x`` is inference in float32 on the CPU, where every pass over the numbers counts."""
+    return not torch.is_grad_enabled() and x.device.type == "cpu" and x.dtype == torch.float32
+
+
+def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return RMSNorm over the last dimension; ``weight`` may differ along the one before it."""
+    width = x.shape[-1]
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    least = length.new_full((), (width * eps) ** 0.5)
+    return x.div(torch.hypot(length, least)).mul_(weight * width**0.5)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
     """Return silu(gate) · up, halving the last dimension."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+    return functional.silu(gate).mul_(up)
 
 
 def turned_heads(
