@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from orderlens.models.small.config import TransformerConfig
-from orderlens.models.torch.heads import normalised, runs_plain
+from orderlens.models.torch.layer_parts import normalised, runs_plain
 from orderlens.models.torch.packed import product
 from orderlens.models.torch.rotary import rotary_at, rotate
 
