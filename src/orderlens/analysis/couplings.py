@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from orderlens.analysis.frames import TRACE
 from orderlens.analysis.passes import trace_rows
 from orderlens.store.reader import Run
-from orderlens.store.samples import KEYS
 
-TRACE = ["run", *KEYS]
 NOT_MEASURED = "not measured: score policies that commit sets with --couplings N"
 VAR_PARTS = ("between", "inside", "coupling_between", "coupling_inside")
 

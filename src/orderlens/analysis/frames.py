@@ -19,6 +19,8 @@ from orderlens.errors import UserInputError
 from orderlens.registry import suggest
 from orderlens.store.samples import KEYS
 
+TRACE = ["run", *KEYS]
+"""Columns that name a trace over several runs."""
 STUDY_COLUMNS = ("task", "order", "item_id", "correct", "mean", "var", "n")
 """Columns of a table of graded samples; ``min``, ``bottleneck_rate`` and ``jensen`` are used when present."""
 
@@ -158,10 +160,8 @@ def with_reason(cell: Estimate, frame: pd.DataFrame, column: str) -> Estimate:
 
 def graded_samples(decoded: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
     """Return the graded ones of generated traces, with content statistics under plain names."""
-    on = ["run", *KEYS]
-    known = verdicts[[*on, "correct"]].drop_duplicates(on)
     joined = decoded.drop(columns=["mean", "var", "n", "min", "bottleneck_rate"]).merge(
-        known, on=on, how="inner"
+        verdicts[[*TRACE, "correct"]], on=TRACE, how="inner"
     )
     names = {name: f"content_{name}" for name in ("mean", "var", "min", "bottleneck_rate")}
     names |= {"n": "n_content"}

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.couplings import TRACE
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling
-from orderlens.analysis.frames import side_by_side
+from orderlens.analysis.frames import TRACE, side_by_side
 from orderlens.analysis.likelihood import TextBits
 from orderlens.analysis.study import Study
 from orderlens.analysis.tables_policies import text_bytes
@@ -226,7 +225,7 @@ def _tasks(study: Study) -> Iterator[Measure]:
     verdicts = study.verdicts
     if not len(verdicts):
         return
-    graded = study.decoded.merge(verdicts[[*TRACE, "correct"]].drop_duplicates(TRACE), on=TRACE, how="inner")
+    graded = study.decoded.merge(verdicts[[*TRACE, "correct"]], on=TRACE, how="inner")
     for task, rows in graded.groupby("task", sort=False):
         value = pd.to_numeric(rows["correct"].astype(object), errors="coerce")
         yield Measure.of(f"{ACCURACY}, {task}", 1, _rows(rows, 100 * value), study.orders(rows))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from orderlens.analysis.frames import TRACE
 from orderlens.store.reader import Run
-from orderlens.store.samples import KEYS
-
-_TRACE = ["run", *KEYS]
 
 
 def total_passes(run: Run, frame: pd.DataFrame) -> pd.Series:
@@ -22,7 +20,7 @@ def total_passes(run: Run, frame: pd.DataFrame) -> pd.Series:
     made = frame["n_passes"].to_numpy(np.float64)
     for later in (_stated(run), _revising(run)):
         if later is not None:
-            merged = frame[_TRACE].merge(later, on=_TRACE, how="left")["made"]
+            merged = frame[TRACE].merge(later, on=TRACE, how="left")["made"]
             made = np.fmax(made, merged.to_numpy(np.float64))
     return pd.Series(made + frame["n_ahead"].to_numpy(np.float64), index=frame.index)
 
@@ -33,7 +31,7 @@ def _stated(run: Run) -> pd.DataFrame | None:
         return None
     rows = trace_rows(run, "outputs", "n_forwards")
     known = rows[rows["n_forwards"].notna()] if "n_forwards" in rows.columns else rows[:0]
-    return known[_TRACE].assign(made=known["n_forwards"]).drop_duplicates(_TRACE) if len(known) else None
+    return known[TRACE].assign(made=known["n_forwards"]).drop_duplicates(TRACE) if len(known) else None
 
 
 def _revising(run: Run) -> pd.DataFrame | None:
@@ -41,7 +39,7 @@ def _revising(run: Run) -> pd.DataFrame | None:
     if "revisions" not in run.tables:
         return None
     rows = trace_rows(run, "revisions", "forward")
-    found = rows.groupby(_TRACE, dropna=False, sort=False)["forward"].max() + 1
+    found = rows.groupby(TRACE, dropna=False, sort=False)["forward"].max() + 1
     return found.rename("made").reset_index()
 
 
@@ -51,6 +49,6 @@ def trace_rows(run: Run, name: str, *columns: str) -> pd.DataFrame:
     Only these are read (all where none is named): the tokens of a large run would fill the memory.
     """
     table = run.table(name)
-    wanted = [item for item in (*_TRACE, *columns) if item in table.columns]
+    wanted = [item for item in (*TRACE, *columns) if item in table.columns]
     frame = table.to_pandas(wanted if columns else None)
     return frame if "run" in frame.columns else frame.assign(run=run.names[0])

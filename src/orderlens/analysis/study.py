@@ -20,7 +20,14 @@ import pandas as pd
 
 from orderlens.analysis import prompts
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
-from orderlens.analysis.frames import graded_samples, order_labels, refuse_missing, var_about, with_reason
+from orderlens.analysis.frames import (
+    TRACE,
+    graded_samples,
+    order_labels,
+    refuse_missing,
+    var_about,
+    with_reason,
+)
 from orderlens.analysis.orders import in_paper_order
 from orderlens.analysis.passes import total_passes, trace_rows
 from orderlens.analysis.sample_table import PARTS, matched_distinct, sample_table
@@ -31,7 +38,6 @@ from orderlens.analysis.tables import Recipe, table_recipe, table_recipes
 from orderlens.errors import UserInputError
 from orderlens.metrics.external import CausalEvaluator, ExternalScores, load_evaluator, score_texts
 from orderlens.store.reader import Place, Run, open_run
-from orderlens.store.samples import KEYS
 from orderlens.store.verdicts import latest_verdicts
 
 NOT_GRADED = "not graded: the run holds no verdicts"
@@ -313,10 +319,9 @@ class Study:
     def _texts(self) -> pd.DataFrame:
         """The generated texts with their prompts; ``index`` is the row of ``samples``."""
         outputs = trace_rows(self.run, "outputs", "prompt_text", "text")
-        on = ["run", *KEYS]
-        texts = outputs.drop_duplicates(on).fillna({"prompt_text": "", "text": ""})
+        texts = outputs.drop_duplicates(TRACE).fillna({"prompt_text": "", "text": ""})
         with self.needing(("text",)):
-            return self.generated.reset_index().merge(texts, on=on, how="inner")
+            return self.generated.reset_index().merge(texts, on=TRACE, how="inner")
 
     @cached_property
     def evaluator(self) -> CausalEvaluator | None:

@@ -49,7 +49,7 @@ class Table:
         keys: names of the columns that identify a row.
         columns: the other columns.
         rows: one mapping per row, keys and cells by column name.
-        notes: sentences to print below: definitions, cautions, verdicts.
+        notes: sentences to print below: definitions, cautions, remarks.
         printed: the paper's values by (row number, column name), when asked for.
     """
 

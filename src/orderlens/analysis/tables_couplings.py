@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.compare import Paired
-from orderlens.analysis.couplings import NOT_MEASURED, TRACE, VAR_PARTS, measured_sets, traced
+from orderlens.analysis.couplings import NOT_MEASURED, VAR_PARTS, measured_sets, traced
 from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums, means
-from orderlens.analysis.frames import side_by_side
+from orderlens.analysis.frames import TRACE, side_by_side
 from orderlens.analysis.orders import is_deployable
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table

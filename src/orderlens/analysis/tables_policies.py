@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.compare import Paired
-from orderlens.analysis.couplings import TRACE
 from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums
-from orderlens.analysis.frames import side_by_side
+from orderlens.analysis.frames import TRACE, side_by_side
 from orderlens.analysis.likelihood import TextBits
 from orderlens.analysis.order_range import order_range
 from orderlens.analysis.passes import trace_rows
