@@ -8,6 +8,8 @@ PIP := -m pip install -q --disable-pip-version-check -c constraints.txt
 EXTRAS := torch,hf,polars,eval,ray,docs,dev
 # Threads that spin while they wait make small products ten times slower wherever something else runs too.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Modules are compiled once, not by each of the hundred processes that tests start.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test lint types unit minimal bench slow faults docs gallery frontend browser clean
 

@@ -136,8 +136,9 @@ def test_golden_pictures_stay_small():
     assert sum(path.stat().st_size for path in GOLDEN.glob("*.png")) < 120_000
 
 
-def test_all_figures_of_a_scoring_run_or_why_not(scored, tmp_path):
-    drawn = {item.name: item for item in draw_figures(scored, tmp_path, formats=["png"])}
+def test_all_figures_of_a_scoring_run_or_why_not(scored, tmp_path, quick_figures):
+    with quick_figures():
+        drawn = {item.name: item for item in draw_figures(scored, tmp_path, formats=["png"])}
     assert list(drawn) == figure_names() == FIGURES.names()
     made = {name for name, item in drawn.items() if item.paths}
     assert made == {"fixed-sequence", "lorenz", "coherence", "jensen"}
