@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from orderlens.models.torch import packed  # noqa: E402
-from orderlens.models.torch.packed import can_pack, product  # noqa: E402
+from orderlens.models.torch.packed import can_pack, linear, product  # noqa: E402
 
 WIDTH, OUT = 96, 704
 
@@ -61,3 +61,17 @@ def test_gradients_and_other_types_go_through_torch(weight: torch.nn.Parameter) 
     with torch.inference_mode():
         uncounted = weight.clone()
         assert not can_pack(torch.randn(8, WIDTH), uncounted)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_are_widened_where_the_processor_has_no_such_products(kind, monkeypatch) -> None:
+    torch.manual_seed(1)
+    x, weight, bias = (torch.randn(*shape).to(kind) for shape in ((8, WIDTH), (OUT, WIDTH), (OUT,)))
+    exact = torch.nn.functional.linear(x.double(), weight.double(), bias.double()).to(kind)
+    for fast in (True, False):
+        monkeypatch.setitem(packed._SUPPORT, kind, lambda fast=fast: fast)
+        found = linear(x, weight, bias)
+        assert found.dtype == kind
+        torch.testing.assert_close(found, exact, rtol=2 * torch.finfo(kind).eps, atol=1e-2)
+    assert (found != exact).float().mean() < 0.01  # rounded once, from float32
+    assert torch.equal(product(x, weight), linear(x, weight))

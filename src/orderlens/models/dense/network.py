@@ -19,6 +19,7 @@ from torch.nn import functional
 from orderlens.models.dense.config import DenseConfig
 from orderlens.models.dense.ops import Ops, choose_ops
 from orderlens.models.dense.weights import LayerWeights, Weights
+from orderlens.models.torch.packed import linear
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.window import Windows
 
@@ -85,6 +86,6 @@ class Network:
         for index, (layer, next_norm_C) in enumerate(zip(layers, norms, strict=True)):
             attended_TO = attend(ops.project(h_TC, layer.qkv_OC, layer.qkv_bias_O), layer, index)
             x_TC, h_TC = ops.add_norm(x_TC, ops.project(attended_TO, layer.out_CO, None), layer.post_norm_C)
-            inner_TF = ops.swiglu(functional.linear(h_TC, layer.gate_up_FC))
-            x_TC, h_TC = ops.add_norm(x_TC, functional.linear(inner_TF, layer.down_CF), next_norm_C)
+            inner_TF = ops.swiglu(linear(h_TC, layer.gate_up_FC))
+            x_TC, h_TC = ops.add_norm(x_TC, linear(inner_TF, layer.down_CF), next_norm_C)
         return h_TC

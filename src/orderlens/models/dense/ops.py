@@ -18,6 +18,7 @@ from orderlens.models.dense.weights import LayerWeights, Weights
 from orderlens.models.torch import paged
 from orderlens.models.torch.device import triton_installed
 from orderlens.models.torch.layer_parts import rms_norm, swiglu, turned_heads
+from orderlens.models.torch.packed import linear
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.rotary import rotary_tables
 from orderlens.models.torch.window import Windows
@@ -84,7 +85,7 @@ class TorchOps:
 
     def project(self, h_TC: Tensor, weight_OC: Tensor, bias_O: Tensor | None) -> Tensor:
         """Return h · weightᵀ + bias."""
-        return functional.linear(h_TC, weight_OC, bias_O)
+        return linear(h_TC, weight_OC, bias_O)
 
     def swiglu(self, gate_up_TF: Tensor) -> Tensor:
         """Return silu(gate) · up."""

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from orderlens.models.llada2.weights import Experts, StackedExperts
 from orderlens.models.torch.layer_parts import swiglu
+from orderlens.models.torch.packed import linear
 
 
 def loop_over_experts(x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor, experts: Experts) -> Tensor:
@@ -40,8 +41,8 @@ def loop_over_experts(x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor, experts:
 def expert_output(x_NC: Tensor, experts: Experts, expert: int) -> Tensor:
     """Return one expert's output [N, C]; its matrices come to the tokens' device and dtype if they must."""
     gate_FC, up_FC, down_CF = (part.to(x_NC.device, x_NC.dtype) for part in experts.matrices(expert))
-    inner = functional.silu(functional.linear(x_NC, gate_FC)) * functional.linear(x_NC, up_FC)
-    return functional.linear(inner, down_CF)
+    inner = functional.silu(linear(x_NC, gate_FC)) * linear(x_NC, up_FC)
+    return linear(inner, down_CF)
 
 
 def sort_by_expert(ids_TK: Tensor, n_experts: int) -> tuple[Tensor, Tensor]:

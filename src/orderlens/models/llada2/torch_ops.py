@@ -12,13 +12,13 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.experts import can_group, grouped_product, loop_over_experts
 from orderlens.models.llada2.routing import choose_experts, router_logits, with_shared
 from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
 from orderlens.models.torch.layer_parts import rms_norm, swiglu, turned_heads
+from orderlens.models.torch.packed import linear
 from orderlens.models.torch.paged import attend, store_keys
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.rotary import rotary_tables
@@ -78,7 +78,7 @@ class TorchOps:
         self, h_TC: Tensor, index: int, layer: LayerWeights, windows: Windows, pool: PagePool, store: bool
     ) -> Tensor:
         """Return attention outputs [T, H·D] before the output projection; ``store`` also caches the keys."""
-        fused_TO = functional.linear(h_TC, layer.qkv_OC)
+        fused_TO = linear(h_TC, layer.qkv_OC)
         q, k, v = turned_heads(fused_TO, layer, (self.cos, self.sin), windows.positions, self.config)
         if store:
             store_keys(k, v, index, windows, pool)
@@ -104,4 +104,4 @@ class TorchOps:
 
 def dense(h_TC: Tensor, block: DenseWeights) -> Tensor:
     """Return a plain SwiGLU feed-forward."""
-    return functional.linear(swiglu(functional.linear(h_TC, block.gate_up_FC)), block.down_CF)
+    return linear(swiglu(linear(h_TC, block.gate_up_FC)), block.down_CF)

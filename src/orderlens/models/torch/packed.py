@@ -1,10 +1,12 @@
-"""Products of few rows with a wide matrix on the CPU, the matrix packed once into oneDNN's blocks.
+"""Products on the CPU: wide matrices packed once into oneDNN's blocks, 16 bits where it has none for them.
 
 Shape letters: R rows, O outputs, D width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,6 +21,31 @@ _packed: Any = WeakTensorKeyDictionary()
 """Matrix → ((address, version), the same packed); gone with the matrix."""
 
 
+def _knows(operator: str) -> bool:
+    """Return whether oneDNN says that this processor has products of a kind; older torch cannot say."""
+    found = getattr(torch.ops.mkldnn, operator, None)
+    return found is None or bool(found())
+
+
+_SUPPORT: dict[torch.dtype, Callable[[], bool]] = {
+    torch.bfloat16: cache(lambda: _knows("_is_mkldnn_bf16_supported")),
+    torch.float16: cache(lambda: _knows("_is_mkldnn_fp16_supported")),
+}
+"""Whether products in 16 bits are fast here."""
+
+
+def linear(x: Tensor, weight_OD: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """Return x @ weightᵀ + bias as torch does, but for 16 bits on a processor without such products.
+
+    There the operands are widened and the result is rounded, which is how a GPU counts: torch's own loop
+    takes ten to seventy times as long.
+    """
+    if x.device.type != "cpu" or x.dtype not in _SUPPORT or _SUPPORT[x.dtype]():
+        return functional.linear(x, weight_OD, bias_O)
+    bias_O = None if bias_O is None else bias_O.float()
+    return functional.linear(x.float(), weight_OD.float(), bias_O).to(x.dtype)
+
+
 def product(x: Tensor, weight_OD: Tensor) -> Tensor:
     """Return x @ weightᵀ, [..., D] to [..., O].
 
@@ -27,7 +54,7 @@ def product(x: Tensor, weight_OD: Tensor) -> Tensor:
     that stays, not a slice made for the call.
     """
     if not can_pack(x, weight_OD):
-        return functional.linear(x, weight_OD)
+        return linear(x, weight_OD)
     state = (weight_OD.data_ptr(), weight_OD._version)
     kept = _packed.get(weight_OD)
     if kept is None or kept[0] != state:
