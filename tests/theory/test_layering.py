@@ -19,7 +19,8 @@ def imported_roots(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0
-            found.add(node.module or "")
+            deeper = {f"orderlens.{alias.name}" for alias in node.names}
+            found |= deeper if node.module == "orderlens" else {node.module or ""}
     return found
 
 
@@ -27,8 +28,7 @@ def test_source_imports_only_numpy_scipy_and_itself() -> None:
     for path in SOURCE.rglob("*.py"):
         for name in imported_roots(path):
             root = name.split(".")[0]
-            ours = name == "orderlens.theory" or name.startswith("orderlens.theory.")
-            ours = ours or (name == "orderlens" and path.name == "reported.py")
+            ours = name in ("orderlens.theory", "orderlens.paper") or name.startswith("orderlens.theory.")
             assert ours or root in {"numpy", "scipy", *sys.stdlib_module_names}, (path, name)
 
 
