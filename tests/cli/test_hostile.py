@@ -77,7 +77,7 @@ def test_a_missing_torch_is_named(tmp_path):
     trained = ["train", "--data", "text.txt", "--out", "model"]
     rated = ["analyze", "run", "--evaluator", "tiny-ar", "--bootstrap", 0, "--table", "generation"]
     for command in (trained, rated):
-        one_error(orderlens(tmp_path, *command, before=NO_TORCH), 2, "orderlens[torch")
+        one_error(orderlens(tmp_path, *command, before=NO_TORCH), 2, "orderlens[torch]")
 
 
 def test_a_deleted_folder_is_said_so(tmp_path, monkeypatch, capsys):

@@ -82,7 +82,7 @@ def load_evaluator(spec: str = DEFAULT_EVALUATOR, device: str | None = None) -> 
         load = EVALUATORS.get(name)
     except ModuleNotFoundError as error:
         raise MissingPackageError(
-            f"evaluator '{name}' needs {error.name}; pip install 'orderlens[torch,hf]'"
+            f"evaluator '{name}' needs {error.name}; pip install 'orderlens[torch]'"
         ) from error
     return load(argument, device=device)
 

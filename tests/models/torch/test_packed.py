@@ -64,14 +64,18 @@ def test_gradients_and_other_types_go_through_torch(weight: torch.nn.Parameter) 
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
-def test_sixteen_bits_are_widened_where_the_processor_has_no_such_products(kind, monkeypatch) -> None:
+@pytest.mark.parametrize("fast", [True, False])
+def test_sixteen_bits_are_widened_where_the_processor_has_no_such_products(kind, fast, monkeypatch) -> None:
     torch.manual_seed(1)
     x, weight, bias = (torch.randn(*shape).to(kind) for shape in ((8, WIDTH), (OUT, WIDTH), (OUT,)))
     exact = torch.nn.functional.linear(x.double(), weight.double(), bias.double()).to(kind)
-    for fast in (True, False):
-        monkeypatch.setitem(packed._SUPPORT, kind, lambda fast=fast: fast)
-        found = linear(x, weight, bias)
-        assert found.dtype == kind
-        torch.testing.assert_close(found, exact, rtol=2 * torch.finfo(kind).eps, atol=1e-2)
-    assert (found != exact).float().mean() < 0.01  # rounded once, from float32
+    plain, seen = packed.functional.linear, []
+    monkeypatch.setitem(packed._SUPPORT, kind, lambda: fast)
+    monkeypatch.setattr(packed.functional, "linear", lambda *given: (seen.append(given), plain(*given))[1])
+    found = linear(x, weight, bias)
     assert torch.equal(product(x, weight), linear(x, weight))
+    kinds = {part.dtype for given in seen for part in given if part is not None}
+    assert kinds == {kind if fast else torch.float32}
+    assert found.dtype == kind
+    torch.testing.assert_close(found, exact, rtol=2 * torch.finfo(kind).eps, atol=1e-2)
+    assert fast or (found != exact).float().mean() < 0.01  # rounded once, from float32

@@ -38,7 +38,7 @@ def linear(x: Tensor, weight_OD: Tensor, bias_O: Tensor | None = None) -> Tensor
     """Return x @ weightᵀ + bias as torch does, but for 16 bits on a processor without such products.
 
     There the operands are widened and the result is rounded, which is how a GPU counts: torch's own loop
-    takes ten to seventy times as long.
+    takes some thirty times as long.
     """
     if x.device.type != "cpu" or x.dtype not in _SUPPORT or _SUPPORT[x.dtype]():
         return functional.linear(x, weight_OD, bias_O)
