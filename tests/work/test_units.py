@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from orderlens import Engine, Sample
 from orderlens.errors import UserInputError
 from orderlens.models.abilities import SuggestsBatch
+from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.samples import EncodedSample
+from orderlens.work.job import score_job
+from orderlens.work.options import Computing
 from orderlens.work.units import DEFAULT_BATCH, Unit, cut_units, shared_size, unit_samples
 
 SAMPLES = [EncodedSample(str(i), np.arange(i), np.arange(3), "task") for i in range(5)]
@@ -77,6 +82,36 @@ def test_a_model_that_knows_what_fits_gets_many_sequences(hmm) -> None:
     assert unit_samples(large, 5000, None, 1) == 1
     large.unit_sequences = 3072  # one that says how many it wants
     assert unit_samples(large, 5, None, 128) == 614
+
+
+class Roomy(HiddenMarkovModel):
+    """Knows what fits, like the networks behind the engine."""
+
+    def suggested_batch(self, tokens_per_sequence: int) -> int:
+        return 1024
+
+
+class Elsewhere(Roomy):
+    """The same on a GPU, as far as can be seen."""
+
+    device = SimpleNamespace(type="cuda")
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "engine", "wanted"),
+    [
+        (Roomy, None, "local", 4),
+        (Roomy, "cpu", "local", 4),
+        (Roomy, "cpu", "ray", 4),
+        (Roomy, None, "ray", 256),  # whose actors may have GPUs that this machine lacks
+        (Elsewhere, None, "local", 256),
+    ],
+)
+def test_on_a_processor_an_interrupt_costs_little(kind, device, engine, wanted) -> None:
+    options = Computing(device=device, engine=Engine(engine))
+    samples = [Sample(str(i), [1], [2] * 128) for i in range(5)]
+    job = score_job(kind(block_size=8), samples, ["forced-ar", "random", "random:1", "random:2"], options)
+    assert job.spec.batch_size == wanted
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class SizesUnits(Protocol):
 
     @property
     def unit_sequences(self) -> int:
-        """Sequences (samples × orders) per work unit that keep a large GPU busy, on every machine."""
+        """Sequences (samples × orders) per work unit that keep a large GPU busy."""
         ...
 
 

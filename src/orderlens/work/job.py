@@ -164,7 +164,9 @@ def make_job(
         tuple(order.spec for order in orders),
         describe_data(samples, options.data_record),
         anchor=options.anchor_of(model),
-        batch_size=unit_samples(model, len(orders), options.batch_size, length),
+        batch_size=unit_samples(
+            model, len(orders), options.batch_size, length, on_cpu=options.stays_on_cpu(model)
+        ),
         likelihood=likelihoods(orders),
         **more,
     )

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, runt
 
 from orderlens.decode.chains import LiveCanvas
 from orderlens.errors import UserInputError
+from orderlens.models.abilities import device_type
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
 from orderlens.work.engine import Engine, EngineLike, as_engine
@@ -98,6 +99,14 @@ class Computing:
     def load(self, model: ModelLike) -> Model:
         """Return the model, loaded if it is a spec or a folder, with the wanted block size."""
         return with_block_size(load_model(model, device=self.device, dtype=self.dtype), self.block_size)
+
+    def stays_on_cpu(self, model: Model) -> bool:
+        """Whether the units are surely computed on a CPU: as asked, or here, where the model is on one.
+
+        Ray may find GPUs where this machine has none.
+        """
+        wanted = (self.device or "").partition(":")[0]
+        return device_type(model) == "cpu" and (self.engine.kind == "local" or wanted == "cpu")
 
     def anchor_of(self, model: Model) -> Anchor:
         """Return where the grid starts: as asked, or as the model wants it."""

@@ -18,7 +18,7 @@ from orderlens.samples import EncodedSample
 DEFAULT_BATCH = 32
 """Most samples per work unit of a model that does not know how many sequences fit."""
 SMALL_REVEALS = 2048
-"""Reveals per work unit of such a model: it runs on a CPU, where an interrupt should cost seconds."""
+"""Reveals per work unit of such a model, and of any model on a CPU, where an interrupt should cost little."""
 AUTO_SEQUENCES = {"block-causal": 1024, "full": 256}
 """Sequences (samples × orders) per work unit of one that does: enough to keep a large GPU busy with most
 networks (others say so). How many of them are decoded together is settled on the machine at hand."""
@@ -85,18 +85,20 @@ def _sample_of(value: Mapping[str, Any]) -> EncodedSample:
     return EncodedSample(**given)
 
 
-def unit_samples(model: Model, n_orders: int, batch_size: int | None, n_tokens: int) -> int:
+def unit_samples(
+    model: Model, n_orders: int, batch_size: int | None, n_tokens: int, *, on_cpu: bool = False
+) -> int:
     """Return the number of samples per work unit: the one asked for, or the model's default.
 
-    ``n_tokens`` is the number of tokens that a sample takes under each order, at most.
+    ``n_tokens`` is the number of tokens that a sample takes under each order, at most; ``on_cpu`` says that
+    the units are surely computed on a CPU.
 
-    The default depends on the request alone and never on the machine; where several workers are known to
-    share the run, ``shared_size`` makes it smaller. The run's spec keeps what was chosen, and whoever resumes
-    or joins the run takes it from there.
+    Where several workers are known to share the run, ``shared_size`` makes the default smaller. The run's
+    spec keeps what was chosen, and whoever resumes or joins the run takes it from there.
     """
     if batch_size is not None:
         return batch_size
-    if not isinstance(model, SuggestsBatch):
+    if on_cpu or not isinstance(model, SuggestsBatch):
         return min(DEFAULT_BATCH, max(1, SMALL_REVEALS // (n_orders * max(1, n_tokens))))
     wanted = model.unit_sequences if isinstance(model, SizesUnits) else AUTO_SEQUENCES[model.attention]
     return max(1, wanted // n_orders)
