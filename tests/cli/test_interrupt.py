@@ -36,11 +36,57 @@ sys.exit(entry_point())
 """The program, with a mark left when the first resampling of an analysis begins."""
 
 
-def start(*arguments, folder, program=("-m", "orderlens")):
-    command = [sys.executable, *program, *map(str, arguments)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=os.environ.copy()
-    )
+HELD = """
+import sys, time
+from pathlib import Path
+from orderlens.cli.main import entry_point
+from orderlens.engines import local
+
+begin, left = local.begin, list(range({units}))
+
+def held(*arguments):
+    if left:
+        left.pop()
+        return begin(*arguments)
+    Path({begun!r}).touch()
+    end = time.monotonic() + {patience}
+    while time.monotonic() < end:
+        found = begin(*arguments)
+    return found
+
+local.begin = held
+sys.exit(entry_point())
+"""
+"""The program, which computes the unit after the first ones over and over: it is never done too early."""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Return a function that starts a command in a process, which does not outlive the test."""
+    started = []
+
+    def call(*arguments, program=("-m", "orderlens")):
+        command = [sys.executable, *program, *map(str, arguments)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, cwd=tmp_path, env=os.environ.copy(), **pipes))
+        return started[-1]
+
+    yield call
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def stop_after(start, tmp_path):
+    """Return a function that stops a command which has computed some units and is at work on the next."""
+
+    def call(units, *arguments, number=signal.SIGINT):
+        begun = tmp_path / "begun"
+        program = HELD.format(units=units, begun=str(begun), patience=2 * PATIENCE_S)
+        return stop_when(start(*arguments, program=["-c", program]), begun.exists, number)
+
+    return call
 
 
 def stop_when(process, reached, number=signal.SIGINT):
@@ -53,11 +99,6 @@ def stop_when(process, reached, number=signal.SIGINT):
     process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
-
-
-def committed(folder):
-    """Whether a unit is surely committed: the parts of a second one are being written."""
-    return lambda: len(list(folder.rglob("parts/reveals/*"))) >= 2
 
 
 @pytest.fixture
@@ -78,41 +119,39 @@ def last_line(text):
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
-def test_a_stopped_run_says_what_is_kept_and_goes_on(data, tmp_path, number, code, word, capsys):
+def test_a_stopped_run_says_what_is_kept_and_goes_on(data, tmp_path, stop_after, number, code, word, capsys):
     run = tmp_path / "run"
     command = ["score", "--model", "hmm", "--data", data, "--batch-size", 1, "--orders", "forced-ar,random"]
     command += ["--limit", 25, "-o", run]
-    found, _, err = stop_when(start(*command, folder=tmp_path), committed(run), number)
+    found, _, err = stop_after(2, *command, number=number)
     assert found == code, err
     line = last_line(err)
     assert f"{word}: " in line
-    assert "finished unit" in line
+    assert "2 finished units" in line
     assert f"kept in {run}; the same command goes on there" in line
     kept = set(ol.open_run(run).samples().to_pandas()["sample_id"])
-    assert 0 < len(kept) < 25
+    assert kept == {"d0", "d1"}
     assert main([*map(str, command), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["orders"][0]["n_samples"] == 25
 
 
-def test_before_the_first_unit_nothing_is_promised(data, tmp_path):
-    run = tmp_path / "run"
-    command = ["generate", "--model", "hmm", "--data", data, "--batch-size", 400, "-o", run]
-    process = start(*command, "--max-new-tokens", 2000, folder=tmp_path)
-    code, _, err = stop_when(process, (run / "spec.json").is_file)
+def test_before_the_first_unit_nothing_is_promised(data, tmp_path, stop_after):
+    command = ["generate", "--model", "hmm", "--data", data, "--batch-size", 4, "-o", tmp_path / "run"]
+    code, _, err = stop_after(0, *command, "--max-new-tokens", 16)
     assert code == 130, err
     assert "no unit was finished" in last_line(err)
 
 
-def test_an_interrupted_replication_goes_on(data, tmp_path):
+def test_an_interrupted_replication_goes_on(data, tmp_path, stop_after):
     folder = tmp_path / "rep"
     command = ["replicate", "--preset", "demo", "--model", "hmm", "--data", data, "-o", folder, "--stages"]
     command += ["questions,score", "--batch-size", 1, "--limit", 40]
-    code, _, err = stop_when(start(*command, folder=tmp_path), committed(folder))
+    code, _, err = stop_after(2, *command)
     assert code == 130, err
     assert f"kept in {folder}; the same command goes on there" in last_line(err)
 
 
-def test_an_analysis_writes_all_or_nothing(data, tmp_path):
+def test_an_analysis_writes_all_or_nothing(tmp_path, start):
     run, table = tmp_path / "run", tmp_path / "tables.txt"
     ol.score(
         "hmm", [ol.Sample(str(i), [1, 2], [3, 4, 5, 6]) for i in range(30)], ["forced-ar", "random"], out=run
@@ -120,7 +159,7 @@ def test_an_analysis_writes_all_or_nothing(data, tmp_path):
     table.write_text("what was here before", encoding="utf-8")
     command = ["analyze", run, "--bootstrap", 1_000_000, "--out", table]
     begun = tmp_path / "begun"
-    process = start(*command, folder=tmp_path, program=["-c", MARKED.format(begun=str(begun))])
+    process = start(*command, program=["-c", MARKED.format(begun=str(begun))])
     code, _, err = stop_when(process, begun.exists)
     assert code == 130, err
     assert "nothing was written; run the same command again" in last_line(err)
@@ -128,7 +167,7 @@ def test_an_analysis_writes_all_or_nothing(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_training_keeps_its_last_step(tmp_path):
+def test_training_keeps_its_last_step(tmp_path, start):
     pytest.importorskip("torch")
     from orderlens.training.checkpoint import load_checkpoint
 
@@ -149,13 +188,13 @@ def test_training_keeps_its_last_step(tmp_path):
         64,
     ]
     command = ["train", "--data", text, "-o", out, *small, "--device", "cpu"]
-    process = start(*command, "--steps", 200_000, folder=tmp_path)
+    process = start(*command, "--steps", 200_000)
     code, _, err = stop_when(process, (out / "metrics.jsonl").is_file)
     assert code == 130, err
     step = load_checkpoint(out / "checkpoint.pt")["step"]
     assert step >= 10
     assert f"step {step} is kept in {out}; the same command with --resume goes on there" in last_line(err)
-    again = start(*command, "--steps", step + 5, "--resume", "--json", folder=tmp_path)
+    again = start(*command, "--steps", step + 5, "--resume", "--json")
     told, err = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, err
     assert json.loads(told)["steps"] == step + 5

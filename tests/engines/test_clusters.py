@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -22,12 +21,6 @@ from orderlens.testing import assert_same_rows
 pytestmark = pytest.mark.slow
 SAMPLES = [ol.Sample(f"s{i}", "the ", "a text of some length"[: 8 + i]) for i in range(8)]
 ORDERS = ["forced-ar", "random"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def score(out: Path | str, **more: object) -> ol.Run:
@@ -64,11 +57,11 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a folder on an S3 server that other processes find through the environment."""
     server_module = pytest.importorskip("moto.server")
     s3fs = pytest.importorskip("s3fs")
-    port = free_port()
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    host, port = server.get_host_and_port()
     for name, value in {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         "AWS_ACCESS_KEY_ID": "k",
         "AWS_SECRET_ACCESS_KEY": "s",
         "AWS_DEFAULT_REGION": "us-east-1",

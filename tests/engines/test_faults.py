@@ -16,6 +16,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.cli.main import main
+from orderlens.engines import crew
 from orderlens.errors import StorageError, UnitsFailedError
 from orderlens.store.failures import read_failures
 from orderlens.store.folder import open_folder
@@ -80,6 +81,7 @@ def test_a_poisoned_sample_is_set_aside_and_the_rest_goes_on(
 def test_a_killed_worker_is_replaced_and_its_unit_redone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(crew, "_GRACE_S", 120.0)  # the new worker may find nothing left, but it is counted
     monkeypatch.setenv("FRAGILE", f"kill:{POISON}:{tmp_path / 'flag'}")
     assert_all_there(score(tmp_path / "run"))
     assert (tmp_path / "flag").exists()
@@ -141,8 +143,8 @@ def test_a_stopped_driver_leaves_no_worker_behind_and_is_resumed(
 ) -> None:
     workers = until_hanging(tmp_path / "run")
     os.kill(driver.pid, stop)
-    _, said = driver.communicate(timeout=60)
-    psutil.wait_procs(workers, timeout=15)
+    _, said = driver.communicate(timeout=120)
+    psutil.wait_procs(workers, timeout=120)
     assert not any(worker.is_running() for worker in workers)
     assert driver.returncode == {2: 130, 15: 143, 9: -9}[stop]
     if stop != signal.SIGKILL:

@@ -93,14 +93,13 @@ def test_not_cached_and_offline(cache: Path) -> None:
 
 @pytest.mark.usefixtures("online")
 def test_unreachable_hub(cache: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    with pytest.raises(ModelLoadError, match="hf:org/other") as caught:
-        resolve_snapshot("hf:org/other", cache_dir=cache, endpoint=address)
-    assert "\n" not in str(caught.value)
-    assert resolve_snapshot("hf:org/name", cache_dir=cache, endpoint=address).name == COMMIT
+    with socket.socket() as deaf:  # bound, so that nobody else gets the port, but not listening
+        deaf.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        with pytest.raises(ModelLoadError, match="hf:org/other") as caught:
+            resolve_snapshot("hf:org/other", cache_dir=cache, endpoint=address)
+        assert "\n" not in str(caught.value)
+        assert resolve_snapshot("hf:org/name", cache_dir=cache, endpoint=address).name == COMMIT
 
 
 @pytest.mark.usefixtures("online")

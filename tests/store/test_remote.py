@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 
@@ -28,15 +27,13 @@ def s3() -> Iterator[object]:
     """An s3fs file system on a local S3 server with an empty bucket."""
     s3fs = pytest.importorskip("s3fs")
     server_module = pytest.importorskip("moto.server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    host, port = server.get_host_and_port()
     files = s3fs.S3FileSystem(
         key="k",
         secret="s",
-        endpoint_url=f"http://127.0.0.1:{port}",
+        endpoint_url=f"http://{host}:{port}",
         client_kwargs={"region_name": "us-east-1"},
     )
     files.call_s3("create_bucket", Bucket="bucket")

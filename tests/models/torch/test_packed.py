@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 
 import pytest
 
@@ -40,6 +41,7 @@ def test_a_changed_matrix_is_packed_anew(weight: torch.nn.Parameter) -> None:
 
 def test_the_packed_form_goes_with_its_matrix_and_stays_out_of_copies() -> None:
     layer, x = torch.nn.Linear(WIDTH, OUT, bias=False).requires_grad_(False), torch.randn(8, WIDTH)
+    gc.collect()  # matrices of other tests that nobody holds: they must not go while we count
     kept = len(packed._packed)
     again = product(x, layer.weight)
     if not can_pack(x, layer.weight):
