@@ -125,9 +125,3 @@ def _task(place):
 def test_the_finding_is_judged(place):
     sentence = done(place, sys.executable, "-c", blocks(RECIPES["A finding"], "python")[1])
     assert re.match(r"(Supported|Not supported|Left open): 1 check,", sentence)
-
-
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
-        if "://" not in target:
-            assert (ROOT / target).exists(), target

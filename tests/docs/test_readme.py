@@ -53,9 +53,3 @@ def test_example_prints_what_the_readme_shows(capsys):
             assert float(found) == pytest.approx(float(wanted), abs=2e-3)
         except ValueError:
             assert found == wanted
-
-
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        if "://" not in target:
-            assert (ROOT / target).exists(), target
