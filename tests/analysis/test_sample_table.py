@@ -117,18 +117,13 @@ def awkward(builders):
     return builders.make_run(made)
 
 
-def test_arrow_sql_and_the_analysis_give_the_same_statistics(run, builders):
+def test_the_store_and_the_analysis_give_the_same_statistics(run, builders):
     for one in (run, awkward(builders)):
         keys = ["sample_id", "order"]
-        frames = (
-            one.samples().to_pandas(),
-            one.sql("SELECT * FROM samples").to_pandas(),
-            sample_table(one, ()),
-        )
-        arrow, sql, ours = (
+        frames = (one.samples().to_pandas(), sample_table(one, ()))
+        arrow, ours = (
             frame.fillna({"likelihood": "?"}).set_index(keys).sort_index()[NAMES] for frame in frames
         )
-        pd.testing.assert_frame_equal(sql, arrow, check_dtype=False, rtol=1e-12)
         pd.testing.assert_frame_equal(ours, arrow, check_dtype=False, rtol=1e-12)
 
 
@@ -153,7 +148,6 @@ def test_a_spec_that_states_likelihoods_is_believed(builders):
     reveals = builders.trace("a", "mine", [-0.5], temperature=0.7)
     run = memory_run({"reveals": reveals}, {"likelihood": {"mine": "exact", "mine|drawn": "none"}})
     assert run.samples().to_arrow()["likelihood"].to_pylist() == ["none"]
-    assert run.sql("SELECT likelihood FROM samples").to_arrow()["likelihood"].to_pylist() == ["none"]
     assert sample_table(run, ())["likelihood"].tolist() == ["none"]
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from orderlens.errors import CorruptRunError, UserInputError
+from orderlens.store import query as queries
 from orderlens.store.query import named_tables
 from orderlens.store.reader import Run, open_run
 from orderlens.testing import make_run, make_trace
@@ -50,6 +51,34 @@ def test_views_hold_the_rows_of_the_tables(rich: Run, name: str) -> None:
         )
 
     assert rows(found) == rows(expected)
+
+
+def test_samples_are_those_of_the_runs_read_together(tmp_path: Path) -> None:
+    for name, kind in (("one", "exact"), ("two", "none")):
+        traces = [make_trace("a", "mine", [-1.0, -2.5]), make_trace("b", "mine", [-4.0], seed=2)]
+        make_run(traces, spec={"name": name, "likelihood": {"mine": kind}}).save(tmp_path / name)
+    run = open_run([tmp_path / "one", tmp_path / "two"])
+    expected = run.samples().to_arrow()
+    found = run.sql("FROM samples ORDER BY run, sample_id").to_arrow()
+    assert found.equals(expected.sort_by([("run", "ascending"), ("sample_id", "ascending")]))
+    assert run.samples().to_duckdb().to_arrow_table().schema == expected.schema
+
+
+def test_samples_are_computed_when_they_are_read_and_once(rich: Run, monkeypatch) -> None:
+    read: list[list[str]] = []
+
+    def watched(sources, schema):
+        read.append(list(sources))
+        return sample_chunks(sources, schema)
+
+    sample_chunks = queries.sample_chunks
+    monkeypatch.setattr(queries, "sample_chunks", watched)
+    frame = rich.sql("SELECT sample_id, var FROM samples ORDER BY mean DESC")
+    assert rich.sql("SELECT count(*) AS n FROM outputs").to_arrow()["n"].to_pylist() == [1]
+    assert (frame.columns, read) == (["sample_id", "var"], [])
+    for _ in range(2):
+        assert frame.to_arrow().to_pydict() == {"sample_id": ["a", "é\n'b"], "var": [0.25, 0.0]}
+    assert read == [rich.names]
 
 
 @pytest.mark.parametrize("name", ["circulation", "noise", "couplings", "revisions", "tokens"])

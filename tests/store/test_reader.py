@@ -61,12 +61,6 @@ def test_samples_agree_with_a_plain_loop(finished) -> None:
     check_samples(run.samples().to_arrow(), run.reveals().to_arrow())
 
 
-def test_samples_of_the_sql_view_agree_with_a_plain_loop(finished) -> None:
-    pytest.importorskip("duckdb")
-    run = open_run(finished)
-    check_samples(run.sql("SELECT * EXCLUDE (run) FROM samples").to_arrow(), run.reveals().to_arrow())
-
-
 def test_the_worked_example() -> None:
     q = np.log([0.5, 0.25])
     table = pa.table(
@@ -99,9 +93,6 @@ def test_undefined_is_nan_and_counted() -> None:
     assert (overflow["n"], overflow["n_overflow"]) == (0, 1)
     assert math.isnan(overflow["mean"])
     assert math.isnan(overflow["log_prob"])
-    pytest.importorskip("duckdb")
-    view = run.sql("SELECT * EXCLUDE (run) FROM samples ORDER BY sample_id").to_arrow().to_pylist()
-    np.testing.assert_equal(view, [eos, overflow])
 
 
 def test_memory_and_folder_give_the_same_run(finished, worker) -> None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from orderlens.store.reader import Run, open_run
-from orderlens.store.samples import DRAWN, label_and_seed, likelihood, order_labels, stated_passes
-from orderlens.testing import make_run, make_table, make_trace
+from orderlens.store.samples import DRAWN, label_and_seed, likelihood, order_labels
+from orderlens.testing import make_run, make_trace
 
 EOS, SPECIAL = 0, 1
 TRACES = {
@@ -60,16 +60,6 @@ def test_statistics_equal_a_loop_over_the_reveals(run: Run, name: str) -> None:
     np.testing.assert_equal({key: row[key] for key in expected}, expected)
 
 
-def test_sql_says_the_same(run: Run) -> None:
-    pytest.importorskip("duckdb")
-    here = {row["sample_id"]: row for row in run.samples().to_arrow().to_pylist()}
-    there = run.sql("SELECT * EXCLUDE (run) FROM samples").to_arrow().to_pylist()
-    assert len(there) == len(here)
-    for row in there:
-        assert set(row) == set(here[row["sample_id"]])
-        np.testing.assert_equal(row, here[row["sample_id"]])
-
-
 def test_flags_that_were_not_recorded_count_as_false() -> None:
     trace = make_trace("a", "max-prob", [-1.0, -2.0], tokens=[5, EOS])
     bare = trace.drop_columns(["is_eos", "is_special", "is_overflow"])
@@ -95,11 +85,10 @@ KEY = {"sample_id": "a", "order": "max-prob", "temperature": 0.0}
 
 def test_passes_that_an_output_states_replace_those_that_reveals_tell() -> None:
     rows = [KEY | {"n_forwards": 9}, KEY | {"sample_id": "b", "n_forwards": None}]
-    table = make_table("outputs", rows)
-    assert list(stated_passes([table.slice(0, 0), table]).values()) == [9]
-    assert stated_passes([table.drop_columns("n_forwards")]) == {}
     traces = [make_trace(name, "max-prob", [-1.0, -2.0], temperature=0.0) for name in "ab"]
     run = make_run(traces, outputs=rows)
+    assert [list(passes.values()) for passes in run.stated_passes().values()] == [[9]]
+    assert list(make_run(traces).stated_passes().values()) == [{}]
     assert run.samples().to_pandas().set_index("sample_id")["n_forwards"].to_dict() == {"a": 9, "b": 2}
 
 
@@ -140,7 +129,6 @@ def test_orders_are_named_as_traces_name_them(spec: str, label: str, seed: int |
 
 
 def test_runs_read_together_keep_their_own_statements(tmp_path) -> None:
-    pytest.importorskip("duckdb")
     for name, kind in (("one", "exact"), ("two", "none")):
         trace = make_trace("a", "mine", [-1.0])
         make_run([trace], spec={"name": name, "likelihood": {"mine": kind}}).save(tmp_path / name)
@@ -148,5 +136,3 @@ def test_runs_read_together_keep_their_own_statements(tmp_path) -> None:
     expected = {"one": "exact", "two": "none"}
     frame = run.samples().to_pandas()
     assert dict(zip(frame["run"], frame["likelihood"], strict=True)) == expected
-    view = run.sql("SELECT run, likelihood FROM samples").to_arrow().to_pylist()
-    assert {row["run"]: row["likelihood"] for row in view} == expected

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from orderlens.errors import counted
-from orderlens.store.samples import SAMPLES_SCHEMA, TRACE_COLUMNS, samples_of
+from orderlens.store.frame import fitted
+from orderlens.store.samples import TRACE_COLUMNS, samples_of, samples_schema
 from orderlens.store.sources import Source
 
 
@@ -34,9 +35,9 @@ def facts(source: Source) -> str:
 
 def first_samples(sources: Mapping[str, Source]) -> pa.Table:
     """Return the path statistics of the traces that are read first, with the run's name."""
+    schema = samples_schema(run=True)
     for run, source in sources.items():
         chunk = next(source.traces(TRACE_COLUMNS), None)
         if chunk is not None:
-            table = samples_of([chunk], source.spec)
-            return table.append_column("run", pa.repeat(run, table.num_rows))
-    return SAMPLES_SCHEMA.append(pa.field("run", pa.string())).empty_table()
+            return fitted(samples_of(chunk, source.spec, {}), schema, run)
+    return schema.empty_table()

@@ -1,23 +1,24 @@
 """SQL over runs: DuckDB views that restore what parts do not store.
 
 Parts with the same layout are read by one ``read_parquet``; the view fills implied columns, adds absent ones
-as typed nulls, names the run, and joins layouts and runs with ``UNION ALL BY NAME``. DuckDB is imported only
-here and only when asked for.
+as typed nulls, names the run, and joins layouts and runs with ``UNION ALL BY NAME``. ``samples`` is no SQL:
+it is the table of ``store.samples``, made when a query reads it. DuckDB is imported only here and only when
+asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from orderlens.errors import CorruptRunError, MissingPackageError, OrderLensError, UserInputError, one_line
 from orderlens.store.codec import filled_columns, full_schema
 from orderlens.store.frame import Frame, import_duckdb
 from orderlens.store.rules import RESTORED
-from orderlens.store.samples import KEYS, likelihood, order_labels
+from orderlens.store.samples import sample_chunks, samples_schema
 from orderlens.store.schema import SCHEMAS
 from orderlens.store.sources import FolderSource, MemorySource, Source
 
@@ -34,41 +35,6 @@ _TYPES = {
 
 _READING = {"SELECT", "EXPLAIN", "MULTI"}
 """Kinds of statements that return rows and change nothing; a PIVOT is several in one."""
-_LISTED = ", ".join(f'"{name}"' for name in KEYS)
-_SAME_TRACE = " AND ".join(
-    f'grouped."{name}" IS NOT DISTINCT FROM stated."{name}"' for name in ("run", *KEYS)
-)
-_COUNTED = "NOT coalesce(is_overflow, false)"
-_CONTENT = f"{_COUNTED} AND NOT coalesce(is_eos, false) AND NOT coalesce(is_special, false)"
-
-SAMPLES_VIEW = f"""
-WITH marked AS (
-    SELECT run, {_LISTED}, is_eos, forward, n_lookahead,
-        CASE WHEN {_COUNTED} THEN logq::DOUBLE END AS counted,
-        CASE WHEN {_CONTENT} THEN logq::DOUBLE END AS content
-    FROM reveals
-),
-grouped AS (
-SELECT run, {_LISTED},
-    count(counted) AS n,
-    coalesce(avg(counted), 'nan'::DOUBLE) AS mean,
-    CASE WHEN bool_and(isfinite(counted)) THEN var_pop(counted) ELSE 'nan'::DOUBLE END AS var,
-    count(content) AS n_content,
-    coalesce(avg(content), 'nan'::DOUBLE) AS content_mean,
-    CASE WHEN bool_and(isfinite(content)) THEN var_pop(content) ELSE 'nan'::DOUBLE END AS content_var,
-    coalesce(sum(counted), 'nan'::DOUBLE) AS log_prob,
-    count(CASE WHEN is_eos THEN counted END) AS n_eos,
-    count(*) - count(counted) AS n_overflow,
-    coalesce(max(CASE WHEN counted IS NOT NULL THEN forward END) + 1, 0)::BIGINT AS n_forwards,
-    coalesce(sum(CASE WHEN counted IS NOT NULL THEN n_lookahead END), 0)::BIGINT AS n_lookahead
-FROM marked GROUP BY ALL
-)
-SELECT grouped.* REPLACE (coalesce(stated.n_forwards, grouped.n_forwards)::BIGINT AS n_forwards), likelihood
-FROM grouped LEFT JOIN likelihoods
-    ON of_run = grouped.run AND label = grouped."order" AND drawn = (coalesce(grouped.temperature, 0) > 0)
-LEFT JOIN (SELECT run, {_LISTED}, n_forwards FROM outputs WHERE n_forwards IS NOT NULL) AS stated
-    ON {_SAME_TRACE}
-"""  # noqa: S608  constants only
 
 
 def _recent_duckdb() -> Any:
@@ -100,8 +66,26 @@ def _create_views(connection: Any, sources: Mapping[str, Source]) -> None:
             piece for run, source in sources.items() for piece in _pieces(connection, name, run, source)
         ]
         connection.execute(f"CREATE VIEW {_quoted(name)} AS {' UNION ALL BY NAME '.join(pieces)}")
-    connection.register("likelihoods", _likelihoods(sources))
-    connection.execute(f"CREATE VIEW samples AS {SAMPLES_VIEW}")
+    connection.register("samples", _Samples(sources))
+
+
+class _Samples:
+    """What DuckDB reads as ``samples``: computed when the first query wants rows of it, and then kept."""
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._sources = sources
+        self._schema = samples_schema(run=True)
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        chunks = sample_chunks(self._sources, self._schema)
+        return pa.concat_tables([self._schema.empty_table(), *chunks])
+
+    def __arrow_c_schema__(self) -> object:
+        return self._schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
 
 
 def compare_tables(sources: Iterable[Source], names: Iterable[str]) -> None:
@@ -124,29 +108,6 @@ def named_tables(query: str, sources: Iterable[Source]) -> list[str]:
         name for name in stored if name in text or (name in ("reveals", "outputs") and "samples" in text)
     ]
     return named or stored
-
-
-def _likelihoods(sources: Mapping[str, Source]) -> pa.Table:
-    """Return what the summed log q of each order in each run is, for scored (or greedy) and drawn texts."""
-    rows: list[tuple[str, str, bool, str | None]] = []
-    for run, source in sources.items():
-        stated = source.spec.get("likelihood")
-        for label in _order_labels(source) if stated is None else stated:
-            rows.append((run, label, False, likelihood(stated, label, None)))
-            rows.append((run, label, True, likelihood(stated, label, 1.0)))
-    kinds = (pa.string(), pa.string(), pa.bool_(), pa.string())
-    columns = [pa.array([row[place] for row in rows], kind) for place, kind in enumerate(kinds)]
-    return pa.table(columns, names=["of_run", "label", "drawn", "likelihood"])
-
-
-def _order_labels(source: Source) -> list[str]:
-    """Return the labels in a run that does not state likelihoods; reads the column only if it must."""
-    if source.spec.get("orders"):
-        return order_labels(source.spec["orders"])
-    found: set[str] = set()
-    for chunk in source.scan("reveals", ["order"]):
-        found.update(pc.unique(chunk["order"].cast(pa.string())).to_pylist())
-    return sorted(found)
 
 
 def _pieces(connection: Any, name: str, run: str, source: Source) -> Iterable[str]:

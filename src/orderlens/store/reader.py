@@ -24,15 +24,7 @@ from orderlens.store.frame import Frame, chosen_columns, fitted
 from orderlens.store.protocol import Folder
 from orderlens.store.query import compare_tables, connect, named_tables, run_query, view_of
 from orderlens.store.records import SPEC
-from orderlens.store.samples import (
-    KEYS,
-    SAMPLES_SCHEMA,
-    TRACE_COLUMNS,
-    Passes,
-    order_labels,
-    samples_of,
-    stated_passes,
-)
+from orderlens.store.samples import Passes, order_labels, sample_chunks, samples_schema, stated_passes
 from orderlens.store.schema import SCHEMAS
 from orderlens.store.sources import FolderSource, MemorySource, Source, folder_source
 from orderlens.store.specfile import plain_spec
@@ -223,8 +215,7 @@ class Run:
 
     def samples(self) -> Frame:
         """One row per trace: the path statistics, overflow rows not counted."""
-        several = len(self._sources) > 1
-        schema = SAMPLES_SCHEMA.insert(0, pa.field("run", pa.string())) if several else SAMPLES_SCHEMA
+        schema = samples_schema(run=len(self._sources) > 1)
         return Frame(
             schema,
             lambda columns: self._load_samples(schema).select(columns or schema.names),
@@ -232,25 +223,12 @@ class Run:
         )
 
     def _load_samples(self, schema: pa.Schema) -> pa.Table:
-        tables = [
-            fitted(
-                samples_of(source.traces(TRACE_COLUMNS, dictionaries=True), source.spec, passes[run]),
-                schema,
-                run,
-            )
-            for passes in [self.stated_passes()]
-            for run, source in self._sources.items()
-        ]
-        return sort_rows(pa.concat_tables(tables), "samples")
+        chunks = [schema.empty_table(), *sample_chunks(self._sources, schema)]
+        return sort_rows(pa.concat_tables(chunks), "samples")
 
     def stated_passes(self) -> dict[str, Passes]:
         """Return, by run, the forward passes of the traces whose reveals do not tell them."""
-        found: dict[str, Passes] = {}
-        for run, source in self._sources.items():
-            there = source.schema("outputs").names if "outputs" in source.tables() else []
-            wanted = [name for name in (*KEYS, "n_forwards") if name in there]
-            found[run] = stated_passes(source.scan("outputs", wanted)) if "n_forwards" in wanted else {}
-        return found
+        return {run: stated_passes(source) for run, source in self._sources.items()}
 
     def iter_traces(self, columns: Sequence[str] | None = None, *, text: bool = False) -> Iterator[pa.Table]:
         """Yield chunks of ``reveals`` in which every trace is whole, contiguous and sorted by step.

@@ -7,7 +7,7 @@ the reveals, but for policies that revise ``outputs`` states it: passes that rev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from orderlens.errors import OrderLensError
 from orderlens.metrics.segments import Segments, trace_stats
 from orderlens.store.codec import trace_starts
+from orderlens.store.frame import fitted
 from orderlens.store.schema import SCHEMAS, TRACE_KEY
+from orderlens.store.sources import Source
 
 KEYS = tuple(name for name in SCHEMAS["reveals"].names if name in TRACE_KEY)
 """The trace key in the order of columns."""
@@ -48,26 +50,41 @@ DRAWN = "|drawn"
 """Ending of a label in a spec's ``likelihood`` whose value holds at temperatures above 0 only."""
 
 
-def samples_of(
-    chunks: Iterable[pa.Table], spec: Mapping[str, Any] | None = None, passes: Passes | None = None
-) -> pa.Table:
-    """Return one row per trace from chunks of whole, contiguous traces of the run with ``spec``."""
-    stated = (spec or {}).get("likelihood")
-    tables = [_chunk(chunk, stated, passes or {}) for chunk in chunks if chunk.num_rows]
-    return pa.concat_tables(tables) if tables else SAMPLES_SCHEMA.empty_table()
+def samples_schema(*, run: bool) -> pa.Schema:
+    """Return the columns of ``samples``, with or without the run's name before them."""
+    return SAMPLES_SCHEMA.insert(0, pa.field("run", pa.string())) if run else SAMPLES_SCHEMA
 
 
-def stated_passes(outputs: Iterable[pa.Table]) -> Passes:
-    """Return the forward passes that rows of ``outputs`` state."""
-    found = {}
-    for table in outputs:
-        if "n_forwards" in table.column_names:
-            for row in table.filter(table["n_forwards"].is_valid()).to_pylist():
-                found[tuple(row.get(name) for name in KEYS)] = int(row["n_forwards"])
+def sample_chunks(sources: Mapping[str, Source], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield one row per trace of runs by name, as the reveals are read, with the columns of ``schema``."""
+    for run, source in sources.items():
+        passes = stated_passes(source)
+        for chunk in source.traces(TRACE_COLUMNS, dictionaries=True):
+            yield fitted(samples_of(chunk, source.spec, passes), schema, run)
+
+
+def stated_passes(source: Source) -> Passes:
+    """Return the forward passes that a run's ``outputs`` state."""
+    names = source.schema("outputs").names if "outputs" in source.tables() else []
+    found: dict[tuple[Any, ...], int] = {}
+    if "n_forwards" in names:
+        for table in source.scan("outputs", [name for name in (*KEYS, "n_forwards") if name in names]):
+            if "n_forwards" in table.column_names:  # an older part lacks it
+                for row in table.filter(table["n_forwards"].is_valid()).to_pylist():
+                    found[tuple(row.get(name) for name in KEYS)] = int(row["n_forwards"])
     return found
 
 
-def _chunk(table: pa.Table, stated: Mapping[str, str] | None, passes: Passes) -> pa.Table:
+def samples_of(table: pa.Table, spec: Mapping[str, Any], passes: Passes) -> pa.Table:
+    """Return one row per trace of a chunk of whole, contiguous traces of the run with ``spec``.
+
+    Args:
+        table: the chunk, with at least ``TRACE_COLUMNS``.
+        spec: of the run.
+        passes: of ``stated_passes``.
+    """
+    if not table.num_rows:
+        return SAMPLES_SCHEMA.empty_table()
     starts = trace_starts(table)
     keys = table.select(list(KEYS)).take(starts)
     whole = Segments(np.append(starts, table.num_rows).astype(np.int64))
@@ -86,6 +103,7 @@ def _chunk(table: pa.Table, stated: Mapping[str, str] | None, passes: Passes) ->
         known = [passes.get(tuple(row[name] for name in KEYS), -1) for row in keys.to_pylist()]
         found["n_forwards"] = np.where(np.array(known) < 0, found["n_forwards"], known)
     columns |= {name: pa.array(values) for name, values in found.items()}
+    stated = spec.get("likelihood")
     pairs = zip(columns["order"].to_pylist(), columns["temperature"].to_pylist(), strict=True)
     columns["likelihood"] = pa.array([likelihood(stated, *pair) for pair in pairs], pa.string())
     return pa.table([columns[name] for name in SAMPLES_SCHEMA.names], schema=SAMPLES_SCHEMA)
