@@ -129,3 +129,40 @@ def test_a_coherent_model_has_no_gap_while_var_differs(builders):
     assert found.cell("value", statistic="ensemble_gap", scope="random").value < 1e-9
     spread = [row["var"].value for row in builders.table(run, "fixed-sequence").rows]
     assert max(spread) - min(spread) > 1e-3
+    pairs = [note for note in builders.table(run, "fixed-sequence").notes if note.startswith("Pairs")]
+    assert pairs == ["Pairs in which the higher mean has the higher Var: none."]
+
+
+def test_rounding_is_no_order_effect(builders):
+    """Means that differ in the last bits are equal: no rank, no multiple of an even smaller noise floor."""
+    noise = {name: [None] * 8 for name in table_schema("noise").names}
+    noise |= {"sample_id": [f"s{i}" for i in range(8)], "order": ["forced-ar"] * 8, "n": [4] * 8}
+    noise |= {"perturbation": ["cache"] * 8, "log_prob": [-8.0] * 8, "log_prob_perturbed": [-8.0 - 1e-15] * 8}
+    rng, tables = np.random.default_rng(0), []
+    for sample in range(8):
+        for place, order in enumerate(("forced-ar", "max-prob", "reverse-ar")):
+            wide = (place + 1) * np.array([-0.5, 0.5, -0.5, 0.5])
+            tables.append(builders.trace(f"s{sample}", order, -3.0 + wide + 1e-13 * rng.normal()))
+    schema = pa.schema([field.with_nullable(True) for field in table_schema("noise")])
+    run = builders.make_run(tables, noise=pa.table(noise, schema=schema))
+    found = builders.table(run, "coherence")
+    cell = found.cell("value", statistic="range_of_means", scope="all")
+    assert (cell.value, cell.low, cell.high) == (0.0, 0.0, 0.0)
+    assert found.cell("p", statistic="range_of_means", scope="all").value == 1.0
+    assert "rounding" in found.cell("times_noise", statistic="mean_of_ranges", scope="all").why
+    notes = "\n".join(builders.table(run, "fixed-sequence").notes)
+    assert "is undefined, their means (or Var) being equal" in notes
+    assert "higher Var: none" in notes
+    for row in builders.table(run, "order-pairs").rows:
+        assert (row["wins"], row["losses"], row["p"].value) == (0, 0, 1.0)
+
+
+def test_a_measurement_that_two_runs_hold_counts_once(builders, tmp_path):
+    model = orderlens.load_model("hmm:incoherence=0.5")
+    samples = [orderlens.Sample(f"s{i}", "abc", "defghijk"[i:] + "abc"[:i]) for i in range(3)]
+    options = {"orders": ["forced-ar", "random"], "circulation": 4, "noise_floor": True}
+    for name in "ab":
+        orderlens.score(model, samples, **options, out=tmp_path / name)
+    one = Study.open(tmp_path / "a", builders.QUICK).tables(["coherence"])
+    two = Study.open([tmp_path / "a", tmp_path / "b"], builders.QUICK).tables(["coherence"])
+    assert [table.rows for table in two] == [table.rows for table in one]

@@ -13,6 +13,12 @@ from orderlens.analysis import Options, Resampling, Study
 from orderlens.analysis.tables_pairs import paired_differences, sign_flip_p
 
 
+def test_differences_of_rounding_are_ties():
+    values = np.array([3e-16, -2e-16, 1e-10, 4e-16, 0.0, 2e-16, 2e-16])
+    (found,) = paired_differences([values])
+    assert (found.estimate.value, found.wins, found.losses, found.p) == (0.0, 0, 0, 1.0)
+
+
 def test_values_agree_with_scipy():
     values = np.random.default_rng(0).normal(0.3, 1.0, 12)
     (found,) = paired_differences([np.append(values, math.nan)])

@@ -10,6 +10,8 @@ extremes; a bootstrap interval around it repeats the mistake and excludes 0 alwa
 - estimate and upper end ask which true range would show a plain range as small as the observed one in half,
   and in a few per cent, of all samples; the orders' means keep their shape and are only drawn together.
 
+Differences to the first order up to ``metrics.coherence.ROUNDING`` count as none.
+
 Chance comes from flipping the signs of whole texts, which keeps the dependence between orders. What the
 interval covers is measured in ``tests/analysis/test_order_range.py`` on worlds whose range is known.
 
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderlens.analysis.estimate import Estimate, Resampling
+from orderlens.metrics.coherence import ROUNDING
 from orderlens.metrics.segments import BoolArray, FloatArray, IntArray
 from orderlens.rng import keyed_generator
 
@@ -65,10 +68,12 @@ def order_range(values_SO: FloatArray, resampling: Resampling | None = None) -> 
         return _undefined(f"{width} order(s): at least two are needed", 0)
     if not n:
         return _undefined("no sequence was scored under every order", missing)
+    values = values - values[:, :1]  # what texts share would only add its rounding
     plain = float(np.ptp(values.mean(axis=0)))
     if n < 2 or not how.reps:
         why = "no interval: one text" if n < 2 else "no interval asked for"
         return OrderRange(Estimate(plain, n=n, n_undefined=missing, why=why), plain, math.nan)
+    values = np.where(np.abs(values) > ROUNDING, values, 0.0)
     low, middle, high = _corrected(values, how)
     return OrderRange(Estimate(middle, low, high, n, missing), plain, agreement_p(values, how))
 

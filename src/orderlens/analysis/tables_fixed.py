@@ -11,19 +11,22 @@ import pandas as pd
 
 from orderlens import paper
 from orderlens.analysis.estimate import Clusters, Estimate, Resampling, mean, means, median
-from orderlens.analysis.frames import side_by_side
+from orderlens.analysis.frames import TRACE, side_by_side
 from orderlens.analysis.order_range import order_range
 from orderlens.analysis.orders import is_random, kind_of
+from orderlens.analysis.passes import trace_rows
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import has_scored, table
 from orderlens.metrics.coherence import (
     MIN_RANDOM_ORDERS,
+    ROUNDING,
     CirculationSummary,
     circulation_by,
     dispersion,
     ensemble_gap,
     noise_floor,
+    settled,
     summarise_circulation,
 )
 from orderlens.metrics.order_shape import rank_correlation
@@ -81,11 +84,14 @@ def _plane_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
         "For target-aware orders the mean of log q is no likelihood: their sums can exceed 1 in total.",
     ]
     if len(known) > 2:
-        rho = rank_correlation([p[1] for p in known], [p[2] for p in known])
-        found = f"Spearman(Var, mean log q) = {rho:.2f} (paper: {_theirs()} over six)"
+        rho = rank_correlation(settled([p[1] for p in known]), [p[2] for p in known])
+        shown = f"= {rho:.2f}" if math.isfinite(rho) else "is undefined, their means (or Var) being equal"
+        found = f"Spearman(Var, mean log q) {shown} (paper: {_theirs()} over six)"
         notes.append(f"Across the {len(known)} orders {found}.")
         pairs = [
-            f"{a[0]}/{b[0]}" for a, b in itertools.combinations(known, 2) if (a[1] - b[1]) * (a[2] - b[2]) > 0
+            f"{a[0]}/{b[0]}"
+            for a, b in itertools.combinations(known, 2)
+            if abs(a[1] - b[1]) > ROUNDING and (a[1] - b[1]) * (a[2] - b[2]) > 0
         ]
         notes.append(f"Pairs in which the higher mean has the higher Var: {', '.join(pairs) or 'none'}.")
     return tuple(notes)
@@ -192,7 +198,7 @@ def _seed_rows(study: Study, order: str) -> list[dict[str, Cell]]:
 
 def _noise_rows(study: Study) -> tuple[float, list[dict[str, Cell]]]:
     """Return the largest noise floor and one row per perturbation."""
-    frame = study.run.table("noise").to_pandas()
+    frame = _measured(study, "noise")
     if not len(frame) or "perturbation" not in frame.columns:
         cell = Estimate.undefined("not measured: score with --noise-floor")
         return math.nan, [{"statistic": "noise_floor", "scope": "(all)", "value": cell, "n_orders": 0}]
@@ -203,11 +209,22 @@ def _noise_rows(study: Study) -> tuple[float, list[dict[str, Cell]]]:
     rows: list[dict[str, Cell]] = []
     for name in floor.by_perturbation:
         part = frame[frame["perturbation"] == name]
-        clusters = Clusters(part["sample_id"], study.options.resampling)
+        clusters = study.clusters(part)
         cell = mean(per_token[part.index], clusters, "no finite rescoring")
         head: dict[str, Cell] = {"statistic": "noise_floor", "scope": name}
         rows.append(head | {"value": cell, "n_orders": int(part["order"].nunique())})
     return floor.headline, rows
+
+
+def _measured(study: Study, name: str) -> pd.DataFrame:
+    """Return a measurement's rows with their ``prompt``; those of a trace that two runs hold come once."""
+    rows = trace_rows(study.run, name)
+    if not len(rows):
+        return rows
+    traces = study.every[[*TRACE, "prompt", "repeated"]]
+    joined = rows.merge(traces, on=TRACE, how="left").sort_index()
+    joined["prompt"] = joined["prompt"].astype(object).where(joined["prompt"].notna(), joined["sample_id"])
+    return joined[joined["repeated"].ne(True)].reset_index(drop=True)
 
 
 def _beside(value: Cell, floor: float) -> tuple[Estimate, Estimate]:
@@ -217,6 +234,8 @@ def _beside(value: Cell, floor: float) -> tuple[Estimate, Estimate]:
         return Estimate(floor), Estimate.undefined("the noise floor is exactly 0")
     if not isinstance(value, Estimate) or not value.is_defined:
         return Estimate(floor), Estimate.undefined("no value")
+    if floor < value.value <= ROUNDING:
+        return Estimate(floor), Estimate.undefined(f"rounding: at most {ROUNDING:g} nats per token")
     return Estimate(floor), Estimate(value.value / floor)
 
 
@@ -225,7 +244,7 @@ MASK_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def _circulation_tables(study: Study) -> list[Table]:
-    frame = study.run.table("circulation").to_pandas()
+    frame = _measured(study, "circulation")
     columns = (
         Column("median_abs", "median |Γ|", 4),
         Column("rms", "RMS", 4),
@@ -257,4 +276,4 @@ def _circulation_row(name: str, summary: CirculationSummary) -> dict[str, Cell]:
 
 def _clustered_median(study: Study, frame: pd.DataFrame) -> Estimate:
     gamma = np.abs(frame["gamma"].to_numpy(np.float64))
-    return median(gamma, Clusters(frame["sample_id"].tolist(), study.options.resampling), "no finite Γ")
+    return median(gamma, study.clusters(frame), "no finite Γ")

@@ -17,6 +17,7 @@ from orderlens.analysis.significance import adjust
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import has_scored, table
+from orderlens.metrics.coherence import ROUNDING
 from orderlens.metrics.segments import FloatArray
 from orderlens.rng import keyed_generator
 
@@ -51,11 +52,12 @@ def paired_differences(
     """Return the comparisons that belong to one table.
 
     Args:
-        differences: first minus second of each text, one array per pair; NaN where one is missing.
+        differences: first minus second of each text, one array per pair; NaN where one is missing. Up to
+            ``metrics.coherence.ROUNDING`` they count as ties.
         resampling: seed of the flips and coverage of the intervals.
     """
     how = resampling or Resampling()
-    known = [values[np.isfinite(values)] for values in differences]
+    known = [_told_apart(values[np.isfinite(values)]) for values in differences]
     p = [sign_flip_p(values, how.seed) for values in known]
     return [
         PairedDifference(
@@ -67,6 +69,11 @@ def paired_differences(
         )
         for values, every, one, corrected in zip(known, differences, p, adjust(p, "holm"), strict=True)
     ]
+
+
+def _told_apart(values: FloatArray) -> FloatArray:
+    """Return the differences with those of rounding as exactly 0: else they win, lose and are tested."""
+    return np.where(np.abs(values) > ROUNDING, values, 0.0)
 
 
 def _student(values: FloatArray, level: float, missing: int) -> Estimate:
@@ -183,7 +190,8 @@ def _nothing(n_traces: int) -> dict[str, Cell]:
 def _notes(rows: list[dict[str, Cell]]) -> tuple[str, ...]:
     notes = [
         f"Interval: Student's. p: signs of the texts' differences flipped; Holm over all {len(rows)} rows.",
-        "wins, losses: texts on which the first is higher, lower. Seeds of one order are averaged.",
+        f"wins, losses: texts on which the first is higher, lower, by more than {ROUNDING:g} nats per token.",
+        "Seeds of one order are averaged.",
     ]
     if any(row["kind"] == "target-aware" for row in rows):
         notes.append("target-aware: one of the two orders sees the target, so its sum is no likelihood.")

@@ -21,6 +21,7 @@ from orderlens.figures.style import (
     row_labels,
     rows,
 )
+from orderlens.metrics.coherence import settled
 from orderlens.metrics.order_shape import rank_correlation
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def _rho(points: list[dict[str, Any]], wanted: tuple[str, ...] | None = None) ->
     used = [item for item in points if wanted is None or item["order"] in wanted]
     if wanted is not None and len(used) < len(wanted):
         return float("nan")
-    return rank_correlation([item["var"]["value"] for item in used], [item["mean"]["value"] for item in used])
+    var, mean = ([item[name]["value"] for item in used] for name in ("var", "mean"))
+    return rank_correlation(var, settled(mean))
 
 
 def draw(data: Mapping[str, Any]) -> Figure:

@@ -16,6 +16,7 @@ from orderlens.analysis.judge import Check, Finding, Number, negated, p_of_sign
 from orderlens.analysis.significance import adjust
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Table
+from orderlens.metrics.coherence import ROUNDING, settled
 from orderlens.metrics.segments import divide
 
 _SIX = paper.orders("fixed-sequence")
@@ -24,11 +25,10 @@ _RANGE, _SPEARMAN = (
     paper.number("spearman_var_mean"),
 )
 NOISE_FACTOR = 10.0
-COHERENT = 1e-9
 """A gap counts when it is ten times the noise floor, and never below what an exact joint shows (nats)."""
 
 
-_BAR = f"{NOISE_FACTOR:g} times the noise floor (above {COHERENT:g} nats per token where that is smaller)"
+_BAR = f"{NOISE_FACTOR:g} times the noise floor (above {ROUNDING:g} nats per token where that is smaller)"
 _NO_LIKELIHOOD = (
     "Orders that see the target define no distribution and their sums of log q are no likelihoods, so they "
     "do not decide."
@@ -102,7 +102,7 @@ def _noise_bar(cells: Mapping[tuple[str, str], Estimate]) -> tuple[float, float]
     """Return the noise floor (NaN when it was not measured) and the bar that a deviation must pass."""
     known = [c.value for (name, _), c in cells.items() if name == "noise_floor" and c.is_defined]
     floor = max(known, default=math.nan)
-    return floor, max(NOISE_FACTOR * floor, COHERENT) if known else COHERENT
+    return floor, max(NOISE_FACTOR * floor, ROUNDING) if known else ROUNDING
 
 
 def _if_measured(cell: Estimate, floor: float) -> Estimate:
@@ -197,7 +197,8 @@ def _pairs(plane: Paired, orders: list[str], level: float) -> list[_Pair]:
     found, p = [], []
     for a, b in itertools.combinations(orders, 2):
         mean, var = _pair(plane, a, b)
-        p.append(max(p_of_sign(mean, level), p_of_sign(var, level)))
+        equal = min(abs(mean.value), abs(var.value)) <= ROUNDING
+        p.append(1.0 if equal else max(p_of_sign(mean, level), p_of_sign(var, level)))
         name, ahead = (f"{a}/{b}", var) if mean.value >= 0 else (f"{b}/{a}", negated(var))
         found.append(_Pair(name, ahead, 1 if ahead.value > 0 else -1, p[-1]))
     adjusted = adjust(p, "holm")
@@ -240,7 +241,7 @@ def _rank_of_means(plane: Paired, orders: list[str], x: str, y: str) -> Estimate
     """Return the Spearman correlation across orders of two statistics' means."""
     used = plane.pick(*(f"{name}:{order}" for name in (x, y) for order in orders))
     half = len(orders)
-    return used.of_means(lambda m: stack(rank_rows(m[:, :half], m[:, half:])))[0]
+    return used.of_means(lambda m: stack(rank_rows(settled(m[:, :half]), settled(m[:, half:]))))[0]
 
 
 def _pair(plane: Paired, a: str, b: str) -> tuple[Estimate, Estimate]:

@@ -20,6 +20,10 @@ from numpy.typing import ArrayLike
 from orderlens.errors import UserInputError
 from orderlens.metrics.segments import FloatArray, divide
 
+ROUNDING = 1e-9
+"""Nats per token up to which two orders agree: adding the same numbers in another order moves a sum by less,
+and a model with one joint distribution shows no more."""
+
 MIN_RANDOM_ORDERS = 8
 """Random orders per sequence below which ``dispersion`` and ``ensemble_gap`` are called rough."""
 
@@ -41,6 +45,16 @@ def mean_of_ranges(log_prob_per_token_SO: ArrayLike) -> float:
     """
     complete = complete_rows(log_prob_per_token_SO)
     return float(np.ptp(complete, axis=1).mean()) if _comparable(complete) else math.nan
+
+
+def settled(values: ArrayLike) -> FloatArray:
+    """Return whole numbers that rank ``values`` along the last axis; up to ROUNDING apart they share one."""
+    numbers = np.asarray(values, np.float64)
+    by = np.argsort(numbers, axis=-1, kind="stable")
+    apart = np.diff(np.take_along_axis(numbers, by, axis=-1), axis=-1, prepend=-np.inf) > ROUNDING
+    out = np.empty_like(numbers)
+    np.put_along_axis(out, by, np.cumsum(apart, axis=-1, dtype=np.float64), axis=-1)
+    return np.where(np.isfinite(numbers), out, np.nan)
 
 
 def complete_rows(values_SO: ArrayLike) -> FloatArray:
