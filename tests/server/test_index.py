@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orderlens.analysis.study import Study
 from orderlens.errors import CorruptRunError
 from orderlens.server.index import Index, Query
 from orderlens.store.reader import open_run
@@ -40,6 +41,23 @@ def test_every_row_equals_that_of_its_view(run, index):
         assert found[row["id"] + row["sample_id"]] == row
     assert any(row["cascade"] == 2 for row in expected)
     assert any(row["gap"] is not None for row in expected)
+
+
+def test_list_view_and_tables_count_the_same_verdicts(tmp_path):
+    """Three texts were graded by ``strict``; that one of them was graded again by ``loose`` moves nothing."""
+    key = {"order": "max-prob", "temperature": 0.0, "task": "t"}
+    strict = {"grader": "strict", "generation": 0, "correct": False}
+    loose = {"grader": "loose", "generation": 1, "correct": True}
+    for run, graded in (("one", [("a", strict), ("b", strict), ("a", loose)]), ("two", [("a", strict)])):
+        names = sorted({name for name, _ in graded})
+        traces = [make_trace(name, "max-prob", [-1.0], temperature=0.0, task="t") for name in names]
+        rows = [{"sample_id": name} | key | verdict for name, verdict in graded]
+        make_run(traces, spec={"name": run}, verdicts=rows).save(tmp_path / run)
+    both = open_run(tmp_path)
+    assert [row["correct"] for row in Index(both).page(Query())["rows"]] == [False] * 3
+    for run in (both, open_run(tmp_path / "one")):
+        assert {trace.verdict.grader for name in "ab" for trace in run.sample(name).traces} == {"strict"}
+        assert not Study(run).verdicts["correct"].any()
 
 
 def test_undefined_values_stand_last_either_way(index):

@@ -12,7 +12,7 @@ from orderlens.errors import RunError
 from orderlens.testing import make_run, make_table, make_trace
 from orderlens.views.plain import plain_row, plain_rows
 from orderlens.views.sample import sample_view
-from orderlens.views.trace import Reveals, TraceKey, revisions_of, verdict_of
+from orderlens.views.trace import Reveals, TraceKey, revisions_of
 
 LOGQ = [-0.5, -1.5]
 
@@ -97,20 +97,6 @@ def test_tokens_are_spelled_where_they_occur_and_unknown_ones_are_question_marks
     view = sample_view("s", tables(trace, tokens=words))
     assert view.pieces == {"": {-1: "?", 5: "five"}}
     assert [view.piece(view.traces[0], token) for token in (-1, 5, 6)] == ["?", "five", "#6"]
-
-
-@pytest.mark.parametrize(
-    ("generations", "newest"), [([0, 2, 1], 1), ([None, None], 0), ([None, 3], 1), ([5], 0)]
-)
-def test_the_newest_verdict_counts(generations, newest):
-    rows = [
-        {"correct": None, "extracted": str(place), "reason": None, "grader": None, "generation": generation}
-        for place, generation in enumerate(generations)
-    ]
-    found = verdict_of(rows)
-    assert found is not None
-    assert found.extracted == str(newest)
-    assert verdict_of([]) is None
 
 
 def test_revisions_are_sorted_and_what_is_unknown_is_nan():

@@ -18,6 +18,7 @@ from orderlens.errors import UserInputError
 from orderlens.server.statements import COLUMNS, FIRST, KEY, LATER, PEEK, SORTS, TRACES, WHOLE
 from orderlens.store.frame import import_duckdb
 from orderlens.store.reader import Run
+from orderlens.store.verdicts import latest_verdicts
 from orderlens.views import TraceKey, plain_row
 
 _NAMED = {"var": "var", "mean": "mean", "gap": "gap", "passes": "passes", "eos": "cascade", "n": "n"}
@@ -131,6 +132,7 @@ class Index:
             self._step("peek", first, [PEEK])
             whole = self.run.connection()  # compares every part with its record first
             self._step("traces", whole, [TRACES])
+            whole.register("counting", latest_verdicts(whole.table("verdicts").to_arrow_table()))
             self._step("whole", whole, LATER)
         except BaseException as error:  # noqa: BLE001  told to whoever asks
             self._error = error

@@ -44,8 +44,7 @@ FROM outputs b JOIN traces a ON {_SAME} GROUP BY a.row
 """
 _VERDICTS = f"""
 CREATE TABLE judged AS
-SELECT a.row, arg_max(b.correct, coalesce(b.generation, 0)) AS correct
-FROM verdicts b JOIN traces a ON {_SAME} GROUP BY a.row
+SELECT a.row, b.correct FROM counting b JOIN traces a ON {_SAME}
 """
 # Where nothing lies past the requested length, steps are places on the path and EOS rows suffice; elsewhere
 # the counted rows are numbered anew. The definition is that of metrics.order_shape.eos_cascade.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from orderlens.store.frame import fitted
 from orderlens.store.samples import likelihood
 from orderlens.store.schema import TRACE_KEY
 from orderlens.store.sources import Source
+from orderlens.store.verdicts import Rules, latest_verdicts
 from orderlens.views import SampleView, TraceKey, sample_view
 
 _TABLES = ("reveals", "revisions", "outputs", "verdicts")
@@ -25,10 +26,14 @@ _SEEDED = re.compile(r"(?P<name>[^:+]+):(?P<seed>[0-9]{1,18})(?P<rest>(\+.*)?)")
 def fetch_sample(
     sources: Mapping[str, Source],
     sample_id: str,
-    orders: Sequence[str] | None = None,
-    run: str | None = None,
+    orders: Sequence[str] | None,
+    run: str | None,
+    rules: Callable[[], Rules],
 ) -> SampleView:
-    """Return the view of a sample over all runs that hold it; see ``Run.sample``."""
+    """Return the view of a sample over all runs that hold it; see ``Run.sample``.
+
+    ``rules`` says by which rule each task is graded; called only where the sample has verdicts.
+    """
     if run is not None and run not in sources:
         raise RunError(f"there is no run '{run}' (known: {', '.join(sources)})")
     tables = {name: _rows(sources, sample_id, name) for name in _TABLES}
@@ -39,6 +44,8 @@ def fetch_sample(
     if orders is not None:
         tables["reveals"] = _of_orders(tables["reveals"], sample_id, orders)
     tables["tokens"] = _tokens(sources, tables)
+    if tables["verdicts"].num_rows:
+        tables["verdicts"] = latest_verdicts(tables["verdicts"], rules=rules())
 
     def stated(key: TraceKey) -> str | None:
         return likelihood(sources[key.run].spec.get("likelihood"), key.order, key.temperature)

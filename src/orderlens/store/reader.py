@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,6 +30,7 @@ from orderlens.store.schema import SCHEMAS
 from orderlens.store.sources import FolderSource, MemorySource, Source, folder_source
 from orderlens.store.specfile import plain_spec
 from orderlens.store.token_texts import Pieces, add_text, with_text
+from orderlens.store.verdicts import COLUMNS, Rules, task_rules
 from orderlens.views import SampleView
 
 Place = str | os.PathLike[str]
@@ -275,7 +277,13 @@ class Run:
         """
         from orderlens.store.fetch import fetch_sample
 
-        return fetch_sample(self._sources, sample_id, orders, run)
+        return fetch_sample(self._sources, sample_id, orders, run, lambda: self._rules)
+
+    @cached_property
+    def _rules(self) -> Rules:
+        """The rule by which each task is graded, over all runs."""
+        verdicts = self.table("verdicts")
+        return task_rules(verdicts.to_arrow([name for name in COLUMNS if name in verdicts.columns]))
 
     def save(self, path: Place, filesystem: Any = None) -> Run:
         """Write a run that lives in memory to a folder, and return the run in it.

@@ -1,7 +1,7 @@
 """Which of several verdicts about one response counts: the newest of the rule by which its task is graded.
 
-Grading again adds verdicts, it never replaces any. Knows tables of verdicts only; the view of a single trace
-shows its last verdict with the rule's name.
+Grading again adds verdicts, it never replaces any. Tables, lists and the view of a single trace go by the
+same rule. Knows tables of verdicts only.
 """
 
 from __future__ import annotations
@@ -18,34 +18,46 @@ from orderlens.store.schema import TRACE_KEY
 Response: TypeAlias = tuple[Any, ...]
 Newest: TypeAlias = dict[tuple[Response, str | None], tuple[int, int]]
 """By response and rule: generation and place of the newest verdict; the last among equals."""
+Rules: TypeAlias = Mapping[str | None, str | None]
+"""The rule by which the responses of each task count."""
+COLUMNS = (*TRACE_KEY, "run", "grader", "generation")
+"""What decides which verdict counts."""
 
 
-def latest_verdicts(verdicts: pa.Table, grader: str | None = None) -> pa.Table:
+def latest_verdicts(verdicts: pa.Table, grader: str | None = None, rules: Rules | None = None) -> pa.Table:
     """Return one verdict per response, its newest one of the rule by which all responses of a task count.
-
-    That rule is the named grader, or the one that graded most responses of the task; among those that graded
-    as many, the one that graded most of them last, then the first by name. So no response is lost when a part
-    of a run was graded again by another rule.
 
     Args:
         verdicts: table ``verdicts`` of one run, or of several with a column ``run``.
         grader: the rule to use.
+        rules: those of the whole table, where these are a part of its rows.
 
     Raises:
         UserInputError: a task has no verdict of the named grader.
     """
     newest = _newest(verdicts)
-    rules = _rules(newest, grader)
+    rules = _rules(newest, grader) if rules is None else rules
     places = [place for (response, rule), (_, place) in newest.items() if rule == rules[response[0]]]
     return verdicts.take(pa.array(sorted(places), pa.int64()))
 
 
+def task_rules(verdicts: pa.Table) -> Rules:
+    """Return the rule of each task: the one that graded most of its responses.
+
+    Among those that graded as many it is the one that graded most of them last, then the first by name. So no
+    response is lost when a part of a run was graded again by another rule.
+    """
+    named: dict[str | None, set[str]] = defaultdict(set)
+    for pair in verdicts.group_by(["task", "grader"]).aggregate([]).to_pylist():
+        named[pair["task"]] |= {pair["grader"]} - {None}
+    if any(len(found) > 1 for found in named.values()):
+        return _rules(_newest(verdicts), None)
+    return {task: next(iter(found), None) for task, found in named.items()}
+
+
 def _newest(verdicts: pa.Table) -> Newest:
     absent = [None] * verdicts.num_rows
-    columns = [
-        verdicts[name].to_pylist() if name in verdicts.column_names else absent
-        for name in (*TRACE_KEY, "run", "grader", "generation")
-    ]
+    columns = [verdicts[name].to_pylist() if name in verdicts.column_names else absent for name in COLUMNS]
     found: Newest = {}
     for place, (*response, rule, generation) in enumerate(zip(*columns, strict=True)):
         key = (tuple(response), rule)
@@ -53,8 +65,8 @@ def _newest(verdicts: pa.Table) -> Newest:
     return found
 
 
-def _rules(newest: Newest, wanted: str | None) -> dict[str | None, str | None]:
-    """Return the rule of each task."""
+def _rules(newest: Newest, wanted: str | None) -> Rules:
+    """Return the wanted rule, or that of ``task_rules``, for each task."""
     last: dict[Response, int] = {}
     for (response, _), (generation, _) in newest.items():
         last[response] = max(last.get(response, 0), generation)

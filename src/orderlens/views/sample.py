@@ -12,7 +12,7 @@ import pyarrow as pa
 from orderlens.errors import RunError
 from orderlens.registry import suggest
 from orderlens.views.shown import MOST, Shown
-from orderlens.views.trace import Reveals, TraceKey, TraceView, revisions_of, verdict_of
+from orderlens.views.trace import Reveals, TraceKey, TraceView, Verdict, revisions_of
 
 KEY = tuple(item.name for item in fields(TraceKey))
 
@@ -111,7 +111,8 @@ def sample_view(
     Args:
         sample_id: the sample.
         tables: rows of this sample of ``reveals`` and, where there are any, of ``revisions``, ``outputs`` and
-            ``verdicts``, and the rows of ``tokens`` that may be needed; with or without a column ``run``.
+            ``verdicts`` (those that count), and the rows of ``tokens`` that may be needed; with or without a
+            column ``run``.
         likelihood: says what the summed log q of a trace is.
 
     Raises:
@@ -134,7 +135,7 @@ def sample_view(
                 output.get("text"),
                 output.get("finish_reason"),
                 None if likelihood is None else likelihood(key),
-                verdict_of(other.get("verdicts", {}).get(key, [])),
+                next(map(Verdict.of, other.get("verdicts", {}).get(key, [])), None),
                 output.get("n_forwards"),
             )
         )

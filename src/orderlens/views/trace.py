@@ -125,6 +125,11 @@ class Verdict:
     reason: str | None
     grader: str | None
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Verdict:
+        """Return what a row of table ``verdicts`` says."""
+        return cls(row["correct"], row["extracted"], row["reason"], row["grader"])
+
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
@@ -160,7 +165,7 @@ class TraceView:
         text: the decoded text, cut at the first EOS; None when not stored.
         finish_reason: why decoding ended.
         likelihood: what the summed log q is (exact, estimate, none); None when not known.
-        verdict: of the grader, if there is one.
+        verdict: the one that counts; None where no grader spoke.
         n_passes: forward passes as the decoder counted them; None where they follow from the reveals.
     """
 
@@ -250,14 +255,6 @@ def revisions_of(rows: list[Mapping[str, Any]]) -> tuple[Revision, ...]:
         )
         for row in ranked
     )
-
-
-def verdict_of(rows: list[Mapping[str, Any]]) -> Verdict | None:
-    """Return the newest of the verdicts on one trace; None where there is none."""
-    if not rows:
-        return None
-    row = max(rows, key=lambda item: item.get("generation") or 0)
-    return Verdict(row["correct"], row["extracted"], row["reason"], row["grader"])
 
 
 def _number(value: float | None) -> float:
