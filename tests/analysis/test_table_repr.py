@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orderlens as ol
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.table import Column, Table
@@ -41,3 +43,11 @@ def test_samples_are_cut_where_they_are_long() -> None:
     assert repr(short) == "Sample(id='a', prompt='the sea', target=[1, 2])"
     assert len(repr(ol.Sample("a", "x" * 1000, list(range(1000))))) < 120
     assert repr(ol.load_samples("passages", "hmm", limit=2)) == "LoadedData(passages, 2 of 2 rows used)"
+
+
+def test_a_frame_keeps_columns_in_which_nothing_is_defined():
+    cells = {"order": "max-prob", "gap": Estimate.undefined("no verdicts"), "mean": Estimate(1.0, 0.5, 1.5)}
+    made = Table("t", "title", ("order",), (Column("gap", "gap"), Column("mean", "mean")), (cells,))
+    assert list(made.to_pandas()) == ["order", "gap", "mean", "mean_low", "mean_high"]
+    assert "gap" not in repr(made)
+    assert list(replace(made, rows=()).to_pandas()) == ["order", "gap", "mean"]

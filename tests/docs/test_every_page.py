@@ -97,7 +97,9 @@ def flaw(line: str, own: set[str]) -> str:
         return str(error)
     if command.name in LOOSE:
         return ""
-    known = {"table": table_names(), "figure": figure_names(), "tasks": task_names()}
+    known = {"figure": figure_names(), "tasks": task_names()}
+    if command.name == "analyze":
+        known["table"] = table_names()
     return ", ".join(set().union(*(listed(found.get(key)) - {*names, *own} for key, names in known.items())))
 
 

@@ -89,7 +89,7 @@ def close(a: str, b: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("name", ["tutorial-orders", "tutorial-least-sure", "tutorial-theory"])
+@pytest.mark.parametrize("name", ["tutorial-orders", "tutorial-least-sure", "tutorial-theory", "how-do-i"])
 def test_the_tutorial_does_what_it_prints(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")

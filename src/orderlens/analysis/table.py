@@ -62,12 +62,12 @@ class Table:
     printed: Mapping[tuple[int, str], Printed] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        numbers = self.to_pandas().to_string(index=False, float_format="{:.4g}".format, max_colwidth=40)
+        numbers = self._filled().to_string(index=False, float_format="{:.4g}".format, max_colwidth=40)
         return printable("\n".join([f"{self.name}: {self.title}", numbers, *self.notes]))
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        numbers = self.to_pandas().to_html(index=False, float_format="{:.4g}".format, border=0, escape=True)
+        numbers = self._filled().to_html(index=False, float_format="{:.4g}".format, border=0, escape=True)
         return fill("table.html.j2", title=self.title, numbers=printable(numbers), notes=self.notes)
 
     def with_notes(self, notes: Iterable[str]) -> Table:
@@ -81,8 +81,15 @@ class Table:
                 return row[column]
         raise KeyError(f"no row {keys} in table {self.name}")
 
+    def _filled(self) -> pd.DataFrame:
+        """Return the numbers without the columns that hold none, for a look at them."""
+        return self.to_pandas().dropna(axis="columns", how="all")
+
     def to_pandas(self) -> pd.DataFrame:
-        """Return the numbers as a frame; columns with intervals are followed by ``_low`` and ``_high``."""
+        """Return the numbers as a frame; columns with intervals are followed by ``_low`` and ``_high``.
+
+        Every column is there, also where no cell of it is defined.
+        """
         out: list[dict[str, Any]] = []
         for row in self.rows:
             plain: dict[str, Any] = {key: row[key] for key in self.keys}
@@ -94,7 +101,10 @@ class Table:
                 else:
                     plain[column.name] = cell
             out.append(plain)
-        return pd.DataFrame(out).dropna(axis="columns", how="all")
+        names = [*self.keys, *(column.name for column in self.columns)]
+        frame = pd.DataFrame(out) if out else pd.DataFrame(columns=names)
+        bounds = [name for name in frame.columns if name not in names]
+        return frame.drop(columns=[name for name in bounds if frame[name].isna().all()])
 
 
 def by_model(tables: Mapping[str, Sequence[Table]]) -> list[Table]:
