@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MINIMAL := .venv-minimal
-PIP := -m pip install -q --disable-pip-version-check -c constraints.txt
+PIP := -m pip install -q --disable-pip-version-check --retries 10 --timeout 60 -c constraints.txt
 # An older pip takes minutes to resolve the extras, so pip comes first.
 EXTRAS := torch,hf,polars,eval,ray,docs,dev
 # Threads that spin while they wait make small products ten times slower wherever something else runs too.
@@ -13,19 +13,25 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test lint types unit minimal bench slow faults docs gallery frontend browser clean
 
+# An environment is kept if its pip works and was made here; one that was begun, moved or copied is made anew.
+made = grep -qsF '$(CURDIR)/$(1)/bin/python' $(1)/bin/pip && $(1)/bin/python -m pip --version > /dev/null 2>&1 \
+  || $(PYTHON) -m venv --clear $(1)
+$(foreach place,$(VENV) $(MINIMAL),$(shell \
+  grep -qsxF '$(CURDIR)' $(place)/.installed || rm -f $(place)/.installed))
+
 $(VENV)/.installed: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(call made,$(VENV))
 	$(BIN)/python $(PIP) -U 'pip>=25'
 	$(BIN)/python $(PIP) torch==2.13.0
 	$(BIN)/python $(PIP) -e '.[$(EXTRAS)]'
-	touch $@
+	echo '$(CURDIR)' > $@
 
 # The torch-free install: what a user gets from plain `pip install orderlens`.
 $(MINIMAL)/.installed: pyproject.toml constraints.txt
-	test -x $(MINIMAL)/bin/python || $(PYTHON) -m venv $(MINIMAL)
+	$(call made,$(MINIMAL))
 	$(MINIMAL)/bin/python $(PIP) -U 'pip>=25'
 	$(MINIMAL)/bin/python $(PIP) -e . pytest
-	touch $@
+	echo '$(CURDIR)' > $@
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m orderlens demo --out demo-out

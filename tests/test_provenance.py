@@ -17,7 +17,7 @@ def test_it_says_versions_hardware_git_and_time_without_paths() -> None:
     assert found["hardware"]["cores"] == os.cpu_count()
     assert found["time"].endswith("+00:00")
     text = json.dumps(found)
-    assert str(Path.home()) not in text
+    assert Path.home() == Path("/") or str(Path.home()) not in text
     assert os.sep + "src" not in text
 
 

@@ -24,7 +24,7 @@ def test_it_opens_from_disk_and_explores_samples(offline, reports):
     page.locator(".tokens").wait_for()
     page.locator("body").press("Home")
     assert page.locator(".panel .token:not([data-state=masked])").count() == 0
-    link = page.url
+    link = page.evaluate("location.href")
     assert f"#sample={name}&" in link
     page.goto("about:blank")
     page.goto(link)

@@ -68,7 +68,9 @@ def start(tmp_path):
     def call(*arguments, program=("-m", "orderlens")):
         command = [sys.executable, *program, *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, cwd=tmp_path, env=os.environ.copy(), **pipes))
+        # What is started in the background of a script is deaf to Ctrl-C, and so would be its children.
+        heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+        started.append(subprocess.Popen(command, cwd=tmp_path, env=os.environ.copy(), **pipes, **heard))
         return started[-1]
 
     yield call

@@ -188,7 +188,9 @@ def test_the_grid_moves_with_its_offset(model, ids):
     moved = model.log_probs(tokens.tolist(), grid_offset=3)
     for end in (3, 3 + b):  # nothing sees past the end of its own block
         start = max(0, end - b)
-        assert np.allclose(model.log_probs(tokens[:end].tolist(), 3)[start:end], moved[start:end], atol=1e-4)
+        alone = model.log_probs(tokens[:end].tolist(), 3)[start:end]
+        # Probabilities: how much the log of one in e³⁷ differs with the length is the machine's.
+        assert np.abs(np.exp(alone) - np.exp(moved[start:end])).max() < 1e-4
 
 
 @pytest.mark.parametrize("way", ["prefill", "extend", "keep"])

@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_new_shards_start_a_phase_that_a_resume_remembers(tmp_path: Path) -> Non
 
 def test_a_time_budget_ends_on_time_and_decayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(np.arange(0.0, 1e4, 0.5))
-    monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     trainer = make(tmp_path, max_minutes=1.0)
     trainer.run()
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
@@ -173,7 +174,7 @@ def test_checkpoints_are_close_together_at_first(tmp_path: Path, monkeypatch: py
         now += 1.0
         return now
 
-    monkeypatch.setattr(loop.time, "monotonic", clock)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=clock))
     trainer = make(tmp_path, max_minutes=10.0)
     object.__setattr__(trainer.settings, "checkpoint_seconds", 60.0)
     saved: list[float] = []

@@ -70,7 +70,8 @@ def test_shared_experts_come_last_with_weight_one() -> None:
 
 
 def test_router_logits_are_float32_even_from_bf16() -> None:
-    x, router = torch.randn(3, 8).bfloat16(), torch.randn(4, 8).bfloat16()
+    generator = torch.Generator().manual_seed(0)
+    x, router = (torch.randn(rows, 8, generator=generator).bfloat16() for rows in (3, 4))
     logits = router_logits(x, router)
     assert logits.dtype == torch.float32
-    assert torch.allclose(logits.double(), x.double() @ router.double().T, atol=1e-6)
+    assert torch.allclose(logits.double(), x.double() @ router.double().T, atol=1e-5)  # bf16 keeps 1e-2
