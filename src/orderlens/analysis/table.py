@@ -137,11 +137,8 @@ def _joined_notes(tables: Mapping[str, Table]) -> tuple[str, ...]:
     return (*shared, *own)
 
 
-def cells_of(
-    frame: pd.DataFrame, value: str, low: str | None = None, high: str | None = None
-) -> list[Estimate]:
-    """Return a frame's column (and its interval columns) as cells, with the row's ``n`` and ``why``."""
-    low, high = low or f"{value}_low", high or f"{value}_high"
+def cells_of(frame: pd.DataFrame, value: str) -> list[Estimate]:
+    """Return a frame's column (and ``…_low``, ``…_high``) as cells, with the row's ``n`` and ``why``."""
     out = []
     for row in frame.to_dict("records"):
         number = _float(row.get(value))
@@ -149,8 +146,8 @@ def cells_of(
         out.append(
             Estimate(
                 number,
-                _float(row.get(low)),
-                _float(row.get(high)),
+                _float(row.get(f"{value}_low")),
+                _float(row.get(f"{value}_high")),
                 _count(row),
                 int(row.get("n_undefined") or 0),
                 (str(why) if why else "undefined") if math.isnan(number) else None,

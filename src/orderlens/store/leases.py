@@ -191,13 +191,13 @@ class LeaseBook:
 
 
 @contextmanager
-def maintenance(folder: Folder, lease_s: float = 60.0) -> Iterator[None]:
+def maintenance(folder: Folder) -> Iterator[None]:
     """Hold the one lease under which a run is compacted or repaired.
 
     Raises:
         RunError: another process holds it.
     """
-    book = LeaseBook(folder, lease_s)
+    book = LeaseBook(folder, 60.0)
     try:
         lease = book.acquire(_MAINTENANCE)
         if lease is None:

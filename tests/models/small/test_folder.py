@@ -191,7 +191,7 @@ def test_a_token_across_the_boundary_belongs_to_the_continuation(folder: Path) -
 
 def test_too_long_texts_and_wrong_models_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserInputError, match="longer than"):
-        load_tiny_evaluator(str(folder)).id_logprobs([([5] * 40, [6] * 40)])
+        load_tiny_evaluator(str(folder)).token_logprobs([("The water " * 20, "The water " * 20)])
     save_folder(tmp_path / "b", small_network("block-causal"), TOKENIZER)
     with pytest.raises(ModelLoadError, match="must be causal"):
         SmallEvaluator(read_folder(tmp_path / "b"), "b")

@@ -73,16 +73,7 @@ class SmallEvaluator:
         self, pairs: Sequence[tuple[str, str]], tell: Callable[[int], None] = lambda _: None
     ) -> Callable[[], list[FloatArray]]:
         """Begin the same and return what waits for it; ``tell`` is given the number of texts done."""
-        return self._start(self._model.tokenizer.encode_pairs(pairs), tell)
-
-    def id_logprobs(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[FloatArray]:
-        """Do the same for token ids; an empty continuation gives an empty array."""
-        return self._start([([*prompt, *text], len(prompt)) for prompt, text in pairs])()
-
-    def _start(
-        self, texts: Sequence[tuple[Sequence[int], int]], tell: Callable[[int], None] = lambda _: None
-    ) -> Callable[[], list[FloatArray]]:
-        """Score texts given as (ids, how many of them are the prompt's)."""
+        texts = self._model.tokenizer.encode_pairs(pairs)
         longest, limit = max((len(ids) for ids, _ in texts), default=0), self._model.config.max_positions
         if longest > limit:
             raise UserInputError(f"a text of {longest} tokens is longer than {self.name} accepts ({limit})")

@@ -64,7 +64,6 @@ def continue_rows(
     stop_ids: frozenset[int],
     *,
     temperature: float = 0.0,
-    top_p: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> list[list[int]]:
     """Return up to ``new_tokens`` ids after each prompt, the stopping id included where one came.
@@ -75,7 +74,6 @@ def continue_rows(
         new_tokens: most ids per row.
         stop_ids: ids that end a row.
         temperature: 0 takes the most probable token.
-        top_p: keep the most probable tokens that together reach this share.
         generator: source of the draws, on the network's device.
     """
     rows, length = len(prompts), max((len(prompt) for prompt in prompts), default=0)
@@ -97,7 +95,7 @@ def continue_rows(
     running = torch.ones(rows, dtype=torch.bool, device=device)
     for step in range(new_tokens):
         logits_BV = _next_logits(network, window, cache)
-        chosen_B = draw(logits_BV, temperature, top_p, generator)
+        chosen_B = _draw(logits_BV, temperature, generator)
         found[owner, step] = torch.where(running, chosen_B, -1)
         running = running & ~torch.isin(chosen_B, stops)
         window = chosen_B[:, None]
@@ -121,13 +119,9 @@ def _next_logits(network: Transformer, window_BL: Tensor, cache: _Cache) -> Tens
     return logits_BV
 
 
-def draw(logits_BV: Tensor, temperature: float, top_p: float, generator: torch.Generator | None) -> Tensor:
+def _draw(logits_BV: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
     """Return one id per row."""
     if temperature == 0:
         return logits_BV.argmax(-1)
     probs_BV = (logits_BV / temperature).softmax(-1)
-    if top_p < 1:
-        ordered, ids = probs_BV.sort(-1, descending=True)
-        ordered[ordered.cumsum(-1) - ordered > top_p] = 0
-        return ids.gather(1, torch.multinomial(ordered, 1, generator=generator))[:, 0]
     return torch.multinomial(probs_BV, 1, generator=generator)[:, 0]
