@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orderlens.errors import UserInputError
-from orderlens.server.statements import COLUMNS, FIRST, KEY, LATER, PEEK, SORTS, TRACES, WHOLE
+from orderlens.server.cascades import eos_cascades
+from orderlens.server.statements import COLUMNS, FIRST, KEY, LATER, PEEK, SEALING, SORTS, TRACES, WHOLE
 from orderlens.store.frame import import_duckdb
 from orderlens.store.reader import Run
 from orderlens.store.verdicts import latest_verdicts
@@ -133,6 +134,8 @@ class Index:
             whole = self.run.connection()  # compares every part with its record first
             self._step("traces", whole, [TRACES])
             whole.register("counting", latest_verdicts(whole.table("verdicts").to_arrow_table()))
+            sealing = [run for (run,) in whole.execute(SEALING).fetchall()]
+            whole.register("sealed", eos_cascades(self.run.only(sealing)))
             self._step("whole", whole, LATER)
         except BaseException as error:  # noqa: BLE001  told to whoever asks
             self._error = error

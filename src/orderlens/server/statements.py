@@ -46,33 +46,12 @@ _VERDICTS = f"""
 CREATE TABLE judged AS
 SELECT a.row, b.correct FROM counting b JOIN traces a ON {_SAME}
 """
-# Where nothing lies past the requested length, steps are places on the path and EOS rows suffice; elsewhere
-# the counted rows are numbered anew. The definition is that of metrics.order_shape.eos_cascade.
 _CASCADES = f"""
 CREATE TABLE cascades AS
-WITH counted AS (
-    SELECT a.row, b.position, b.is_eos, row_number() OVER (PARTITION BY a.row ORDER BY b.step) AS step
-    FROM reveals b JOIN traces a ON {_SAME}
-    WHERE a.n_eos > 0 AND a.n_overflow > 0 AND NOT coalesce(b.is_overflow, false)
-),
-path AS (
-    SELECT a.row, b.position, b.step
-    FROM reveals b JOIN traces a ON {_SAME} WHERE b.is_eos AND a.n_overflow = 0
-    UNION ALL
-    SELECT row, position, step FROM counted WHERE is_eos
-),
-sealed AS (
-    SELECT row, step, position, lag(step) OVER beside AS step_0, lag(position) OVER beside AS place_0
-    FROM path WINDOW beside AS (PARTITION BY row ORDER BY step)
-),
-marked AS (
-    SELECT row, sum(CASE WHEN step = step_0 + 1 AND position < place_0 THEN 0 ELSE 1 END)
-        OVER (PARTITION BY row ORDER BY step) AS stretch
-    FROM sealed
-),
-lengths AS (SELECT row, count(*) AS length FROM marked GROUP BY row, stretch)
-SELECT row, max(length) AS cascade FROM lengths GROUP BY row
+SELECT a.row, b.cascade FROM sealed b JOIN traces a ON {_SAME}
 """
+SEALING = "SELECT DISTINCT run FROM traces WHERE n_eos > 0"
+"""The runs that may have cascades."""
 LATER = (_TEXTS, _VERDICTS, _CASCADES)
 """What follows the list."""
 
