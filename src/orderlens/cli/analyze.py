@@ -37,7 +37,7 @@ EvaluatorOption = Annotated[
     str | None,
     typer.Option(
         "--evaluator",
-        help="External perplexity by this model: tiny-ar, hf:ORG/NAME or default (GPT-2 Large).",
+        help="External perplexity by this model: tiny-ar, smol-ar, hf:ORG/NAME or default (GPT-2 Large).",
     ),
 ]
 ListFlag = Annotated[bool, typer.Option("--list", help="List the tables and exit.")]

@@ -67,7 +67,8 @@ def build_app() -> typer.Typer:
         cls=Verbs,
         context_settings={"max_content_width": 100},
         help="See what the decoding order does inside an order-agnostic language model.",
-        epilog="Add --debug to any command to see the full traceback of a failure.",
+        epilog="Begin with 'orderlens demo', or 'orderlens score --model hmm --limit 4 --out runs/first' "
+        "and 'orderlens report runs/first'. Add --debug to any command to see the traceback of a failure.",
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -47,7 +47,7 @@ def parse_batch_size(value: str | int) -> int | None:
 
 
 ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="tiny, hmm, hf:ORG/NAME[@REV], or a checkpoint folder.")
+    str, typer.Option("--model", "-m", help="tiny, smol, hmm, hf:ORG/NAME[@REV], or a checkpoint folder.")
 ]
 DataOption = Annotated[
     str, typer.Option("--data", "-d", help="JSON lines, CSV, Parquet or text file, or passages, or c4.")

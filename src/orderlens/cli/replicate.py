@@ -25,7 +25,7 @@ EvaluatorOption = Annotated[
     str,
     typer.Option(
         "--evaluator",
-        help="External perplexity: auto, tiny-ar, or hf:openai-community/gpt2-large (the paper's).",
+        help="External perplexity: auto, tiny-ar, smol-ar, or hf:openai-community/gpt2-large (the paper's).",
     ),
 ]
 
