@@ -80,6 +80,7 @@ def test_orders_and_policies_pass_through():
         ("max-prob:argmax+threshold=0.9", "exact", "exact"),
         ("entropy+top=4", "exact", "exact"),
         ("random:2+top=4", "estimate", "estimate"),
+        ("forced-ar+ancestral=4+spaced", "estimate", "estimate"),
         ("oracle-max-q", "none", "none"),
         ("max-prob+edit=0.9", "none", "none"),
     ],

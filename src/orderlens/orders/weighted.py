@@ -26,7 +26,8 @@ class PositionContent(ConfidenceOrder):
     frequencies come from a JSON file as the PC-Sampler writes it, ``{"num_token": N, "p_baseline_dict":
     {"id": count}}``, for the model's own vocabulary; without a file all tokens count as equally rare (−log f
     = 1) and only the place is weighed. The public entropy and margin rules ignore the block; this one does
-    not.
+    not. At temperature > 0 the positions are chosen by their most probable tokens before tokens are drawn;
+    the public code weighs the drawn ones.
     """
 
     id = "position-content"

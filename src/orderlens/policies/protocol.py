@@ -105,7 +105,7 @@ class Pick:
 class Commit(Rule):
     """How many positions one forward pass reveals."""
 
-    randomised: ClassVar[bool] = False
+    randomised: bool = False
     """Whether the choice depends on random numbers beyond the order's."""
     needs: frozenset[str] = frozenset()
     """Names of what the view must hold in ``asked`` besides the statistics (see ``StepView``)."""

@@ -92,7 +92,7 @@ class Spaced(Commit):
 
     def __post_init__(self) -> None:
         if self.inner is not None:
-            self.needs = self.inner.needs
+            self.needs, self.randomised = self.inner.needs, self.inner.randomised
 
     @property
     def spec(self) -> str:
@@ -138,7 +138,7 @@ class Spaced(Commit):
 class Hierarchy(Commit):
     """Every run of masked positions gives its best one if p > LOW; all with p > T; at least the block's best.
 
-    dInfer's hierarchy decoder (``get_transfer_index_hierarchy_fast_v2``; LOW = 0.4 in the class, 0.3 at its
+    dInfer's hierarchy decoder (``HierarchyDecoder.get_transfer_index``; LOW = 0.4 in the class, 0.3 at its
     command line, T = 0.8…0.9), whose order is ``max-prob``. Equally probable best positions of a run are all
     taken, as there. Runs end at the block's ends. Its log-softmax is in the logits' dtype; ours is float32 or
     better. Its re-masking variant is another rule.
