@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from orderlens import metrics
-from orderlens.analysis import sample_table as module
+from orderlens.analysis import traces as module
 from orderlens.analysis.sample_table import matched_distinct, sample_table
 from orderlens.store.reader import memory_run
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from orderlens.analysis import sample_table
+from orderlens.analysis import traces as module
 from orderlens.figures.lorenz import lorenz_curves
 from orderlens.metrics import gini, lorenz
 from orderlens.store.codec import trace_starts
@@ -30,12 +30,12 @@ def test_lorenz_curves_average_block_0():
 
 def one_by_one(run, columns):
     """Yield each trace as a chunk of its own."""
-    for chunk in sample_table.read_chunks(run, columns):
+    for chunk in module.read_chunks(run, columns):
         starts = [*trace_starts(chunk), chunk.num_rows]
         yield from (chunk.slice(start, stop - start) for start, stop in itertools.pairwise(starts))
 
 
-@pytest.mark.parametrize("chunks", [sample_table.read_chunks, one_by_one])
+@pytest.mark.parametrize("chunks", [module.read_chunks, one_by_one])
 def test_only_the_traces_that_count_enter_however_they_are_read(monkeypatch, chunks):
     monkeypatch.setattr("orderlens.figures.lorenz.read_chunks", chunks)
     rng = np.random.default_rng(1)

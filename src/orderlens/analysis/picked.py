@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.sample_table import Traces, known_traces
+from orderlens.analysis.traces import Traces, known_traces
 from orderlens.rng import keyed_generator
 from orderlens.store.reader import Run
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from orderlens.analysis.frames import cells
 from orderlens.analysis.orders import display_name, kind_of
-from orderlens.analysis.sample_table import Traces, read_chunks, read_traces
+from orderlens.analysis.traces import Traces, read_chunks, read_traces
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import real, short
