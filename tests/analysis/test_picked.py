@@ -44,7 +44,7 @@ def run():
 @pytest.mark.parametrize("at_once", [None, 3])
 def test_the_wanted_rows_come_with_their_own_reveals(run, rows, at_once, monkeypatch):
     if at_once:
-        monkeypatch.setattr("orderlens.analysis.sample_table.CHUNK_ROWS", at_once)
+        monkeypatch.setattr("orderlens.analysis.traces.CHUNK_ROWS", at_once)
     samples = sample_table(run, ())
     found = {}
     for row, traces, at in picked_traces(run, samples, rows, ["logq", "position"]):
