@@ -12,7 +12,7 @@ import pytest
 
 from orderlens import theory
 from orderlens.cli.main import main
-from orderlens.cli.theory_traces import TraceColumns, read_traces
+from orderlens.cli.theory_traces import Trace, TraceColumns, read_traces, texts_of
 from orderlens.theory import claims
 
 
@@ -205,6 +205,20 @@ def test_limit_says_what_is_left_out(capsys, tmp_path) -> None:
     code, out, _ = run(capsys, "profile", tmp_path / "r.csv", "--limit", "1", "--sigma", "1")
     assert code == 0
     assert "3 more traces" in out
+
+
+def test_resamples_draw_texts_not_traces() -> None:
+    """Orders of one text are repetitions; a trace without a sample id stands alone."""
+    names = [
+        {"sample_id": "a", "order": "random"},
+        {"sample_id": "a", "order": "max-prob"},
+        {"sample_id": "a", "task": "t"},
+        {"order": "random"},
+        {"sample_id": "b"},
+        {},
+    ]
+    traces = [Trace(name, np.zeros(1), None) for name in names]
+    assert texts_of(traces).tolist() == [0, 0, 1, 2, 3, 4]
 
 
 def test_fit_reports_intervals_and_misfit(capsys, tmp_path) -> None:

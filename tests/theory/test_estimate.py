@@ -47,6 +47,16 @@ def test_bootstrap_is_wider_for_clustered_data_and_repeatable() -> None:
     assert fit.interval_kind == "bootstrap"
 
 
+def test_copies_of_every_text_tell_nothing_new() -> None:
+    """As when one text is scored under many orders; the searched range must not cut the resamples off."""
+    y, hit = simulated(300, 8.0, 0.7, seed=3)
+    groups = np.arange(300)
+    once = theory.fit_noise(y, hit, groups=groups, bootstrap=60)
+    often = theory.fit_noise(np.tile(y, 40), np.tile(hit, 40), groups=np.tile(groups, 40), bootstrap=60)
+    assert often.sigma_interval == pytest.approx(once.sigma_interval, rel=0.05)
+    assert often.k_interval == pytest.approx(once.k_interval, rel=0.1)
+
+
 def test_real_argmax_data_are_reported_as_a_misfit() -> None:
     rng = np.random.default_rng(6)
     p = rng.dirichlet(np.full(40, 0.12), 6000)

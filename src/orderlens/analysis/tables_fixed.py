@@ -230,12 +230,10 @@ def _measured(study: Study, name: str) -> pd.DataFrame:
 def _beside(value: Cell, floor: float) -> tuple[Estimate, Estimate]:
     if not math.isfinite(floor):
         return (Estimate.undefined("noise floor not measured: score with --noise-floor"),) * 2
-    if floor == 0:
-        return Estimate(floor), Estimate.undefined("the noise floor is exactly 0")
+    if floor <= ROUNDING:
+        return Estimate(floor), Estimate.undefined(f"the noise floor is rounding, at most {ROUNDING:g}")
     if not isinstance(value, Estimate) or not value.is_defined:
         return Estimate(floor), Estimate.undefined("no value")
-    if floor < value.value <= ROUNDING:
-        return Estimate(floor), Estimate.undefined(f"rounding: at most {ROUNDING:g} nats per token")
     return Estimate(floor), Estimate(value.value / floor)
 
 

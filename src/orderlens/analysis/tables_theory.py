@@ -121,12 +121,18 @@ _FIT = (
 )
 
 
+_INDEPENDENT = (
+    "Intervals: profile likelihood, the reveals taken as independent; "
+    "'orderlens theory fit RUN --bootstrap N' resamples texts."
+)
+
+
 def _fit_table(study: Study) -> Table:
     """Return σ and k fitted to how often the target was the argmax, as a function of q."""
     frame = study.scored
     kinds = frame["order"].map(lambda order: kind_of(str(order)))
     shown = ["deployable", "target-aware", *(["unknown"] if (kinds == "unknown").any() else [])]
-    rows, notes = [], []
+    rows, notes = [], [_INDEPENDENT]
     for name, part in ((kind, frame[kinds == kind]) for kind in shown):
         cells, remarks = _fit(study, part)
         rows.append({"orders": name, **cells})

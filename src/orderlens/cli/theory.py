@@ -223,14 +223,14 @@ def fit(
     hits: Annotated[str, typer.Option("--hits", help="Column: was the target the argmax?")] = "is_argmax",
     sample: SampleOption = None,
     order: OrderOption = None,
-    bootstrap: Annotated[int, typer.Option("--bootstrap", help="Resamples of whole traces; 0: none.")] = 0,
+    bootstrap: Annotated[int, typer.Option("--bootstrap", help="Resamples of whole texts; 0: none.")] = 0,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the resampling.")] = 0,
     json: JsonFlag = False,
 ) -> None:
     """Fit noise and number of competitors to the argmax hits of scored traces, with the misfit."""
     import numpy as np
 
-    from orderlens.cli.theory_traces import TraceColumns, parse_by, read_traces
+    from orderlens.cli.theory_traces import TraceColumns, parse_by, read_traces, texts_of
     from orderlens.theory import fit_noise
 
     traces = list(read_traces(file, TraceColumns(column, hits, step, parse_by(by)), sample, order))
@@ -240,7 +240,7 @@ def fit(
             f"{file} lacks the column {hits!r} (was the target the argmax?); score it, or --hits"
         )
     values = np.concatenate([trace.values for trace in traces])
-    groups = np.repeat(np.arange(len(traces)), [trace.values.size for trace in traces])
+    groups = np.repeat(texts_of(traces), [trace.values.size for trace in traces])
     result = fit_noise(values, np.concatenate(flags), groups=groups, bootstrap=bootstrap, seed=seed)
     if json:
         print_json({**asdict(result), "remarks": result.remarks, "n_traces": len(traces)})

@@ -7,7 +7,7 @@ belong to several traces are never merged silently. This module knows no theory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,6 +145,16 @@ def _number(text: str, where: str) -> float:
         return float(text)
     except ValueError:
         raise DataFileError(f"{where}: {text.strip()[:60]!r} is not a number") from None
+
+
+def texts_of(traces: Sequence[Trace]) -> NDArray[np.int64]:
+    """Return a number per trace that traces of one text share; a trace that names no sample stands alone."""
+    keys = [
+        (trace.name.get("task"), trace.name["sample_id"]) if "sample_id" in trace.name else place
+        for place, trace in enumerate(traces)
+    ]
+    numbers = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+    return np.array([numbers[key] for key in keys], np.int64)
 
 
 def _typed(table: pd.DataFrame) -> pd.DataFrame:

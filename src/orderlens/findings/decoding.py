@@ -72,7 +72,8 @@ def eos_cascade(study: Study, continuations: Study | None = None) -> Finding:
     nothing = not np.nansum(frame["eos_fraction"].to_numpy(np.float64))
     checks = []
     for order in CONFIDENCE_FIRST:
-        gap, share = eos.difference(order, "forced-ar"), _presealed(frame[frame["order"] == order])
+        gap = eos.difference(order, "forced-ar")
+        share = _presealed(frame[frame["order"] == order], study.options.resampling.level)
         if nothing:
             gap = share = Estimate.undefined("no text of this run holds an EOS token")
         checks.append(Check(f"EOS fraction, {order} − forced-ar", gap))
@@ -99,12 +100,12 @@ def _ids(study: Study) -> set[str]:
     return set(study.decoded["sample_id"].astype(str))
 
 
-def _presealed(part: pd.DataFrame) -> Estimate:
+def _presealed(part: pd.DataFrame, level: float) -> Estimate:
     """Return the share of texts in which content follows an EOS cascade, with its Wilson interval."""
     if not len(part):
         return Estimate.undefined("order was not run")
     sealed = (part["eos_cascade"] >= CASCADE) & part["eos_cascade_resume"].notna()
-    return wilson(int(sealed.sum()), len(part))
+    return wilson(int(sealed.sum()), len(part), level)
 
 
 def random_tier(study: Study) -> Finding:

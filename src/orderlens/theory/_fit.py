@@ -161,8 +161,8 @@ class Surface:
     A log-likelihood is linear in the knot weights, so one table serves the data and every resample of it.
     """
 
-    def __init__(self, data: HitData, best: tuple[float, float]) -> None:
-        spread = _standard_errors(data, best)
+    def __init__(self, data: HitData, best: tuple[float, float], by_group: Any = None) -> None:
+        spread = _standard_errors(data, best, by_group)
         self.axes = [
             np.linspace(max(centre - 4.5 * width, low), min(centre + 4.5 * width, high), _SIDE)
             for centre, width, (low, high) in zip(best, spread, BOUNDS, strict=True)
@@ -204,8 +204,12 @@ def _span(inside: Array, best: float) -> Interval:
     return float(np.exp(min(inside[0], best))), float(np.exp(max(inside[-1], best)))
 
 
-def _standard_errors(data: HitData, best: tuple[float, float]) -> Array:
-    """Marginal standard errors of (log σ, log k) from second differences; wide when the surface is flat."""
+def _standard_errors(data: HitData, best: tuple[float, float], by_group: Any = None) -> Array:
+    """Marginal standard errors of (log σ, log k) from second differences; wide when the surface is flat.
+
+    With knot weights by group they are those of groups (the sandwich) where these are larger: resamples of
+    texts that were scored under many orders reach far beyond what independent reveals would.
+    """
     h = 0.02
     a, b = best[0], max(best[1], h)
 
@@ -220,4 +224,13 @@ def _standard_errors(data: HitData, best: tuple[float, float]) -> Array:
     values = np.linalg.eigvalsh(information / h**2)
     if values[0] <= 0.05:
         return np.array([0.5, 2.0])
-    return np.clip(np.sqrt(np.diag(np.linalg.inv(information / h**2))), 1e-4, [0.5, 2.0])
+    inverse = np.linalg.inv(information / h**2)
+    found = np.diag(inverse)
+    if by_group is not None:
+        slopes = [
+            (data.log_chances(a + i * h, b + j * h) - data.log_chances(a - i * h, b - j * h)) / (2 * h)
+            for i, j in ((1, 0), (0, 1))
+        ]
+        scores = by_group @ np.column_stack(slopes)
+        found = np.maximum(found, np.diag(inverse @ (scores.T @ scores) @ inverse))
+    return np.clip(np.sqrt(found), 1e-4, [0.5, 2.0])

@@ -109,7 +109,8 @@ def fit_noise(
     Args:
         y: log q of the target at each reveal [N].
         hit: whether the target was the argmax [N].
-        groups: labels [N], such as the sequence of each reveal; the bootstrap then draws whole groups.
+        groups: labels [N], such as the text of each reveal; the bootstrap then draws whole groups. Traces of
+            one text under several orders belong together.
         bootstrap: number of resamples for percentile intervals; 0 gives profile-likelihood intervals, which
             take the reveals as independent.
         seed: of the resampling.
@@ -118,7 +119,7 @@ def fit_noise(
     data = HitData(y, hit)
     by_group = data.weights_by_group(groups) if bootstrap > 0 else None
     best = maximise(data)
-    surface = Surface(data, best)
+    surface = Surface(data, best, by_group)
     if by_group is None:
         sigma_interval, k_interval = surface.profile_intervals()
     else:
