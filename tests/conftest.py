@@ -21,11 +21,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 if importlib.util.find_spec("hypothesis"):  # not in the minimal environment
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 
-    # A change must not fail for a case that has nothing to do with it; `search` looks for new cases.
-    settings.register_profile("repeatable", derandomize=True)
-    settings.register_profile("search", derandomize=False)
+    # A change must not fail for a case that has nothing to do with it, nor because the machine is busy;
+    # `search` looks for new cases.
+    patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("repeatable", patient, derandomize=True)
+    settings.register_profile("search", patient, derandomize=False)
     settings.load_profile(os.environ.get("ORDERLENS_PROPERTIES", "repeatable"))
 
 from orderlens.models.hmm import HiddenMarkovModel

@@ -63,7 +63,7 @@ def test_divergence_is_kullback_and_leiblers(kind):
     now[0] = before[0]
     p, q = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (now, before))
     found = divergence(rows_of(now, kind), rows_of(before, kind))
-    assert found == pytest.approx(scipy_stats.entropy(p, q, axis=1), abs=1e-12 if kind == "numpy" else 2e-6)
+    assert found == pytest.approx(scipy_stats.entropy(p, q, axis=1), abs=1e-12 if kind == "numpy" else 1e-5)
     assert found[0] == pytest.approx(0, abs=1e-7)
     assert (found >= 0).all()
 
@@ -82,7 +82,7 @@ def test_excluded_tokens_do_not_move():
     now, before = (torch.randn(5, 8, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
     some = [HiddenRows(hidden, torch.eye(8), (3, 9), 7) for hidden in (now, before)]
     p, q = (torch.softmax(hidden[:, [0, 1, 2, 4, 5, 6]], 1).numpy() for hidden in (now, before))
-    assert divergence(*some) == pytest.approx(scipy_stats.entropy(p, q, axis=1), abs=2e-6)
+    assert divergence(*some) == pytest.approx(scipy_stats.entropy(p, q, axis=1), abs=1e-5)
 
 
 def test_rows_can_be_kept_and_taken_out_again(kind):

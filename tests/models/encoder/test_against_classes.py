@@ -67,9 +67,7 @@ def test_every_reveal_is_what_the_class_says(tmp_path, case):
         start = len(PROMPT) + (position - len(PROMPT)) // BLOCK * BLOCK
         hidden = np.flatnonzero(canvas == MASK)
         said = dict(zip(hidden.tolist(), rows(network, canvas), strict=True))
-        surest = max(
-            (place for place in said if start <= place < start + BLOCK), key=lambda place: said[place].max()
-        )
-        assert (position, token) == (surest, said[surest].argmax())
-        assert logq == pytest.approx(said[surest].max(), abs=1e-5)
+        surest = max(said[place].max() for place in said if start <= place < start + BLOCK)
+        assert said[position][token] == pytest.approx(surest, abs=1e-5)  # two may be as sure but for rounding
+        assert logq == pytest.approx(surest, abs=1e-5)
         canvas[position] = token
