@@ -56,8 +56,10 @@ FOREIGN = (
     *("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"),
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     *("ORDERLENS_CACHE", "ORDERLENS_GPT2"),
+    *("RAY_ADDRESS", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_CONFIG_FILE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
 )
-"""What a terminal, a cluster or a user's own settings say must not decide a test."""
+"""What a terminal, a cluster, a network or a user's own settings say must not decide a test."""
 
 
 def pytest_configure() -> None:

@@ -15,7 +15,7 @@ import orderlens as ol
 from orderlens.cli.main import main
 
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps for a while in the sun. " * 4
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 MARKED = """

@@ -103,7 +103,7 @@ def test_two_ranks_give_the_rows_of_one(alone: ol.Run, tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
     assert_same_rows(ol.open_run(tmp_path / "run"), alone)
     assert {state.name for state in read_states(open_folder(tmp_path / "run"))} == {"rank-000", "rank-001"}
 

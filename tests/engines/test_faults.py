@@ -128,7 +128,7 @@ def driver(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 def until_hanging(run: Path) -> list[psutil.Process]:
     """Wait until three units are committed and one hangs; return the workers' processes."""
-    folder, end = open_folder(run), time.monotonic() + 120
+    folder, end = open_folder(run), time.monotonic() + 300
     while time.monotonic() < end:
         states = read_states(folder) if run.exists() else []
         if sum(state.units for state in states) == 3 and any(state.unit for state in states):

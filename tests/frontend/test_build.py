@@ -35,7 +35,7 @@ def test_a_fresh_build_gives_the_committed_bytes(tmp_path):
 def test_types_hold_and_its_own_tests_pass():
     assert run(NODE, "node_modules/typescript/bin/tsc", "--noEmit").stdout == ""
     assert run(NODE, "build.mjs", "--test").returncode == 0
-    done = run(NODE, "--test", ".test/all.test.mjs")
+    done = run(NODE, "--test", "--test-reporter=tap", ".test/all.test.mjs")
     assert done.returncode == 0, done.stdout
     assert "# fail 0" in done.stdout
 

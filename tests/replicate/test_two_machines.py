@@ -76,7 +76,7 @@ def decoded(tmp_path_factory):
         start(COMMAND, NOT_FOR_DECODING, *command(data, out, "--stages", stages, "--batch-size", size))
         for stages, size in asked
     ]
-    logs = [worker.communicate(timeout=120) for worker in workers]
+    logs = [worker.communicate(timeout=300) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], logs
     return out, logs
 
@@ -129,7 +129,7 @@ def test_the_results_are_made_elsewhere_without_a_model(decoded, tmp_path, monke
 def test_pydantic_is_not_needed_to_decode(tmp_path):
     data, out = texts_in(tmp_path), tmp_path / "out"
     worker = start(LIBRARY, f"{NOT_FOR_DECODING},pydantic", MODEL, str(data), str(out))
-    log = worker.communicate(timeout=120)
+    log = worker.communicate(timeout=300)
     assert worker.returncode == 0, log
     assert open_run(out / "runs" / "score").is_complete
 

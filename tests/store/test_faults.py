@@ -146,7 +146,7 @@ def test_a_part_of_another_run_is_foreign(finished, tmp_path, worker) -> None:
 def test_processes_that_start_the_same_run_at_once_share_it(tmp_path, content, reference) -> None:
     command = [sys.executable, str(SCRIPT), "run", str(tmp_path / "shared"), "24"]
     workers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    errors = [worker.communicate(timeout=120)[1] for worker in workers]
+    errors = [worker.communicate(timeout=300)[1] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0, 0], errors
     assert content(tmp_path / "shared") == reference(24)
     report = verify_run(LocalFolder(tmp_path / "shared"))
