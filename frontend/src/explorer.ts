@@ -1,12 +1,13 @@
 // The page of one sample: choose one trace or two, replay them, look at tokens and plots together.
 
 import { h, show } from "./dom";
-import type { Place } from "./link";
-import { fixed, NONE, plural, probability } from "./numbers";
+import { copyButton, save, say } from "./keep";
+import { write, type Place } from "./link";
+import { fixed } from "./numbers";
 import { Panel } from "./panel";
 import type { Axis } from "./plots";
 import { COLOURS, largestEntropy, tints, type Colour } from "./scales";
-import { visible } from "./tokens";
+import { tokenFacts } from "./token_facts";
 import type { Divergence, Sample } from "./types";
 
 const KEYS: [string, string][] = [
@@ -16,7 +17,10 @@ const KEYS: [string, string][] = [
   ["B", "next bottleneck step"],
   ["D", "first difference of the two"],
   ["C", "next colour"],
+  ["Esc", "all samples"],
 ];
+
+type Film = (run: string, id: string, traces: string[]) => Promise<Blob>;
 
 export class Explorer {
   private panels: Panel[] = [];
@@ -48,6 +52,7 @@ export class Explorer {
     private readonly sample: Sample,
     private place: Place,
     private readonly moved: (place: Place) => void,
+    private readonly film?: Film,
   ) {
     this.place = { ...place, a: this.named(place.a) ?? sample.traces[0]?.id ?? "", b: this.named(place.b) ?? "" };
     show(root, this.given(), this.controls(), this.player(), this.detail, this.differing, this.body, this.legend, shortcuts());
@@ -83,7 +88,7 @@ export class Explorer {
     return h(
       "header",
       { class: "sample-head" },
-      h("h2", { dir: "auto" }, name),
+      h("h2", { dir: "auto", tabindex: -1 }, name),
       prompt !== null && h("details", { class: "prompt", open: prompt.length < 400 }, h("summary", {}, "Prompt"), h("p", { dir: "auto" }, prompt)),
       suffix !== null && h("details", { class: "prompt" }, h("summary", {}, "Given text behind it"), h("p", { dir: "auto" }, suffix)),
     );
@@ -122,7 +127,7 @@ export class Explorer {
       h("div", { class: "field" }, h("label", { for: "trace-b" }, "Compare with"), b),
       h("fieldset", { class: "segments" }, h("legend", {}, "Colour by"), ...colours),
       h("fieldset", { class: "segments" }, h("legend", {}, "Plot along"), ...axes),
-      copyLink(),
+      h("div", { class: "keep" }, this.film && this.filmButton(this.film), copyButton(() => location.href.replace(/#.*/, "") + write(this.place))),
     );
   }
 
@@ -140,6 +145,19 @@ export class Explorer {
       this.slider,
       this.count,
     );
+  }
+
+  private filmButton(film: Film): HTMLElement {
+    const button = h("button", { type: "button", title: "What is shown, as an animated picture (SVG) for a slide, a chat or a README" }, "Save film");
+    button.addEventListener("click", async () => {
+      try {
+        const shown = this.panels.map((panel) => panel.trace.id);
+        save(await film(this.place.run, this.sample.sample_id, shown), "film.svg");
+      } catch (error) {
+        say(button, error instanceof Error ? error.message : String(error));
+      }
+    });
+    return button;
   }
 
   private choose(change: Partial<Place>): void {
@@ -248,11 +266,17 @@ export class Explorer {
   }
 
   private toggle(): void {
-    if (this.timer !== null) {
-      this.stop();
-      this.draw();
+    if (this.timer === null) {
+      this.play();
       return;
     }
+    this.stop();
+    this.draw();
+  }
+
+  /** Replay from here, or from the start where everything is done. */
+  play(): void {
+    this.stop();
     if (this.done >= this.passes) this.goTo(0);
     const pause = Math.min(450, Math.max(40, 9000 / this.passes));
     this.timer = window.setInterval(() => {
@@ -307,39 +331,6 @@ function panelWidth(available: number, panels: number): number {
   return Math.max(280, Math.round(share - 34));
 }
 
-/** Everything that is stored about the token at a position. */
-function tokenFacts(panel: Panel, position: number, named: boolean): HTMLElement {
-  const step = panel.timeline.stepAt.get(position);
-  const { reveals, label } = panel.trace;
-  const name = named && h("b", { class: "of" }, label);
-  if (step === undefined) return h("div", {}, name, h("span", { class: "quiet" }, "no token at this position"));
-  const pairs: [string, string][] = [
-    ["revealed", `${step + 1} of ${reveals.position.length}`],
-    ["pass", `${reveals.forward[step]! + 1} (${plural(reveals.n_committed[step] || 1, "token")} in it)`],
-    ["position", String(position)],
-    ["id", String(reveals.token_id[step])],
-    ["q", probability(reveals.logq[step])],
-    ["log q", fixed(reveals.logq[step], 3)],
-  ];
-  const more: [string, (number | null)[] | undefined][] = [
-    ["as sampled", reveals.tempered_logq],
-    [reveals.is_argmax[step] ? "it was the best token; runner-up" : "best token", reveals.is_argmax[step] ? reveals.second_logprob : reveals.max_logprob],
-  ];
-  for (const [title, column] of more) if (column && column[step] != null) pairs.push([title, `q = ${probability(column[step])}`]);
-  if (reveals.entropy) pairs.push(["entropy", reveals.entropy[step] == null ? NONE : `${fixed(reveals.entropy[step])} nats`]);
-  if ((reveals.n_tied[step] ?? 0) > 1) pairs.push(["tied positions", String(reveals.n_tied[step])]);
-  const changed = panel.trace.revisions.filter((item) => item.position === position);
-  const happened: Record<string, string> = { remask: "taken back", edit: "replaced", reveal: "revealed before" };
-  for (const item of changed) pairs.push([happened[item.event] ?? item.event, `by pass ${item.forward + 1}`]);
-  return h(
-    "div",
-    {},
-    name,
-    h("q", { class: "piece", dir: "auto" }, ...visible(panel.piece(step))),
-    h("dl", {}, ...pairs.map(([title, value]) => h("div", {}, h("dt", {}, title), h("dd", {}, value)))),
-  );
-}
-
 function states(): HTMLElement[] {
   const names: [string, string][] = [
     ["masked", "masked"],
@@ -360,18 +351,4 @@ function shortcuts(): HTMLElement {
     h("summary", {}, "Keys"),
     h("dl", {}, ...KEYS.map(([keys, does]) => h("div", {}, h("dt", {}, ...keys.split(" ").flatMap((key) => [h("kbd", {}, key), " "])), h("dd", {}, does)))),
   );
-}
-
-function copyLink(): HTMLElement {
-  const button = h("button", { type: "button", class: "copy", title: "A link to this sample and step" }, "Copy link");
-  button.addEventListener("click", () => {
-    const said = (text: string) => {
-      show(button, text);
-      window.setTimeout(() => show(button, "Copy link"), 1600);
-    };
-    const copied = navigator.clipboard?.writeText(location.href);
-    if (copied) copied.then(() => said("Copied"), () => said("See the address bar"));
-    else said("See the address bar");
-  });
-  return button;
 }

@@ -1,6 +1,8 @@
 // The place a reader is at, as the part of the address behind '#': copied, it leads back there.
 
+import { FIRST } from "./query";
 import { COLOURS, type Colour } from "./scales";
+import type { Query } from "./types";
 
 export interface Place {
   sample: string | null;
@@ -36,4 +38,42 @@ export function read(hash: string): Place {
     pass: Number.isFinite(pass) && pass >= 0 ? pass : null,
     colour: COLOURS.find((item) => item.id === parts.get("colour"))?.id ?? NOWHERE.colour,
   };
+}
+
+const SORTS: Query["sort"][] = ["name", "label", "mean", "var", "gap", "passes", "cascade", "correct", "n"];
+const VERDICTS: Query["correct"][] = ["", "yes", "no", "none"];
+
+/** The filtered list: only what differs from the list as it opens; nothing where nothing does. */
+export function writeList(query: Query): string {
+  const parts = new URLSearchParams();
+  for (const name of ["text", "where", "run", "order", "correct", "cascade", "sort", "descending", "page"] as const) {
+    if (query[name] !== FIRST[name]) parts.set(name, String(query[name]));
+  }
+  const text = parts.toString();
+  return text && `#list&${text}`;
+}
+
+export function readList(hash: string): Query {
+  const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  const count = (name: string): number => Math.max(0, Number.parseInt(parts.get(name) ?? "0", 10) || 0);
+  const text = (name: string): string => parts.get(name) ?? "";
+  if (!parts.has("list")) return { ...FIRST };
+  return {
+    ...FIRST,
+    text: text("text"),
+    where: text("where"),
+    run: text("run"),
+    order: text("order"),
+    correct: VERDICTS.find((item) => item === text("correct")) ?? "",
+    cascade: count("cascade"),
+    sort: SORTS.find((item) => item === text("sort")) ?? FIRST.sort,
+    descending: (parts.get("descending") ?? "true") === "true",
+    page: count("page"),
+  };
+}
+
+/** Whether an address names a place of the explorer; others lead elsewhere on the page. */
+export function isOurs(hash: string): boolean {
+  const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  return parts.size === 0 || parts.has("sample") || parts.has("list");
 }

@@ -13,10 +13,10 @@ export interface TracePlot {
   mark(position: number | null): void;
 }
 
-const TOP = 16;
+const TOP = 28;
 const LEFT = 38;
-const RIGHT = 36;
-const BOTTOM = 30;
+const RIGHT = 46;
+const BOTTOM = 36;
 
 function ticks(lowest: number): number[] {
   const step = [0.5, 1, 2, 5, 10, 20, 50].find((size) => -lowest / size <= 4) ?? 100;
@@ -35,7 +35,7 @@ export function tracePlot(
 ): TracePlot {
   const { reveals, stats } = timeline.trace;
   const n = reveals.position.length;
-  const height = width < 500 ? 160 : 190;
+  const height = width < 500 ? 174 : 204;
   const finite = reveals.logq.filter((value): value is number => value !== null);
   const lowest = Math.min(-1, ...finite) * 1.04;
   const first = timeline.positions[0] ?? 0;
@@ -67,7 +67,7 @@ export function tracePlot(
     element.append(s("text", { class: "tick", x: at, y: height - BOTTOM + 15, "text-anchor": "middle" }, count));
   }
   const named = axis === "step" ? "step" : "position from the start of the answer";
-  element.append(s("text", { class: "label", x: (LEFT + width - RIGHT) / 2, y: height - 2, "text-anchor": "middle" }, named));
+  element.append(s("text", { class: "label", x: (LEFT + width - RIGHT) / 2, y: height - 6, "text-anchor": "middle" }, named));
   element.append(s("text", { class: "label", x: LEFT - 32, y: 10 }, "log q (nats)"));
 
   const marks: SVGElement[] = [];

@@ -52,4 +52,14 @@ async function start(): Promise<void> {
 window.addEventListener("beforeprint", () => {
   for (const item of document.querySelectorAll<HTMLDetailsElement>("main details")) item.open = true;
 });
+
+/** Pictures that do not fit scroll sideways, by keys too; the others are no stop on the way of the Tab key. */
+function reachable(): void {
+  for (const box of document.querySelectorAll<HTMLElement>("figure .scroll")) {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
+  }
+}
+window.addEventListener("load", reachable);
+window.addEventListener("resize", reachable);
 void start();

@@ -1,10 +1,18 @@
 // The list of traces with filters and sorting; rows come page by page.
 
 import { h, show } from "./dom";
+import { findLeads, type Lead } from "./leads";
+import type { Place } from "./link";
 import { fixed, NONE, plural } from "./numbers";
-import { FIRST } from "./query";
 import { conditions } from "./ranges";
 import type { Catalogue, Page, Query, Row, SortColumn, Source } from "./types";
+
+export interface ListEvents {
+  open(row: Row): void;
+  lead(lead: Lead): void;
+  /** What the list shows now. */
+  asked(query: Query): void;
+}
 
 const COLUMNS: { id: SortColumn; name: string; what: string; text?: boolean }[] = [
   { id: "name", name: "Sample", what: "", text: true },
@@ -18,57 +26,94 @@ const COLUMNS: { id: SortColumn; name: string; what: string; text?: boolean }[] 
 ];
 
 export class SampleList {
-  query: Query = { ...FIRST };
   private asked = 0;
   private readonly table = h("table", { class: "samples" });
   private readonly said = h("p", { class: "said", role: "status" });
   private readonly pager = h("div", { class: "pager" });
+  private readonly leads = h("ul", { class: "leads", "aria-label": "Where to start" });
+  /** The boxes and menus of the filters, by the part of the query they set. */
+  private readonly boxes = new Map<keyof Query, HTMLInputElement | HTMLSelectElement>();
 
   constructor(
     root: HTMLElement,
     private readonly source: Source,
     private readonly catalogue: Catalogue,
-    private readonly open: (row: Row) => void,
+    public query: Query,
+    private readonly on: ListEvents,
   ) {
-    show(root, this.filters(), this.said, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Samples" }, this.table), this.pager);
+    const caption = h("p", { class: "small" }, "A row is a sample under one order. Var, Mean and Gap are about log q, in nats; a row opens its replay.");
+    show(root, this.leads, this.filters(), this.said, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Samples" }, this.table), caption, this.pager);
+    this.fill();
+    void this.load().then(() => this.lead());
+  }
+
+  /** Show what an address asks for, unless that is what is shown. */
+  ask(query: Query): void {
+    if (JSON.stringify(query) === JSON.stringify(this.query)) return;
+    this.query = query;
+    this.fill();
+    void this.load();
+  }
+
+  /** Put the focus on the row that a reader came from. */
+  focus(place: Place): void {
+    const links = [...this.table.querySelectorAll<HTMLElement>("tbody a")];
+    const same = links.filter((link) => link.dataset["sample"] === place.sample);
+    (same.find((link) => link.dataset["trace"] === place.a) ?? same[0])?.focus();
+  }
+
+  private async lead(): Promise<void> {
+    const found = await findLeads(this.source, this.catalogue.graded).catch(() => []);
+    const items = found.map((lead) =>
+      h("li", {}, h("button", { type: "button", click: () => this.on.lead(lead) }, h("b", {}, lead.title), h("span", { dir: "auto" }, lead.row.name), h("small", { dir: "auto" }, lead.what))),
+    );
+    show(this.leads, ...items);
+    this.leads.classList.add("known");
+  }
+
+  /** Write the query into the boxes. */
+  private fill(): void {
+    for (const [name, box] of this.boxes) box.value = String(this.query[name]);
   }
 
   private filters(): HTMLElement {
     let wait = 0;
-    const typed = (id: string, placeholder: string, change: (value: string) => void) => {
+    const typed = (name: "text" | "where", id: string, placeholder: string) => {
       const box = h("input", { type: "search", id, placeholder, maxlength: 200, autocomplete: "off" });
       box.addEventListener("input", () => {
         window.clearTimeout(wait);
-        wait = window.setTimeout(() => change(box.value), 180);
+        wait = window.setTimeout(() => this.change({ text: this.boxes.get("text")!.value, where: this.boxes.get("where")!.value }), 180);
       });
+      this.boxes.set(name, box);
       return box;
     };
-    const search = typed("find-text", "id, prompt or text", (text) => this.change({ text }));
-    const where = typed("find-where", "var > 0.5, mean < -1", (value) => this.change({ where: value }));
+    const search = typed("text", "find-text", "id, prompt or text");
+    const where = typed("where", "find-where", "var > 0.5, mean < -1");
     where.title = "Conditions on var, mean, gap, passes, eos and n, separated by commas";
-    const select = (id: string, name: string, options: [string, string][], change: (value: string) => void) => {
+    const select = (part: "run" | "order" | "correct" | "cascade", name: string, options: [string, string][]) => {
+      const id = `find-${part}`;
       const box = h("select", { id }, ...options.map(([value, text]) => h("option", { value }, text)));
-      box.addEventListener("change", () => change(box.value));
+      box.addEventListener("change", () => this.change({ [part]: part === "cascade" ? Number(box.value) : box.value }));
+      this.boxes.set(part, box);
       return h("div", { class: "field" }, h("label", { for: id }, name), box);
     };
     const { runs, orders, graded } = this.catalogue;
+    const named = (name: string): [string, string] => [name, name];
     return h(
       "form",
       { class: "filters", role: "search", "aria-label": "Filter the samples", submit: (event: Event) => event.preventDefault() } as never,
       h("div", { class: "field wide" }, h("label", { for: "find-text" }, "Search"), search),
       h("div", { class: "field where" }, h("label", { for: "find-where" }, "Numbers"), where),
-      runs.length > 1 && select("find-run", "Run", [["", "all"], ...runs.map((run): [string, string] => [run.name, run.name])], (run) => this.change({ run })),
-      orders.length > 1 && select("find-order", "Order", [["", "all"], ...orders.map((name): [string, string] => [name, name])], (order) => this.change({ order })),
-      graded &&
-        select("find-correct", "Verdict", [["", "any"], ["yes", "✓ correct"], ["no", "✗ wrong"], ["none", "– not graded"]], (value) =>
-          this.change({ correct: value as Query["correct"] }),
-        ),
-      select("find-cascade", "EOS run", [["0", "any"], ["2", "2 or more"], ["4", "4 or more"], ["8", "8 or more"]], (value) => this.change({ cascade: Number(value) })),
+      runs.length > 1 && select("run", "Run", [["", "all"], ...runs.map((run) => named(run.name))]),
+      orders.length > 1 && select("order", "Order", [["", "all"], ...orders.map(named)]),
+      graded && select("correct", "Verdict", [["", "any"], ["yes", "✓ correct"], ["no", "✗ wrong"], ["none", "– not graded"]]),
+      select("cascade", "EOS run", [["0", "any"], ["2", "2 or more"], ["4", "4 or more"], ["8", "8 or more"]]),
     );
   }
 
   private change(part: Partial<Query>): void {
     this.query = { ...this.query, page: 0, ...part };
+    this.on.asked(this.query);
     void this.load();
   }
 
@@ -120,9 +165,9 @@ export class SampleList {
   private row(row: Row, columns: typeof COLUMNS, several: boolean): HTMLElement {
     const open = (event: Event) => {
       event.preventDefault();
-      this.open(row);
+      this.on.open(row);
     };
-    const name = h("a", { href: "#", dir: "auto", click: open } as never, row.name);
+    const name = h("a", { href: "#", dir: "auto", "data-sample": row.sample_id, "data-trace": row.id, click: open } as never, row.name);
     const cells: Record<SortColumn, () => HTMLElement> = {
       name: () => h("th", { scope: "row" }, name, several && h("small", { dir: "auto" }, ` ${row.run}`)),
       label: () => h("td", { dir: "auto" }, row.label),

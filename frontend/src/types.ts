@@ -158,5 +158,7 @@ export interface Source {
   catalogue(): Promise<Catalogue>;
   list(query: Query): Promise<Page>;
   sample(run: string, id: string): Promise<Sample>;
+  /** Traces of a sample as an animated picture (SVG); a file cannot draw one. */
+  film?(run: string, id: string, traces: string[]): Promise<Blob>;
 }
 

@@ -7,18 +7,22 @@ import type { Catalogue, Page, Query, Sample, Source } from "./types";
 
 const token = new URLSearchParams(location.search).get("token") ?? "";
 
-async function get<T>(path: string, parts: Record<string, string> = {}): Promise<T> {
+async function ask(path: string, parts: Record<string, string | string[]>): Promise<Response> {
   const address = new URL(path, location.origin);
-  for (const [name, value] of Object.entries(parts)) address.searchParams.set(name, value);
+  for (const [name, value] of Object.entries(parts)) for (const item of [value].flat()) address.searchParams.append(name, item);
   let answer: Response;
   try {
     answer = await fetch(address, { headers: { "X-OrderLens-Token": token }, cache: "no-store" });
   } catch {
     throw new Error("The viewer does not answer: was 'orderlens view' stopped?");
   }
-  const body = (await answer.json()) as T & { error?: string };
-  if (!answer.ok) throw new Error(body.error ?? `the server answered ${answer.status}`);
-  return body;
+  if (answer.ok) return answer;
+  const body = (await answer.json()) as { error?: string };
+  throw new Error(body.error ?? `the server answered ${answer.status}`);
+}
+
+async function get<T>(path: string, parts: Record<string, string> = {}): Promise<T> {
+  return (await ask(path, parts)).json() as Promise<T>;
 }
 
 class ServerSource implements Source {
@@ -33,6 +37,10 @@ class ServerSource implements Source {
 
   sample(run: string, id: string): Promise<Sample> {
     return get("/api/sample", { run, id });
+  }
+
+  async film(run: string, id: string, traces: string[]): Promise<Blob> {
+    return (await ask("/api/film", { run, id, trace: traces })).blob();
   }
 }
 

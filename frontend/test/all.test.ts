@@ -1,3 +1,4 @@
 import "./replay.test";
 import "./query.test";
 import "./show.test";
+import "./leads.test";

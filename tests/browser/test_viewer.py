@@ -129,6 +129,23 @@ def test_a_link_leads_to_sample_step_and_colour_and_follows_the_reader(page, add
     assert page.locator("input[name=colour]:checked").input_value() == "confidence"
 
 
+def test_a_lead_opens_two_orders_and_a_filtered_list_has_an_address(page, address, tmp_path):
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(f"{address}#list&run=plain&order=random&sort=mean&descending=false")
+    page.get_by_text("of 8 traces").wait_for()
+    assert page.get_by_label("Order", exact=True).input_value() == "random"
+    page.locator("th[aria-sort=ascending]").get_by_text("Mean").wait_for()
+    page.get_by_role("button", name="The orders differ most").click()
+    page.locator(".panel").nth(1).wait_for()
+    assert page.title().endswith(" · OrderLens viewer")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save film").click()
+    assert saved.value.path().read_text(encoding="utf-8").count('class="head"') == 2
+    page.keyboard.press("Escape")
+    page.get_by_text("of 8 traces").wait_for()
+    assert page.title() == "OrderLens viewer"
+
+
 def test_a_link_to_nowhere_says_so(page, address):
     page.goto(f"{address}#sample=nobody&run=revised")
     page.get_by_role("alert").get_by_text("no sample 'nobody'").wait_for()

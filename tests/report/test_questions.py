@@ -90,8 +90,8 @@ def test_what_committing_together_costs_is_told_against_one_at_a_time():
     ]
     found = questions({}, [], policies=rows)[2]
     assert found.title == "What does committing together cost?"
-    assert "max-prob+top=4 took 16 passes for 64 tokens and −0.40 nats per token" in found.answer
-    assert [len(line.dots) for line in found.chart.lines] == [1, 1]
+    assert "Max-prob, top=4 took 16 passes for 64 tokens and −0.40 nats per token" in found.answer
+    assert [line.name for line in found.chart.lines] == ["Max-prob", "Max-prob, top=4"]
 
 
 def test_wrong_answers_by_task():

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 
+import numpy as np
 import pytest
 
 from orderlens.analysis import Options, Study
@@ -15,7 +16,7 @@ from orderlens.analysis.estimate import Estimate, Resampling
 from orderlens.analysis.judge import WORDS, Check, Finding, Number, Outcome, Reading
 from orderlens.analysis.table import Column, Table
 from orderlens.figures.catalogue import Drawn
-from orderlens.report.build import report
+from orderlens.report.build import policies, report
 from orderlens.report.content import picture
 from orderlens.report.page import Page, write_report
 from orderlens.report.questions import Question
@@ -163,3 +164,15 @@ def test_two_models_get_tables_and_figures_but_no_common_findings(tmp_path):
     assert "Findings are about one model at a time" in text
     assert "Model one, two" in text
     assert "All samples: 1." in text, "two runs with one sample of one prompt"
+
+
+def test_tokens_past_the_requested_length_count_where_passes_do():
+    """One token per pass is one token per pass, however far the last block reaches."""
+    logq = np.log(np.full(6, 0.5))
+    passes = {"max-prob": range(6), "max-prob+top=2": [0, 0, 1, 1, 2, 2]}
+    traces = [
+        make_trace("s", order, logq, forward=list(forward), temperature=0.0, n_requested=4)
+        for order, forward in passes.items()
+    ]
+    pace = {row["order"]: row["n"] / row["passes"] for row in policies(Study(make_run(traces)))}
+    assert pace == {"max-prob": 1, "max-prob+top=2": 2}

@@ -47,7 +47,8 @@ def stranger(app):
     return TestClient(app, base_url=f"http://{HOST}", follow_redirects=False)
 
 
-PATHS = ("/", "/assets/viewer.js", "/api/catalogue", "/api/samples", "/api/sample?id=a", "/nowhere")
+ASKED = ("/api/catalogue", "/api/samples", "/api/sample?id=a", "/api/film?id=a")
+PATHS = ("/", "/assets/viewer.js", *ASKED, "/nowhere")
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -87,6 +88,8 @@ def test_it_only_reads(client, method):
         "/api/sample?id=../a",
         "/api/sample?id=nobody",
         "/api/sample",
+        "/api/film?id=nobody&trace=max-prob",
+        "/api/film?id=a&trace=nothing",
     ],
 )
 def test_nothing_outside_the_runs_is_reached(client, path):
@@ -130,6 +133,13 @@ def test_the_list_and_the_sample_are_what_the_run_holds(client, run):
     assert sample["traces"][0]["id"] == first["id"]
     assert sample["traces"][0]["stats"]["var"] == pytest.approx(first["var"], abs=1e-6)
     assert sample["prompt"] == "Say it"
+
+
+def test_a_film_holds_the_traces_asked_for(client):
+    answer = client.get("/api/film", params={"id": "a", "trace": ["max-prob", "max-prob"]})
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert answer.text.startswith("<svg")
+    assert answer.text.count('class="head"') == 2
 
 
 @pytest.mark.parametrize(

@@ -117,10 +117,12 @@ def policies(study: Study) -> list[dict[str, Any]]:
     """Return passes, tokens and mean log q of generated text by policy, on prompts that all of them decoded.
 
     Compared are the policies that commit several tokens per pass and the orders they stand on; without such a
-    policy there is nothing to compare.
+    policy there is nothing to compare. Tokens past the requested length count: passes were spent on them too.
     """
     frame = study.decoded
-    passes = frame.groupby("order")["n_forwards"].sum() < frame.groupby("order")["n"].sum()
+    frame = frame.assign(filled=frame["n"] + frame["n_overflow"])
+    total = frame.groupby("order")[["passes", "filled"]].sum()
+    passes = total["passes"] < total["filled"]
     together = [str(name) for name in passes.index[passes]]
     alone = {name.partition("+")[0] for name in together} & {str(name) for name in passes.index[~passes]}
     compared = sorted({*together, *alone})
@@ -130,8 +132,8 @@ def policies(study: Study) -> list[dict[str, Any]]:
     return [
         {
             "order": str(order),
-            "passes": float(part["n_forwards"].mean()),
-            "n": float(part["n"].mean()),
+            "passes": float(part["passes"].mean()),
+            "n": float(part["filled"].mean()),
             "mean": float(part["mean"].mean()),
         }
         for order, part in frame.groupby("order", sort=True)

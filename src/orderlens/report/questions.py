@@ -134,7 +134,7 @@ def _decoded_path(tables: Mapping[str, Table], title: str) -> Question:
     name = "content_var" if any(column.name == "content_var" for column in content.columns) else "var"
     rows = [
         Row(
-            " ".join(filter(None, (_shown(row[key]) for key in content.keys))),
+            " ".join(filter(None, (_key(key, row[key]) for key in content.keys))),
             (_point(_estimate(row[name])),),
         )
         for row in content.rows
@@ -188,7 +188,7 @@ def _correctness(tables: Mapping[str, Table], findings: Sequence[Finding]) -> Qu
     rows = []
     for row in () if within is None else within.rows:
         right, wrong = _estimate(row["var_correct"]), _estimate(row["var_incorrect"])
-        name = f"{_shown(row['task'])} {_shown(row['order'])}"
+        name = f"{_key('task', row['task'])} {_key('order', row['order'])}"
         rows.append(Row(name, (_point(right), _point(wrong, hollow=True))))
     chart = dot_plot(
         "Var of log q of correct and of wrong answers, by task and order", "Var(log q), nats²", rows[:12]
@@ -210,12 +210,13 @@ def _together(policies: Sequence[Mapping[str, Any]]) -> Question:
     alone = {str(row["order"]): row for row in policies if row not in parallel}
     lines = []
     for row in sorted(parallel, key=lambda item: float(item["passes"] / item["n"])):
-        text = f"{row['order']} took {row['passes']:.0f} passes for {row['n']:.0f} tokens"
+        name = display_name(str(row["order"]))
+        text = f"{name} took {_mean(row['passes'])} passes for {_mean(row['n'])} tokens"
         base = alone.get(str(row["order"]).partition("+")[0])
         if base is not None:
             text += f" and {_signed(row['mean'] - base['mean'])} nats per token against one at a time"
         lines.append(text)
-    rows = [Row(str(row["order"]), (Point(row["n"] / row["passes"]),)) for row in policies]
+    rows = [Row(display_name(str(row["order"])), (Point(row["n"] / row["passes"]),)) for row in policies]
     return Question(
         "together",
         "What does committing together cost?",
@@ -274,6 +275,10 @@ def _small(value: float) -> str:
     return f"{_signed_minus(digits)} × 10{raised}"
 
 
+def _mean(count: float) -> str:
+    return f"{count:.1f}".removesuffix(".0")
+
+
 def _signed(value: float) -> str:
     return ("+" if value >= 0 else "−") + f"{abs(value):.2f}"
 
@@ -282,7 +287,10 @@ def _signed_minus(text: str) -> str:
     return text.replace("-", "−")
 
 
-def _shown(value: object) -> str:
+def _key(name: str, value: object) -> str:
+    """Return a row's key for people: an order under its name in figures, nothing for what is not there."""
     if isinstance(value, Estimate):
-        return f"{value.value:g}"
-    return "" if value in (None, "(none)") else str(value)
+        value = f"{value.value:g}"
+    if value in (None, "(none)"):
+        return ""
+    return {"order": display_name, "temperature": "T = {}".format}.get(name, str)(str(value))

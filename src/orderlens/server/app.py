@@ -1,4 +1,4 @@
-"""The viewer's web application: a page, its three built files, and three questions. Reads only.
+"""The viewer's web application: a page, its built files, and four questions. Reads only.
 
 No address names a file: assets come from a fixed list, runs and samples are looked up among the opened runs.
 ``guard`` decides who is answered at all.
@@ -25,7 +25,10 @@ from orderlens.server.index import Index, Query
 from orderlens.store.reader import Run
 from orderlens.templating import fill
 from orderlens.views import plain_sample
+from orderlens.views.film import film
 
+FILMED = 4
+"""Traces in one film at most."""
 ASSETS = {"viewer.js": "text/javascript", "page.css": "text/css"}
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -59,6 +62,11 @@ def make_app(run: Run, token: str, hosts: frozenset[str]) -> Starlette:
         asked = request.query_params
         return _json(await run_in_threadpool(_sample, run, asked.get("run", ""), asked.get("id", "")))
 
+    async def picture(request: Request) -> Response:
+        asked = request.query_params
+        named = (asked.get("run", ""), asked.get("id", ""), asked.getlist("trace"))
+        return Response(await run_in_threadpool(_film, run, *named), media_type="image/svg+xml")
+
     app = Starlette(
         routes=[
             Route("/", page),
@@ -66,6 +74,7 @@ def make_app(run: Run, token: str, hosts: frozenset[str]) -> Starlette:
             Route("/api/catalogue", _answered(catalogue)),
             Route("/api/samples", _answered(samples)),
             Route("/api/sample", _answered(sample)),
+            Route("/api/film", _answered(picture)),
         ]
     )
     app.state.index = index
@@ -107,6 +116,11 @@ def _catalogue(run: Run, index: Index) -> dict[str, Any]:
 
 def _sample(run: Run, name: str, sample_id: str) -> dict[str, Any]:
     return plain_sample(run.sample(sample_id, run=name or None))
+
+
+def _film(run: Run, name: str, sample_id: str, traces: list[str]) -> str:
+    sample = run.sample(sample_id, run=name or None)
+    return film(sample, [sample.trace(label) for label in traces[:FILMED]])
 
 
 def query_of(asked: dict[str, str]) -> Query:

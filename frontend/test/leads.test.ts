@@ -1,0 +1,50 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { findLeads } from "../src/leads";
+import { isOurs, readList, writeList } from "../src/link";
+import { FIRST, pick } from "../src/query";
+import type { Sample, Source, Trace } from "../src/types";
+import { revised, row } from "./traces";
+
+const rows = [
+  row("a", { id: "a1", gap: 0.5, var: 9 }),
+  row("a", { id: "a2", gap: 0.5, order: "y", label: "y", var: 1 }),
+  row("b", { id: "b1", var: 8, correct: true }),
+  row("b", { id: "b2", var: 2, correct: false, order: "y", label: "y" }),
+  row("c", { id: "c1", var: 3, cascade: 1 }),
+];
+const source: Source = {
+  catalogue: () => Promise.reject(new Error("not asked")),
+  list: (query) => Promise.resolve(pick(rows, query)),
+  sample: () => Promise.reject(new Error("not asked")),
+};
+const trace = (id: string, mean: number, likelihood: string, temperature = 0): Trace => {
+  const base = revised();
+  return { ...base, id, likelihood, key: { ...base.key, temperature }, stats: { ...base.stats, mean } };
+};
+const sample = (...traces: Trace[]): Sample => ({ sample_id: "a", name: "a", prompt: null, suffix: null, pieces: {}, traces, divergences: [] });
+
+test("leads: each kind once, each about another sample, and none where nothing shows it", async () => {
+  const found = await findLeads(source, true);
+  assert.deepEqual(found.map((lead) => [lead.title, lead.row.name]), [
+    ["One order is right, another wrong", "b"],
+    ["The orders differ most", "a"],
+    ["The most uneven path", "c"],
+  ]);
+  assert.deepEqual(found[0]!.pair(sample()), ["b1", "b2"]);
+  assert.deepEqual((await findLeads(source, false)).map((lead) => lead.row.name), ["a", "b"]);
+});
+
+test("the orders that differ most are likelihoods of one temperature", async () => {
+  const lead = (await findLeads(source, false))[0]!;
+  const traces = [trace("a1", -3, "none"), trace("x", -1, "exact"), trace("y", -2, "estimate"), trace("z", -9, "exact", 1)];
+  assert.deepEqual(lead.pair(sample(...traces)), ["x", "y"]);
+});
+
+test("the address of a list leads back to it; other anchors are not ours", () => {
+  const asked = { ...FIRST, text: "a&b", where: "var > 1", correct: "no" as const, cascade: 2, sort: "gap" as const, descending: false, page: 3 };
+  assert.deepEqual(readList(writeList(asked)), asked);
+  assert.equal(writeList(FIRST), "");
+  assert.deepEqual(readList("#list&sort=nothing&page=-2&correct=maybe"), FIRST);
+  assert.deepEqual(["", "#sample=x", "#list&page=1", "#figures", "#table-x"].map(isOurs), [true, true, true, false, false]);
+});
