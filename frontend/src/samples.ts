@@ -19,7 +19,7 @@ const COLUMNS: { id: SortColumn; name: string; what: string; text?: boolean }[] 
   { id: "label", name: "Order", what: "the order or policy", text: true },
   { id: "var", name: "Var", what: "variance of log q along the path (nats²)" },
   { id: "mean", name: "Mean", what: "mean log q (nats per token)" },
-  { id: "gap", name: "Gap", what: "largest − smallest mean log q of this sample over the orders that do not see the target" },
+  { id: "gap", name: "Gap", what: "largest − smallest mean log q of this sample over the orders of one token per pass that do not see the target" },
   { id: "passes", name: "Passes", what: "forward passes" },
   { id: "cascade", name: "EOS run", what: "consecutive steps that sealed the end from right to left" },
   { id: "correct", name: "Right", what: "the grader's verdict" },

@@ -144,6 +144,12 @@ def test_the_summary_counts_cells_whose_partial_rho_leaves_the_null():
     assert "in 1 of 2 cells (p < 0.05, not adjusted)" in second
 
 
+def test_nothing_to_compare_is_said_in_words():
+    rows = [("rho", math.nan, math.nan, math.nan), ("partial_rho", math.nan, math.nan, math.nan)]
+    (only,) = null_summary(pd.DataFrame(rows, columns=["statistic", "observed", "null_mean", "p"]))
+    assert "nothing to compare" in only
+
+
 def test_a_simulated_study_has_the_asked_for_shape(study):
     assert study.shape[0] == 4 * 30
     assert set(study["n"]) == {8}

@@ -133,6 +133,18 @@ def test_a_coherent_model_has_no_gap_while_var_differs(builders):
     assert pairs == ["Pairs in which the higher mean has the higher Var: none."]
 
 
+def test_an_impossible_token_leaves_its_text_out(builders):
+    traces = [
+        builders.trace(f"s{i}", order, [-1.0, -np.inf if i == 0 else -2.0 - place])
+        for i in range(3)
+        for place, order in enumerate(("forced-ar", "max-prob"))
+    ]
+    cell = builders.table(builders.make_run(traces), "coherence").cell(
+        "value", statistic="mean_of_ranges", scope="all"
+    )
+    assert (cell.value, cell.n, cell.n_undefined) == (pytest.approx(0.5), 2, 1)
+
+
 def test_rounding_is_no_order_effect(builders):
     """Means that differ in the last bits are equal: no rank, no multiple of an even smaller noise floor."""
     noise = {name: [None] * 8 for name in table_schema("noise").names}

@@ -30,6 +30,8 @@ def plane(**means):
 def coherence(gap, floor=None):
     rows = [{"statistic": "range_of_means", "scope": "deployable", "value": gap}]
     if floor is not None:
+        unknown = Estimate.undefined("no finite rescoring")
+        rows.append({"statistic": "noise_floor", "scope": "bfloat16", "value": unknown})
         rows.append({"statistic": "noise_floor", "scope": "batch-size", "value": Estimate(floor)})
     return Table("coherence", "", ("statistic", "scope"), (Column("value", ""),), tuple(rows))
 

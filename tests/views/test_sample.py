@@ -54,6 +54,14 @@ def test_the_gap_is_between_likelihoods_of_one_run_task_and_temperature():
     assert math.isnan(sample_view("s", tables(*traces)).gap(view.traces[0]))
 
 
+def test_sets_of_tokens_do_not_widen_the_gap():
+    """Under one joint distribution the sum of a set's tokens differs from that of one by one."""
+    traces = [make_trace("s", order, [mean, mean]) for order, mean in zip("ab", (-1, -3), strict=True)]
+    traces.append(make_trace("s", "c", [-9.0, -9.0], forward=[0, 0]))
+    view = sample_view("s", tables(*traces), lambda _: "exact")
+    assert [view.gap(trace) for trace in view.traces] == [2.0, 2.0, 2.0]
+
+
 def test_labels_name_what_differs_and_nothing_else():
     by_task = [make_trace("s", "max-prob", LOGQ, task=task) for task in ("cmath", "ifeval")]
     view = sample_view("s", tables(*by_task, make_trace("s", "entropy", LOGQ, task="cmath")))

@@ -179,6 +179,8 @@ def _standard(values: FloatArray) -> FloatArray:
 def null_summary(table: pd.DataFrame, alpha: float = 0.05) -> Sequence[str]:
     """Return sentences that say which Var statistics the mean alone does not explain."""
     cell = table[table["statistic"] == "rho"]
+    if not cell["null_mean"].notna().any():
+        return ["No cell has right and wrong answers with different Var: there is nothing to compare."]
     partial = table[table["statistic"] == "partial_rho"]
     beyond = int((partial["p"] < alpha).sum())
     null = f"{cell['null_mean'].min():.3f} to {cell['null_mean'].max():.3f}"

@@ -166,7 +166,8 @@ def _per_sequence(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
 def _mean_of_ranges(wide: pd.DataFrame, resampling: Resampling) -> Estimate:
     if wide.shape[1] < 2:
         return Estimate.undefined(f"{wide.shape[1]} order(s): at least two are needed")
-    ranges = np.ptp(wide.to_numpy(np.float64), axis=1)  # NaN where an order is missing
+    known = wide.where(np.isfinite(wide))  # an impossible token has log q = −inf
+    ranges = np.ptp(known.to_numpy(np.float64), axis=1)  # NaN where an order is missing
     return mean(ranges, Clusters(list(wide.index), resampling), "no sequence was scored under every order")
 
 

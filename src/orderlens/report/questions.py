@@ -71,10 +71,8 @@ def _likelihood(tables: Mapping[str, Table], finding: Finding | None) -> Questio
         why = "Not measured: these runs hold no fixed texts. 'orderlens score' scores texts under orders."
         return Question("likelihood", title, why)
     gap = _cell(coherence, "value", statistic="range_of_means", scope="deployable")
-    floor = max(
-        (_estimate(row["value"]).value for row in coherence.rows if row["statistic"] == "noise_floor"),
-        default=math.nan,
-    )
+    floors = [_estimate(row["value"]) for row in coherence.rows if row["statistic"] == "noise_floor"]
+    floor = max((cell.value for cell in floors if cell.is_defined), default=math.nan)
     answer = (
         f"The same texts differ by {interval(gap, 3)} nats per token between the orders that can be deployed"
         if gap.is_defined

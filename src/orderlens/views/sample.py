@@ -77,14 +77,16 @@ class SampleView:
     def gap(self, trace: TraceView) -> float:
         """Return the largest − smallest mean log q over the orders beside which ``trace`` was made.
 
-        Those are the traces of the same run, task and temperature whose summed log q is a likelihood or an
-        estimate of one; NaN where fewer than two are.
+        Those are the traces of the same run, task and temperature that reveal one token per pass and whose
+        summed log q is a likelihood or an estimate of one; NaN where fewer than two are. Sets of tokens are
+        scored as if independent, so that they differ under one and the same joint distribution.
         """
         key = trace.key
         beside = [
             other.stats.mean
             for other in self.traces
             if other.likelihood in ("exact", "estimate")
+            and other.is_one_by_one
             and (other.key.run, other.key.task, other.key.temperature) == (key.run, key.task, key.temperature)
         ]
         return max(beside) - min(beside) if len(beside) > 1 else math.nan

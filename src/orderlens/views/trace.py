@@ -204,6 +204,12 @@ class TraceView:
         passes = [*self.reveals.forward[-1:], *(item.forward for item in self.revisions)]
         return int(max([-1, *passes])) + 1
 
+    @property
+    def is_one_by_one(self) -> bool:
+        """Whether no pass revealed several of the counted tokens, as far as the number of passes tells."""
+        kept = self.reveals.forward[self.counted]
+        return int(kept.max(initial=-1)) + 1 >= len(kept)
+
     @cached_property
     def cascade(self) -> EosCascade:
         """The longest run of steps that seal the tail with EOS from right to left."""
