@@ -78,7 +78,7 @@ def test_in_a_crowd_each_looks_into_fewer_claims(tmp_path, worker, count, watche
 )
 def test_in_a_crowd_each_waits_longer_and_asks_for_the_end(count, closes, pause, wanted, monkeypatch) -> None:
     slept, asked = [], []
-    monkeypatch.setattr(executing.time, "sleep", slept.append)
+    monkeypatch.setattr(executing, "time", SimpleNamespace(sleep=slept.append))  # not for other threads
     writer = SimpleNamespace(finished=lambda keys: asked.append(keys))
     for place in range(100):
         shift = Member(place, count)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,7 +26,7 @@ class Clock:
 
     def __init__(self, monkeypatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(leases.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(leases, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 @pytest.fixture
