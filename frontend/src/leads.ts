@@ -37,11 +37,11 @@ async function parting(ask: Ask): Promise<Lead | null> {
   return null;
 }
 
-/** The means of the orders whose sums are likelihoods lie farthest apart. */
+/** The means of the orders that the gap compares lie farthest apart. */
 async function furthest(ask: Ask): Promise<Lead | null> {
   const [row] = await ask({ sort: "gap" });
   if (!row?.gap) return null;
-  const pair = (sample: Sample): [string, string] => ends(beside(sample, row).filter(isLikelihood), (trace) => trace.stats.mean);
+  const pair = (sample: Sample): [string, string] => ends(beside(sample, row).filter(isCompared), (trace) => trace.stats.mean);
   return { title: "The orders differ most", what: `mean log q, by ${fixed(row.gap, 2)} nats per token`, row, pair };
 }
 
@@ -61,8 +61,9 @@ async function uneven(ask: Ask): Promise<Lead | null> {
   return { title: "The most uneven path", what: `Var ${fixed(row.var, 2)} nats², ${row.label}`, row, pair };
 }
 
-function isLikelihood(trace: Trace): boolean {
-  return trace.likelihood === "exact" || trace.likelihood === "estimate";
+/** Whether a trace counts for the gap: one token per pass, and its sum is a likelihood or an estimate of one. */
+function isCompared(trace: Trace): boolean {
+  return (trace.likelihood === "exact" || trace.likelihood === "estimate") && trace.n_forwards >= (trace.stats.n ?? 0);
 }
 
 /** The traces of the same run, task and temperature as a row's. */
