@@ -7,17 +7,16 @@ apart and the conflict is named; a trace that two runs hold is counted once.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from orderlens.errors import UserInputError, counted
 from orderlens.metrics.segments import BoolArray
+from orderlens.store.contents import CONTENT, content
 from orderlens.store.reader import Run
 
 _ID = ("task", "sample_id")
-_CONTENT = ("prompt_text", "prompt_ids", "text", "token_ids")
 _AT_ONCE = 4096
 """Rows that are Python objects at a time: a token then takes ten times the memory."""
 _TRACE = ("model", "prompt", "order", "seed", "temperature", "sample_seed")
@@ -36,10 +35,10 @@ def prompt_keys(run: Run, frame: pd.DataFrame) -> tuple[list[str], list[str]]:
     shared = set(runs_of.index[runs_of > 1])
     if not shared:
         return ids, []
-    content = _content(run, shared)
+    known = _content(run, shared)
     scored = frame["temperature"].isna()
     rows = zip(ids, frame["run"], scored, strict=True)
-    digests = [content.get((name, str(source), bool(flag)), "") for name, source, flag in rows]
+    digests = [known.get((name, str(source), bool(flag)), "") for name, source, flag in rows]
     kinds = pd.Series(digests).groupby([ids, scored.to_numpy()]).nunique()
     several = sorted({str(key[0]) for key, count in kinds.items() if isinstance(key, tuple) and count > 1})
     clash = set(several)
@@ -57,23 +56,16 @@ def _id(task: str | None, sample_id: str) -> str:
 def _content(run: Run, wanted: set[str]) -> dict[tuple[str, str, bool], str]:
     """Return a digest of the prompt (and of a fixed target) by id, run and whether it was scored."""
     frame = run.outputs()
-    names = [name for name in ("run", *_ID, "temperature", *_CONTENT) if name in frame.columns]
+    names = [name for name in ("run", *_ID, *CONTENT) if name in frame.columns]
     out: dict[tuple[str, str, bool], str] = {}
     batches = frame.to_arrow(names).to_batches(_AT_ONCE)
     for row in (row for batch in batches for row in batch.to_pylist()):
         name = _id(row.get("task"), row["sample_id"])
         key = (name, str(row.get("run", "")), row["temperature"] is None)
         if name in wanted and key not in out:
-            out[key] = _digest(row, with_target=key[2])
+            text = repr(content(row)).encode("utf-8", "surrogatepass")
+            out[key] = hashlib.blake2b(text, digest_size=6).hexdigest()
     return out
-
-
-def _digest(row: dict[str, Any], *, with_target: bool) -> str:
-    """Return a digest of the texts, or of the tokens where the text is not stored."""
-    parts = [row.get("prompt_text") or row.get("prompt_ids")]
-    if with_target:
-        parts.append(row.get("text") or row.get("token_ids"))
-    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
 def _conflict(frame: pd.DataFrame, ids: list[str], several: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from orderlens.errors import RunError, UserInputError
 from orderlens.policies import spec_of
 from orderlens.store.codec import sort_rows, trace_starts
+from orderlens.store.contents import same_content
 from orderlens.store.frame import fitted
 from orderlens.store.samples import likelihood
 from orderlens.store.schema import TRACE_KEY
@@ -55,11 +56,13 @@ def fetch_sample(
 
 def _some_ids(sources: Mapping[str, Source]) -> str:
     """Name a few samples that there are; a run without any says so."""
+    found: dict[str, None] = {}
     for source in sources.values():
         for chunk in source.scan("reveals", ["sample_id"]) if "reveals" in source.tables() else ():
-            if found := pc.unique(chunk["sample_id"]).to_pylist():
-                return f"there are {', '.join(found[:3])}{', …' if len(found) > 3 else ''}"
-    return "it holds no traces"
+            found |= dict.fromkeys(pc.unique(chunk["sample_id"]).to_pylist())
+            if len(found) > 3:
+                return f"there are {', '.join([*found][:3])}, …"
+    return f"there are {', '.join(found)}" if found else "it holds no traces"
 
 
 def _rows(sources: Mapping[str, Source], sample_id: str, name: str) -> pa.Table:
@@ -72,18 +75,20 @@ def _rows(sources: Mapping[str, Source], sample_id: str, name: str) -> pa.Table:
 
 
 def _beside(tables: Mapping[str, pa.Table], run: str) -> dict[str, pa.Table]:
-    """Keep the rows of ``run`` and of runs in which the sample has the same prompt."""
-    prompts: dict[str, str | None] = {}
-    if tables["outputs"].num_rows:
-        outputs = tables["outputs"].select(["run", "prompt_text"]).to_pylist()
-        prompts = {row["run"]: row["prompt_text"] for row in outputs}
-    own = prompts.get(run)
-    same = [run, *(name for name, prompt in prompts.items() if own is not None and prompt == own)]
-    wanted = pa.array(same)
-    return {
-        name: table.filter(pc.is_in(table["run"], value_set=wanted)) if table.num_rows else table
-        for name, table in tables.items()
+    """Keep the rows of ``run``, and of other runs those tasks in which the id has the same content."""
+    outputs = tables["outputs"].to_pylist()
+    own = [row for row in outputs if row["run"] == run]
+    same = {
+        (row["run"], row["task"])
+        for row in outputs
+        if any(row["task"] == mine["task"] and same_content(row, mine) for mine in own)
     }
+
+    def kept(table: pa.Table) -> pa.Table:
+        pairs = zip(table["run"].to_pylist(), table["task"].to_pylist(), strict=True)
+        return table.filter(pa.array([pair[0] == run or pair in same for pair in pairs]))
+
+    return {name: kept(table) if table.num_rows else table for name, table in tables.items()}
 
 
 def _of_orders(reveals: pa.Table, sample_id: str, orders: Sequence[str]) -> pa.Table:
