@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import orderlens as ol
@@ -16,7 +18,7 @@ def test_it_is_a_whole_policy_and_says_where_it_comes_from(name):
     preset = PRESETS.get(name)
     assert name not in ORDERS.names(), "an order would hide it"
     assert parse_policy(name).spec == parse_policy(preset.spec).spec
-    assert preset.source
+    assert re.search(r"arXiv \d{4}\.\d{5}", preset.source), "a paper"
     assert preset.reading
     assert preset.summary.startswith(preset.spec)
 

@@ -1,4 +1,4 @@
-"""Orders that try positions before they choose: information gain, and LookUM without its cost term.
+"""Orders that try positions before they choose: information gain, and the same without its cost term.
 
 Every try is one more state, evaluated together with those of all other texts and counted in the trace's
 ``n_lookahead``.
@@ -118,14 +118,15 @@ class GainAhead(Ahead):
 
 
 class RestAhead(Ahead):
-    """LookUM: the least mean entropy of what is masked afterwards, whatever the position itself costs.
+    """The least mean entropy of what is masked afterwards, whatever the position itself costs.
 
-    The ``lookum`` variant of yks23/Information-Gain-Sampler; the rest is as in ``ahead-gain``.
+    The ``lookum`` variant of yks23/Information-Gain-Sampler; the rest is as in ``ahead-gain``. LookUM itself
+    (arXiv 2511.05563) selects among several texts that are decoded side by side, which is another sampler.
     """
 
     id = "ahead-rest"
-    summary = "LookUM: tries n positions ahead, least entropy of the rest afterwards first; ahead-rest:n=8:3"
-    card = Card("LookUM", "structured", 25, "8")
+    summary = "Info-Gain's lookum: tries n positions ahead, least entropy of the rest first; ahead-rest:n=8:3"
+    card = Card("Info-gain, rest", "structured", 25, "8")
 
     def cost(self, view: StepView[PositionStats]) -> Scores:
         """Return 0 for every position."""
