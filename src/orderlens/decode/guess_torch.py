@@ -17,7 +17,7 @@ from torch import Tensor
 from orderlens.decode.head_torch import OnDevice, ask
 from orderlens.decode.passes import NextRows, Queued
 from orderlens.models.protocol import Foresees, IntArray, OneMore
-from orderlens.models.torch.device import triton_installed
+from orderlens.models.torch.gpu import runs_kernels
 from orderlens.models.torch.transfer import arriving, to_device
 from orderlens.orders.protocol import READINGS, Reading
 from orderlens.stats import Answer, Heat
@@ -37,7 +37,7 @@ def queue(
     """
     if not isinstance(answer, OnDevice):
         return None
-    chosen = _by_kernel if answer.found[0].is_cuda and triton_installed() else choose_plainly
+    chosen = _by_kernel if runs_kernels(answer.found[0].device) else choose_plainly
     guess_2C, token_C, row_r, uniforms_r = chosen(answer.found, following, kind_C)
     guess = arriving(guess_2C)
     rows = session.foresee(OneMore(guess_2C[0], token_C, row_r))

@@ -69,7 +69,7 @@ def test_tiles_through_descriptors_give_the_same(temperature: float | None, monk
     found = []
     for tiled in (False, True):
         tiling = panels.HeadTiling(64, 128, 32, 4, 3, tiled=tiled)
-        monkeypatch.setattr(panels, "choose_tiling", lambda _, tiling=tiling: tiling)
+        monkeypatch.setattr(panels, "choose_tiling", lambda *_, tiling=tiling: tiling)
         found.append(reduce_fused(hidden, unembed, excluded=(3,), valid_vocab=290, eos_ids=(7,), draw=draw))
     for plain, other in zip(*found, strict=True):
         assert torch.allclose(plain, other, atol=1e-5)

@@ -18,6 +18,7 @@ from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.routing import choose_experts, with_shared
 from orderlens.models.llada2.torch_ops import TorchOps
 from orderlens.models.llada2.weights import StackedExperts, random_weights
+from orderlens.models.torch.gpu import HOPPER, gpu_with
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.window import Windows, pack
 from orderlens.testing import kernel_place
@@ -155,6 +156,8 @@ def tilings() -> list[Any]:
         (16, 4, (16, 32, 4, 3), (32, 16, 4, 3)),
         (16, 8, (16, 32, 4, 3, 1), (32, 16, 4, 3, 2)),
         (16, 0, (256, 256, 4, 3), (256, 256, 4, 3)),
+        (16, 0, (16, 32, 4, 3, 0, False, False), (32, 16, 4, 3, 0, False, False)),
+        (16, 8, (16, 32, 4, 3, 0, False, False), (32, 16, 4, 3, 0, False, False)),
     ]
 
 
@@ -191,6 +194,32 @@ def test_tilings_go_from_few_tokens_to_many() -> None:
     assert sizes == sorted(sizes)
     for _, tiling in TILINGS:
         assert not tiling.down.joined or not tiling.rest  # joined loops know no rest
+        assert tiling.fitting(HOPPER) == tiling
+        assert tiling.fitting(gpu_with((10, 0), 148)) == tiling
+
+
+@needs_triton
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (12, 0)])
+def test_tilings_fit_every_gpu(capability: tuple[int, int]) -> None:
+    from orderlens.models.llada2.kernels.experts import TILINGS
+
+    gpu = gpu_with(capability, 100)
+    for tiling in (tiling.fitting(gpu) for _, tiling in TILINGS):
+        assert tiling.rest == 0
+        for product, weights in ((tiling.gate_up, 2), (tiling.down, 1)):
+            assert product.tiled == gpu.descriptors
+            assert product.stages >= 2  # else nothing is loaded ahead
+            step = 2 * product.block_k * (weights * product.block_n + tiling.rows)
+            assert product.stages * step < gpu.shared_bytes
+
+
+@needs_triton
+def test_segments_are_larger_where_a_program_holds_fewer() -> None:
+    from orderlens.models.llada2.kernels.segments import segment_size
+
+    small = gpu_with((8, 9), 100)
+    assert [segment_size(9 * tokens, 512, HOPPER) for tokens in (512, 4096, 16384)] == [1024, 1024, 4096]
+    assert [segment_size(9 * tokens, 512, small) for tokens in (512, 4096, 16384)] == [1024, 2048, 8192]
 
 
 @needs_triton

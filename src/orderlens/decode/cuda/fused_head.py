@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from orderlens.models.protocol import HiddenRows
-from orderlens.models.torch.device import triton_installed
+from orderlens.models.torch.gpu import gpu_of, runs_kernels
 
 ROWS_AT_ONCE = 16384
 """Rows per launch: bounds the per-panel numbers that wait to be merged (about 25 kB per row)."""
@@ -32,7 +32,7 @@ def can_fuse(hidden_RD: Tensor, unembed_VD: Tensor) -> bool:
         and hidden_RD.shape[1] % 32 == 0
         and hidden_RD.is_contiguous()
         and unembed_VD.is_contiguous()
-        and triton_installed()
+        and runs_kernels(hidden_RD.device)
     )
 
 
@@ -89,7 +89,7 @@ def reduce_fused(
     for low in range(0, len(hidden_RD), ROWS_AT_ONCE):
         here = slice(low, low + ROWS_AT_ONCE)
         part_RD, part = hidden_RD[here], None if wanted is None else wanted[here]
-        tiling = choose_tiling(len(part_RD))
+        tiling = choose_tiling(len(part_RD), gpu_of(device))
         panels = reduce_panels(part_RD, unembed_VD, valid, dead, eos, part, tiling, temperature)
         found: tuple[Tensor, ...] = merge_panels(panels, len(eos), part is not None)
         if draw is not None:

@@ -14,7 +14,7 @@ Shape letters: R rows, V vocabulary, D width, P panels, X EOS ids.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from orderlens.models.torch.gpu import HOPPER, Gpu
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(float("-inf"))
@@ -228,9 +230,10 @@ def _merge_kernel(
         tl.store(columns_out + r * COLUMNS + 5, wanted - log_sum, mask=real)
 
 
-def choose_tiling(rows: int) -> HeadTiling:
-    """Return the tiling for this many rows."""
-    return next(tiling for limit, tiling in TILINGS if rows <= limit)
+def choose_tiling(rows: int, gpu: Gpu = HOPPER) -> HeadTiling:
+    """Return the tiling for this many rows; the same fits every GPU, but not all have descriptors."""
+    tiling = next(tiling for limit, tiling in TILINGS if rows <= limit)
+    return tiling if gpu.descriptors else replace(tiling, tiled=False)
 
 
 def reduce_panels(

@@ -16,7 +16,7 @@ from torch.nn import functional
 from orderlens.models.dense.config import DenseConfig
 from orderlens.models.dense.weights import LayerWeights, Weights
 from orderlens.models.torch import paged
-from orderlens.models.torch.device import triton_installed
+from orderlens.models.torch.gpu import runs_kernels
 from orderlens.models.torch.layer_parts import rms_norm, swiglu, turned_heads
 from orderlens.models.torch.packed import linear
 from orderlens.models.torch.pages import PagePool
@@ -160,9 +160,9 @@ class TritonOps:
 
 def choose_ops(weights: Weights, config: DenseConfig) -> Ops:
     """Return our CUDA kernels where they apply, plain torch elsewhere."""
-    fast = weights.device.type == "cuda" and weights.dtype in (torch.bfloat16, torch.float16)
+    fast = runs_kernels(weights.device) and weights.dtype in (torch.bfloat16, torch.float16)
     fits = config.head_width >= 32 and config.head_width & (config.head_width - 1) == 0
-    if fast and triton_installed() and fits and not (config.attention == "full" and config.qk_norm):
+    if fast and fits and not (config.attention == "full" and config.qk_norm):
         return TritonOps(config, weights.device, weights.dtype)
     return TorchOps(config, weights.device, weights.dtype)
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.torch_ops import Ops, TorchOps
 from orderlens.models.llada2.weights import SparseWeights, StackedExperts, Weights
-from orderlens.models.torch.device import triton_installed
+from orderlens.models.torch.gpu import runs_kernels
 from orderlens.models.torch.packed import linear
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.window import Windows
@@ -95,13 +95,13 @@ class Network:
 def choose_ops(weights: Weights, config: LLaDA2Config) -> Ops:
     """Return our CUDA kernels where they apply, plain torch elsewhere."""
     if (
-        weights.device.type == "cuda"
+        runs_kernels(weights.device)
         and weights.dtype in (torch.bfloat16, torch.float16)
         and _stacked(weights)
     ):
         from orderlens.models.llada2.kernels import supports
 
-        if triton_installed() and supports(config):
+        if supports(config):
             from orderlens.models.llada2.triton_ops import TritonOps
 
             return TritonOps(config, weights.device, weights.dtype)

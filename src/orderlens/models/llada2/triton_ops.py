@@ -18,6 +18,7 @@ from orderlens.models.llada2.kernels.route import choose_experts
 from orderlens.models.llada2.routing import router_logits
 from orderlens.models.llada2.torch_ops import dense
 from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
+from orderlens.models.torch.gpu import gpu_of
 from orderlens.models.torch.kernels.attention import attend, split_count
 from orderlens.models.torch.kernels.norm import add_rms_norm
 from orderlens.models.torch.kernels.queries_keys import prepare_heads
@@ -70,6 +71,6 @@ class TritonOps:
         assert isinstance(block.experts, StackedExperts)
         logits_TE = router_logits(h_TC, block.router_EC)
         ids_TK, weights_TK = choose_experts(logits_TE, block.bias_E, self.config)
-        tiling = choose_tiling(ids_TK.numel(), len(block.experts))
+        tiling = choose_tiling(ids_TK.numel(), len(block.experts), gpu_of(h_TC.device))
         y_AC = expert_rows(h_TC, block.experts, ids_TK, tiling)
         return combine(y_AC, weights_TK, x_TC, next_norm_C, self.config.norm_eps)

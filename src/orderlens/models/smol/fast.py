@@ -16,8 +16,9 @@ from orderlens.models.dense.network import Network
 from orderlens.models.dense.weights import LayerWeights, Weights
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.network import Transformer, attention
-from orderlens.models.torch.device import dtype_name, triton_installed
+from orderlens.models.torch.device import dtype_name
 from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.gpu import runs_kernels
 from orderlens.models.torch.model import CastableModel, Loaded
 
 HALF = (torch.bfloat16, torch.float16)
@@ -25,7 +26,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 def runs_fast(device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether the engine's kernels apply: 16 bits on CUDA, with Triton."""
-    return device.type == "cuda" and dtype in HALF and triton_installed()
+    return dtype in HALF and runs_kernels(device)
 
 
 def dense_config(config: TransformerConfig) -> DenseConfig:

@@ -21,6 +21,7 @@ from orderlens.models.llada2.kernels.products import Tiling, down, gate_up
 from orderlens.models.llada2.kernels.segments import plan_segments
 from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.weights import StackedExperts
+from orderlens.models.torch.gpu import HOPPER, Gpu
 from orderlens.models.torch.kernels.norm import scaled_rms
 
 
@@ -39,6 +40,18 @@ class ExpertTiling:
     gate_up: Tiling
     down: Tiling
 
+    def fitting(self, gpu: Gpu) -> ExpertTiling:
+        """Return it as this GPU can run it; on a Hopper just as it is.
+
+        A rest needs twice the accumulators, which only the Hopper's way of multiplying keeps out of the
+        warps' way, and more shared memory: elsewhere tiles have none.
+        """
+        rest = self.rest if gpu.descriptors and gpu.shared_bytes >= HOPPER.shared_bytes else 0
+        rows = self.rows + rest
+        return ExpertTiling(
+            self.rows, rest, self.gate_up.fitting(rows, 2, gpu), self.down.fitting(rows, 1, gpu)
+        )
+
 
 TILINGS = (
     (10.0, ExpertTiling(16, 0, Tiling(64, 128, 4, 3), Tiling(128, 128, 4, 3))),
@@ -51,15 +64,16 @@ TILINGS = (
         ExpertTiling(128, 0, Tiling(128, 64, 8, 4, programs=1), Tiling(128, 64, 4, 3, 2, joined=True)),
     ),
 )
-"""(largest mean of assignments per expert, tiling). ``bench_llada2.py --tune`` measures candidates."""
+"""(largest mean of assignments per expert, tiling), chosen on an H200; ``bench_llada2.py --tune`` measures
+candidates. Other GPUs get what of it fits them."""
 MANY = 4096
 """Assignments above which they are sorted segment by segment."""
 
 
-def choose_tiling(n_assignments: int, n_experts: int) -> ExpertTiling:
-    """Return the tiling for this many assignments."""
+def choose_tiling(n_assignments: int, n_experts: int, gpu: Gpu = HOPPER) -> ExpertTiling:
+    """Return the tiling for this many assignments on this GPU."""
     mean = n_assignments / n_experts
-    return next(tiling for limit, tiling in TILINGS if mean <= limit)
+    return next(tiling for limit, tiling in TILINGS if mean <= limit).fitting(gpu)
 
 
 @triton.jit

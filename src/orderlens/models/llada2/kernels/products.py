@@ -3,7 +3,8 @@
 
 At decoding batches every expert holds a few to some hundred tokens: few make reading weights the work, many
 make it arithmetic. Weights, and for the down product the tokens' rows as well, come through tensor
-descriptors: one instruction moves a whole tile, so that the warps only multiply. Weights are the left
+descriptors: one instruction moves a whole tile, so that the warps only multiply. GPUs before Hopper cannot do
+that and get addresses instead. Weights are the left
 operand, because the matrix unit takes any number of tokens from 16 on as the right one. A tile may hold a
 rest beyond its full part: 139 tokens are 128 and 32 that ride along on the same weights, not two times 128.
 
@@ -12,8 +13,8 @@ Shape letters: T tokens, C model width, F expert width, A assignments, E experts
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import triton
@@ -23,6 +24,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from orderlens.models.llada2.kernels.tiles import TilePlan
 from orderlens.models.llada2.weights import StackedExperts
+from orderlens.models.torch.gpu import Gpu, gpu_of
+
+BYTES = 2
+"""Of a number: the kernels serve bfloat16 and float16."""
+BARRIERS = 1024
+"""Shared memory that a program needs beside its tiles, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +43,9 @@ class Tiling:
         stages: steps that are loaded ahead.
         programs: per multiprocessor, when they stay and take one tile after the other; 0 launches one program
             per tile.
-        joined: one loop over all tiles and steps (down, without a rest): loads of the next tile begin before
-            this one is written. Tokens are the left operand then.
+        joined: one loop over all tiles and steps (down, tiled, without a rest): loads of the next tile begin
+            before this one is written. Tokens are the left operand then.
+        tiled: whether tiles come through tensor descriptors, else by addresses.
     """
 
     block_n: int
@@ -46,6 +54,61 @@ class Tiling:
     stages: int
     programs: int = 0
     joined: bool = False
+    tiled: bool = True
+
+    def fitting(self, rows: int, panels: int, gpu: Gpu) -> Tiling:
+        """Return it with as few steps ahead as the GPU's shared memory holds, and by addresses if it must.
+
+        Args:
+            rows: places of a tile, its rest included.
+            panels: weight tiles per step: 2 for gate and up, 1 for down.
+            gpu: where it shall run.
+        """
+        per_stage = BYTES * self.block_k * (panels * self.block_n + rows)
+        stages = max(1, min(self.stages, (gpu.shared_bytes - BARRIERS) // per_stage))
+        if gpu.descriptors:
+            return replace(self, stages=stages)
+        return replace(self, stages=stages, programs=0, joined=False, tiled=False)
+
+
+@triton.jit
+def _weight_tile(
+    weights,
+    row,
+    k,
+    WIDTH: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    TILED: tl.constexpr,
+):
+    """Return the BLOCK_N rows from ``row`` on and BLOCK_K columns from ``k`` on of weights [·, WIDTH]."""
+    if TILED:
+        tile = weights.load([row, k])
+    else:
+        n = (row + tl.arange(0, BLOCK_N)).to(tl.int64)
+        tile = tl.load(weights + (n * WIDTH)[:, None] + (k + tl.arange(0, BLOCK_K))[None, :])
+    return tile
+
+
+@triton.jit
+def _inner_tile(
+    inner,
+    low,
+    high,
+    k,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    TILED: tl.constexpr,
+):
+    """Return the places low … low + ROWS − 1 of inner [A, WIDTH]; those behind ``high`` do not count."""
+    if TILED:
+        tile = inner.load([low, k])
+    else:
+        place = low + tl.arange(0, ROWS)
+        at = (place.to(tl.int64) * WIDTH)[:, None] + (k + tl.arange(0, BLOCK_K))[None, :]
+        tile = tl.load(inner + at, mask=(place < high)[:, None], other=0.0)
+    return tile
 
 
 @triton.jit
@@ -81,6 +144,7 @@ def _gate_up_tile(
     REST: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    TILED: tl.constexpr,
 ):
     """Compute up to ROWS + REST places against BLOCK_N weight rows from ``row`` on (gate; up: F further)."""
     place, real, x_row = _token_rows(x, order, low, high, PER_TOKEN, C, ROWS)
@@ -91,8 +155,10 @@ def _gate_up_tile(
     if REST == 0:
         for c in range(0, C, BLOCK_K):
             tokens = tl.trans(tl.load(x_at + c, mask=real[:, None], other=0.0))
-            gate = tl.dot(weights.load([row, c]), tokens, gate, input_precision="ieee")
-            up = tl.dot(weights.load([row + F, c]), tokens, up, input_precision="ieee")
+            gate_weights = _weight_tile(weights, row, c, C, BLOCK_N, BLOCK_K, TILED)
+            gate = tl.dot(gate_weights, tokens, gate, input_precision="ieee")
+            up_weights = _weight_tile(weights, row + F, c, C, BLOCK_N, BLOCK_K, TILED)
+            up = tl.dot(up_weights, tokens, up, input_precision="ieee")
     else:
         more, real_more, x_row_more = _token_rows(x, order, low + ROWS, high, PER_TOKEN, C, REST)
         x_at_more = x_row_more[:, None] + k
@@ -101,7 +167,8 @@ def _gate_up_tile(
         for c in range(0, C, BLOCK_K):
             tokens = tl.trans(tl.load(x_at + c))
             others = tl.trans(tl.load(x_at_more + c, mask=real_more[:, None], other=0.0))
-            gate_weights, up_weights = weights.load([row, c]), weights.load([row + F, c])
+            gate_weights = _weight_tile(weights, row, c, C, BLOCK_N, BLOCK_K, TILED)
+            up_weights = _weight_tile(weights, row + F, c, C, BLOCK_N, BLOCK_K, TILED)
             gate = tl.dot(gate_weights, tokens, gate, input_precision="ieee")
             up = tl.dot(up_weights, tokens, up, input_precision="ieee")
             gate_more = tl.dot(gate_weights, others, gate_more, input_precision="ieee")
@@ -125,13 +192,15 @@ def _gate_up_kernel(
     REST: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    TILED: tl.constexpr,
 ):
     """Compute silu(gate) · up tile by tile; any grid.
 
     Reads x [T, C] through order [A] (assignment at each sorted place), weights [E·2F, C] (an expert's gate
-    rows, then its up rows) as a descriptor of BLOCK_N × BLOCK_K, tiles [M, 3] and used [1], the number of
-    tiles of at most ROWS + REST places; writes inner [A, F] in sorted order. Gate and up run in one loop: the
-    tile of tokens is loaded once for both. A loop of its own for every kind of tile keeps each one pipelined.
+    rows, then its up rows; when TILED a descriptor of BLOCK_N × BLOCK_K), tiles [M, 3] and used [1], the
+    number of tiles of at most ROWS + REST places; writes inner [A, F] in sorted order. Gate and up run in one
+    loop: the tile of tokens is loaded once for both. A loop of its own for every kind of tile keeps each one
+    pipelined.
     """
     panels: tl.constexpr = F // BLOCK_N
     for item in range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0)):
@@ -141,20 +210,24 @@ def _gate_up_kernel(
         n = panel * BLOCK_N + tl.arange(0, BLOCK_N)
         if REST == 0:
             _gate_up_tile(
-                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, ROWS, 0, BLOCK_N, BLOCK_K
-            )
+                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, ROWS, 0, BLOCK_N, BLOCK_K,
+                TILED,
+            )  # fmt: skip
         elif high - low > ROWS:
             _gate_up_tile(
-                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, ROWS, REST, BLOCK_N, BLOCK_K
-            )
+                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, ROWS, REST, BLOCK_N, BLOCK_K,
+                TILED,
+            )  # fmt: skip
         elif high - low > REST:
             _gate_up_tile(
-                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, ROWS, 0, BLOCK_N, BLOCK_K
-            )
+                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, ROWS, 0, BLOCK_N, BLOCK_K,
+                TILED,
+            )  # fmt: skip
         else:
             _gate_up_tile(
-                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, REST, 0, BLOCK_N, BLOCK_K
-            )
+                x, weights, inner, order, low, high, row, n, PER_TOKEN, C, F, REST, 0, BLOCK_N, BLOCK_K,
+                TILED,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -183,18 +256,23 @@ def _down_tile(
     REST: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    TILED: tl.constexpr,
 ):
     """Multiply up to ROWS + REST places by the BLOCK_N weight rows from ``row`` on."""
     acc = tl.zeros((BLOCK_N, ROWS), tl.float32)
     if REST == 0:
         for f in range(0, F, BLOCK_K):
-            acc = tl.dot(weights.load([row, f]), tl.trans(inner.load([low, f])), acc, input_precision="ieee")
+            panel = _weight_tile(weights, row, f, F, BLOCK_N, BLOCK_K, TILED)
+            tokens = _inner_tile(inner, low, high, f, F, ROWS, BLOCK_K, TILED)
+            acc = tl.dot(panel, tl.trans(tokens), acc, input_precision="ieee")
     else:
         more = tl.zeros((BLOCK_N, REST), tl.float32)
         for f in range(0, F, BLOCK_K):
-            panel = weights.load([row, f])
-            acc = tl.dot(panel, tl.trans(inner.load([low, f])), acc, input_precision="ieee")
-            more = tl.dot(panel, tl.trans(inner_more.load([low + ROWS, f])), more, input_precision="ieee")
+            panel = _weight_tile(weights, row, f, F, BLOCK_N, BLOCK_K, TILED)
+            tokens = _inner_tile(inner, low, high, f, F, ROWS, BLOCK_K, TILED)
+            acc = tl.dot(panel, tl.trans(tokens), acc, input_precision="ieee")
+            others = _inner_tile(inner_more, low + ROWS, high, f, F, REST, BLOCK_K, TILED)
+            more = tl.dot(panel, tl.trans(others), more, input_precision="ieee")
         _write_rows(out, more, order, low + ROWS, high, n, C, REST)
     _write_rows(out, acc, order, low, high, n, C, ROWS)
 
@@ -214,11 +292,12 @@ def _down_kernel(
     REST: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    TILED: tl.constexpr,
 ):
     """Multiply by the down weights tile by tile; any grid.
 
-    Reads inner [A, F] in sorted order (descriptors of ROWS × BLOCK_K and REST × BLOCK_K; rows of the next
-    expert behind a tile's end are computed and not written), weights [E·C, F] (descriptor of
+    Reads inner [A, F] in sorted order (when TILED descriptors of ROWS × BLOCK_K and REST × BLOCK_K; rows of
+    the next expert behind a tile's end are computed and not written), weights [E·C, F] (likewise, of
     BLOCK_N × BLOCK_K), tiles and used; writes out [A, C] in the order of assignments. Scattering rows here,
     one per assignment, needs no atomics: ``combine`` adds them in a fixed order.
     """
@@ -229,17 +308,23 @@ def _down_kernel(
         low, high = tl.load(tiles + tile * 3 + 1), tl.load(tiles + tile * 3 + 2)
         n = panel * BLOCK_N + tl.arange(0, BLOCK_N)
         if REST == 0:
-            _down_tile(inner, inner, weights, out, order, low, high, row, n, C, F, ROWS, 0, BLOCK_N, BLOCK_K)
+            _down_tile(
+                inner, inner, weights, out, order, low, high, row, n, C, F, ROWS, 0, BLOCK_N, BLOCK_K, TILED
+            )
         elif high - low > ROWS:
             _down_tile(
-                inner, inner_more, weights, out, order, low, high, row, n, C, F, ROWS, REST, BLOCK_N, BLOCK_K
-            )
+                inner, inner_more, weights, out, order, low, high, row, n, C, F, ROWS, REST, BLOCK_N, BLOCK_K,
+                TILED,
+            )  # fmt: skip
         elif high - low > REST:
-            _down_tile(inner, inner, weights, out, order, low, high, row, n, C, F, ROWS, 0, BLOCK_N, BLOCK_K)
+            _down_tile(
+                inner, inner, weights, out, order, low, high, row, n, C, F, ROWS, 0, BLOCK_N, BLOCK_K, TILED
+            )
         else:
             _down_tile(
-                inner_more, inner, weights, out, order, low, high, row, n, C, F, REST, 0, BLOCK_N, BLOCK_K
-            )
+                inner_more, inner, weights, out, order, low, high, row, n, C, F, REST, 0, BLOCK_N, BLOCK_K,
+                TILED,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -256,7 +341,7 @@ def _down_joined_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """The same for tiles without a rest, in one loop over all tiles and steps."""
+    """The same for tiles without a rest and through descriptors, in one loop over all tiles and steps."""
     panels: tl.constexpr = C // BLOCK_N
     for item in tl.range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0), flatten=True):
         tile, panel = item // panels, item % panels
@@ -284,10 +369,11 @@ def gate_up(x_TC: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tilin
     """
     width, F = x_TC.shape[1], experts.down_ECF.shape[2]
     block_n, block_k = _divisor(F, tiling.block_n), _divisor(width, tiling.block_k)
+    weights = _matrix(experts.gate_up_EFC.view(-1, width), block_n, block_k, tiling.tiled)
     inner_AF = torch.empty(len(plan.order_A), F, device=x_TC.device, dtype=x_TC.dtype)
     _gate_up_kernel[(_grid(plan, F // block_n, tiling, x_TC.device),)](
         x_TC,
-        TensorDescriptor.from_tensor(experts.gate_up_EFC.view(-1, width), [block_n, block_k]),
+        weights,
         inner_AF,
         plan.order_A,
         plan.tiles_M3,
@@ -299,6 +385,7 @@ def gate_up(x_TC: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tilin
         REST=rest,
         BLOCK_N=block_n,
         BLOCK_K=block_k,
+        TILED=tiling.tiled,
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
@@ -311,18 +398,22 @@ def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tili
     rows, device = plan.block_m - rest, inner_AF.device
     block_n, block_k = _divisor(width, tiling.block_n), _divisor(F, tiling.block_k)
     y_AC = torch.empty(len(inner_AF), width, device=device, dtype=inner_AF.dtype)
-    tokens, more = (
-        TensorDescriptor.from_tensor(inner_AF, [count, block_k]) for count in (rows, rest or rows)
-    )
-    weights = TensorDescriptor.from_tensor(experts.down_ECF.view(-1, F), [block_n, block_k])
+    tokens, more = (_matrix(inner_AF, count, block_k, tiling.tiled) for count in (rows, rest or rows))
+    weights = _matrix(experts.down_ECF.view(-1, F), block_n, block_k, tiling.tiled)
     grid, common = (_grid(plan, width // block_n, tiling, device),), (y_AC, plan.order_A, plan.tiles_M3)
     sizes = {"C": width, "F": F, "ROWS": rows, "BLOCK_N": block_n, "BLOCK_K": block_k}
     launch = {"num_warps": tiling.warps, "num_stages": tiling.stages}
     if tiling.joined and not rest:
         _down_joined_kernel[grid](tokens, weights, *common, plan.used, **sizes, **launch)
     else:
-        _down_kernel[grid](tokens, more, weights, *common, plan.used, REST=rest, **sizes, **launch)
+        rest_and_way = {"REST": rest, "TILED": tiling.tiled}
+        _down_kernel[grid](tokens, more, weights, *common, plan.used, **sizes, **rest_and_way, **launch)
     return y_AC
+
+
+def _matrix(matrix: Tensor, rows: int, columns: int, tiled: bool) -> Any:
+    """Return a kernel's argument: a descriptor of tiles of this size, or the matrix itself."""
+    return TensorDescriptor.from_tensor(matrix, [rows, columns]) if tiled else matrix
 
 
 def _divisor(size: int, wanted: int) -> int:
@@ -333,11 +424,4 @@ def _divisor(size: int, wanted: int) -> int:
 def _grid(plan: TilePlan, panels: int, tiling: Tiling, device: torch.device) -> int:
     """Return the number of programs: one per possible tile, or as many as stay resident."""
     most = len(plan.tiles_M3) * panels
-    return min(most, tiling.programs * _multiprocessors(device)) if tiling.programs else most
-
-
-@lru_cache(maxsize=8)
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 2  # Triton's interpreter
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    return min(most, tiling.programs * gpu_of(device).processors) if tiling.programs else most

@@ -15,10 +15,11 @@ import triton.language as tl
 from torch import Tensor
 
 from orderlens.models.llada2.kernels.tiles import TilePlan, most_tiles, write_tiles
+from orderlens.models.torch.gpu import Gpu, gpu_of
 
 SEGMENT, SEGMENTS = 1024, 64
-"""Assignments per segment; twice as many, and so on, where there would be more segments than one program can
-hold."""
+"""Assignments per segment; twice as many, and so on, where there would be more segments than one program
+holds: that many, or fewer where its shared memory is smaller."""
 
 
 @triton.jit
@@ -91,8 +92,9 @@ def _order_kernel(
 def plan_segments(ids_TK: Tensor, n_experts: int, block_m: int, segment: int | None = None) -> TilePlan:
     """Return the assignments sorted by expert and their tiles."""
     count, device = ids_TK.numel(), ids_TK.device
-    segment = segment or max(SEGMENT, triton.next_power_of_2(triton.cdiv(count, SEGMENTS)))
-    segments, bins = triton.cdiv(count, segment), triton.next_power_of_2(n_experts + 1)
+    bins = triton.next_power_of_2(n_experts + 1)
+    segment = segment or segment_size(count, bins, gpu_of(device))
+    segments = triton.cdiv(count, segment)
     order_A = torch.empty(count, device=device, dtype=torch.int32)
     tiles_M3 = torch.empty(most_tiles(count, n_experts, block_m), 3, device=device, dtype=torch.int32)
     counts, starts = torch.empty(2, segments, bins, device=device, dtype=torch.int32)
@@ -126,3 +128,9 @@ def plan_segments(ids_TK: Tensor, n_experts: int, block_m: int, segment: int | N
         num_warps=4,
     )
     return TilePlan(order_A, tiles_M3, used, block_m, ids_TK.shape[1])
+
+
+def segment_size(count: int, bins: int, gpu: Gpu) -> int:
+    """Return the assignments per segment: so many that one program holds the counts of all segments."""
+    held = min(SEGMENTS, 1 << ((gpu.shared_bytes // (4 * bins)).bit_length() - 1))
+    return max(SEGMENT, int(triton.next_power_of_2(triton.cdiv(count, held))))

@@ -1,0 +1,257 @@
+"""Compile our kernels for GPUs that are not there, and see whether they fit: shared memory, registers.
+
+Triton needs no GPU to compile for one. Every kernel is launched through our own code on tensors that are
+never written, at the shapes of published models; the launch is stopped after compiling. Says nothing of speed
+and nothing of results: the tests' interpreter and a real GPU do that. From the repository's root:
+
+    python benchmarks/compile_kernels.py                           five kinds of GPUs, some minutes
+    python benchmarks/compile_kernels.py --gpus 8.0 --parts experts
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from orderlens.decode.cuda import fused_head
+from orderlens.models.llada2.config import MINI
+from orderlens.models.llada2.kernels import experts, route, segments
+from orderlens.models.llada2.weights import StackedExperts
+from orderlens.models.torch.gpu import Gpu, gpu_with
+from orderlens.models.torch.kernels import attention, canvas, norm, queries_keys, swiglu
+from orderlens.models.torch.pages import PAGE
+from orderlens.models.torch.window import Windows
+
+GPUS = {
+    "8.0": "A100",
+    "8.9": "L40S, RTX 4090",
+    "9.0": "H100, H200",
+    "10.0": "B200",
+    "12.0": "RTX 5090, RTX PRO 6000",
+}
+EXPERT_TOKENS = "32,512,1024,2048,4096,16384"
+HEAD_ROWS = (16, 32, 64, 1024, 4096)
+
+
+class Compiled(NamedTuple):
+    """One kernel at one set of sizes: bytes of shared memory, registers, and bytes spilled per thread."""
+
+    what: str
+    kernel: str
+    shared: int
+    registers: int
+    spilled: int
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype)
+
+
+def launch_experts(gpu: Gpu, sizes: list[int]) -> Iterator[str]:
+    """Launch one layer of the LLaDA-2 mini shape for few to many tokens."""
+    E, K = MINI.n_experts + MINI.n_shared, MINI.n_active + MINI.n_shared
+    C, F = MINI.hidden_size, MINI.expert_width
+    stacked = StackedExperts(_empty(E, 2 * F, C), _empty(E, C, F))
+    for tokens in sizes:
+        yield f"experts, {tokens:,} tokens"
+        ids_TK = _empty(tokens, K, dtype=torch.int32)
+        tiling = experts.choose_tiling(ids_TK.numel(), E, gpu)
+        y_AC = experts.expert_rows(_empty(tokens, C), stacked, ids_TK, tiling)
+        experts.combine(y_AC, _empty(tokens, K, dtype=torch.float32), _empty(tokens, C), _empty(C), 1e-6)
+    yield "routing"
+    logits_TE = _empty(32, MINI.n_experts, dtype=torch.float32)
+    route.choose_experts(logits_TE, _empty(MINI.n_experts, dtype=torch.float32), MINI)
+
+
+def launch_attention(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
+    """Launch windows over a paged prefix (LLaDA-2, smol) and whole canvases (LLaDA-8B, MDLM)."""
+    for name, H, K, D, rotary, normed in (
+        ("LLaDA-2", 16, 4, 128, 64, True),
+        ("smol", 9, 3, 64, 64, False),
+        ("SDAR", 32, 8, 128, 128, True),
+    ):
+        shape = _heads(H, K, D, rotary)
+        pool: Any = SimpleNamespace(
+            keys=[_empty(4, K, PAGE, D)],
+            values=[_empty(4, K, PAGE, D)],
+            table_RX=_empty(4, 16, dtype=torch.int32),
+        )
+        norms: Any = SimpleNamespace(**dict.fromkeys(("q_norm_D", "k_norm_D"), _empty(D) if normed else None))
+        for width in (32, 64):
+            windows = Windows(_empty(4, 3 + width, dtype=torch.int32), 1024)
+            fused_TO = _empty(4 * width, (H + 2 * K) * D)
+            yield f"{name}, windows of {width}"
+            for store in (False, True):
+                queries_keys.prepare_heads(fused_TO, norms, _tables(rotary), windows, pool, 0, shape, store)
+            for splits in (1, 8):
+                attention.attend(_empty(4 * width, H + K, D), fused_TO, windows, pool, 0, shape, splits)
+    for name, H, D, width in (("LLaDA-8B", 32, 128, 160), ("LLaDA-8B", 32, 128, 192), ("MDLM", 12, 64, 1024)):
+        for count in (1, 32):
+            yield f"{name}, {count} canvases of {width}"
+            canvas.attend_canvas(_empty(count * width, 3 * H * D), count, _tables(D), _heads(H, H, D, D))
+
+
+def launch_head(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
+    """Launch the output head with and without draws, and what else goes row by row."""
+    for name, V, D in (("LLaDA-2", 157184, 2048), ("smol", 49152, 576)):
+        unembed_VD = _empty(V, D)
+        for rows in HEAD_ROWS:
+            yield f"{name}, head on {rows:,} rows"
+            targets_R = _empty(rows, dtype=torch.int64)
+            fused_head.reduce_fused(
+                _empty(rows, D), unembed_VD, excluded=(5,), eos_ids=(1,), targets_R=targets_R
+            )
+            draw = fused_head.Draw(0.7, _empty(rows, dtype=torch.float64))
+            fused_head.reduce_fused(_empty(rows, D), unembed_VD, excluded=(5,), eos_ids=(1,), draw=draw)
+    yield "norm, SwiGLU"
+    norm.add_rms_norm(_empty(32, 2048), _empty(32, 2048), _empty(2048), 1e-6)
+    swiglu.swiglu(_empty(32, 2 * 12288))
+
+
+PARTS: dict[str, Callable[[Gpu, list[int]], Iterator[str]]] = {
+    "experts": launch_experts,
+    "attention": launch_attention,
+    "head": launch_head,
+}
+
+
+def _heads(n_heads: int, n_kv_heads: int, width: int, rotary: int) -> Any:
+    return SimpleNamespace(
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_width=width,
+        rotary_width=rotary,
+        max_positions=2048,
+        norm_eps=1e-6,
+    )
+
+
+def _tables(rotary: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return _empty(2048, rotary // 2, dtype=torch.float32), _empty(2048, rotary // 2, dtype=torch.float32)
+
+
+class _Absent:
+    """The driver of a GPU that is not there: Triton asks it what to compile for."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return self.capability  # kernels are kept by device, so each kind is one
+
+    def get_current_stream(self, _: int | None = None) -> int:
+        return 0
+
+    def get_device_interface(self) -> Any:
+        return torch.cpu
+
+
+@contextmanager
+def compiling(capability: tuple[int, int], found: Callable[[str, Any], None]) -> Iterator[Gpu]:
+    """Compile instead of launch, for a GPU of this compute capability; ``found`` gets name and kernel."""
+    launch, gpu = JITFunction.run, gpu_with(capability, processors=100)
+
+    def compile_only(self: Any, *args: Any, **options: Any) -> Any:
+        kernel = launch(self, *args, **(options | {"warmup": True}))
+        found(self.__name__, kernel)
+        return kernel
+
+    driver.set_active(_Absent(10 * capability[0] + capability[1]))
+    with (
+        patch.object(JITFunction, "run", compile_only),
+        patch.object(segments, "gpu_of", lambda _: gpu),
+        patch.object(fused_head, "gpu_of", lambda _: gpu),
+    ):
+        yield gpu
+
+
+def resources(cubin: bytes) -> tuple[int, int]:
+    """Return a kernel's registers, and the bytes per thread that did not fit into them."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        said = subprocess.run(
+            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        )
+    match = re.search(r"REG:(\d+) STACK:(\d+)", said.stdout)
+    assert match is not None, said.stdout
+    return int(match[1]), int(match[2])
+
+
+def compile_all(capability: tuple[int, int], parts: list[str], tokens: list[int]) -> list[Compiled]:
+    """Return every kernel of these parts as compiled for this compute capability."""
+    seen: dict[str, Compiled] = {}
+    what = ""
+
+    def found(name: str, kernel: Any) -> None:
+        if kernel.hash not in seen:
+            registers, spilled = resources(kernel.asm["cubin"])
+            seen[kernel.hash] = Compiled(what, name, kernel.metadata.shared, registers, spilled)
+
+    with compiling(capability, found) as gpu:
+        for part in parts:
+            for what in PARTS[part](gpu, tokens):  # noqa: B007 (what is launched next)
+                pass
+    return list(seen.values())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compile and print; return 1 if something does not fit."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gpus", default=",".join(GPUS), help="compute capabilities, comma-separated")
+    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated, of " + ", ".join(PARTS))
+    parser.add_argument("--tokens", default=EXPERT_TOKENS, help="of a forward, for experts; comma-separated")
+    parser.add_argument("--all", action="store_true", help="print every kernel")
+    asked = parser.parse_args(arguments)
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        parser.error("TRITON_INTERPRET=1 is set: interpreted kernels are not compiled")
+    tokens = [int(size) for size in asked.tokens.split(",")]
+    fits = [report(name, asked.parts.split(","), tokens, asked.all) for name in asked.gpus.split(",")]
+    return 0 if all(fits) else 1
+
+
+def report(name: str, parts: list[str], tokens: list[int], every: bool) -> bool:
+    """Compile for one compute capability, print what was found, and return whether all of it fits."""
+    major, minor = map(int, name.split("."))
+    limit = gpu_with((major, minor), 1).shared_bytes
+    kernels = compile_all((major, minor), parts, tokens)
+    over = [kernel for kernel in kernels if kernel.shared > limit]
+    spills = [kernel.spilled for kernel in kernels if kernel.spilled]
+    print(
+        f"{name} ({GPUS.get(name, 'GPU')}): {len(kernels)} kernels; shared memory at most "
+        f"{max(kernel.shared for kernel in kernels):,} of {limit:,} bytes, {len(over)} too large; "
+        f"{len(spills)} spill registers, {max(spills, default=0)} bytes per thread at most",
+        flush=True,
+    )
+    for kernel in kernels if every else over:
+        print(
+            f"  {kernel.what}: {kernel.kernel}, {kernel.shared:,} bytes, {kernel.registers} registers, "
+            f"{kernel.spilled} bytes spilled"
+        )
+    return not over
+
+
+if __name__ == "__main__":
+    sys.exit(main())
