@@ -29,7 +29,7 @@ def prepare(folder: Path) -> None:
     ol.score("hmm", texts, ["forced-ar", "random"], out=folder / "runs" / "first")
 
 
-@pytest.mark.parametrize("page", ["your-data", "look", "analysis", "metrics", "passages", "engine"])
+@pytest.mark.parametrize("page", ["your-data", "look", "analysis", "metrics", "passages"])
 def test_the_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path)
