@@ -83,15 +83,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Missing folders are made. A link is followed; a device or a pipe (``/dev/stdout``) is written directly.
     """
+    refuse_place(path)
     with storing(path):
         place = path.resolve() if path.is_symlink() else path
-        if place.is_dir():
-            raise UserInputError(f"cannot write {path}: it is a folder; name a file")
         if place.exists() and not place.is_file():
             yield place
             return
-        if place.exists() and not os.access(place, os.W_OK):
-            raise StorageError(f"cannot write {path}: {refusal(PermissionError(errno.EACCES, ''))}")
         place.parent.mkdir(parents=True, exist_ok=True)
         _sweep(place.parent)
         fresh = place.with_name(f"{_MARK}{os.getpid()}-{uuid4().hex[:12]}{place.suffix[:8]}")
@@ -103,6 +100,23 @@ def replacing(path: Path) -> Iterator[Path]:
         finally:
             with suppress(OSError):
                 fresh.unlink()
+
+
+def refuse_place(path: Path, *, folder: bool = False) -> None:
+    """Refuse a place that a file (or a folder of files) cannot take; called before long work, makes nothing.
+
+    Raises:
+        UserInputError: it is a folder (a file), or leads through a file.
+        StorageError: it may not be written to.
+    """
+    with storing(path):
+        if path.is_dir() and not folder:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        nearest = next(part for part in (path, *path.absolute().parents) if part.exists())
+        if not nearest.is_dir() and (folder or nearest != path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(nearest, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _sweep(folder: Path) -> None:

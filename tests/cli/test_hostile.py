@@ -116,16 +116,33 @@ def test_a_tokenizer_that_cannot_spell_is_refused(tmp_path, capsys, kind):
         (["analyze", "file"], "file is a file, not a folder"),
         (["train", "--data", "file", "--out", "m", "--window", str(10**30)], "window"),
         (["train", "--data", "file", "--out", "m", "--block-size", "0"], "block size 0; allowed are 1 to"),
+        (["score", "--model", "hmm", "--out", "--json"], "'--json' looks like an option"),
+        (
+            ["score", "--model", "hmm", "--orders", "forced-ar", "random", "--out", "r"],
+            "nothing takes 'random' here; write",
+        ),
+        (["score", "--limit", "1.5", "--out", "r"], "'--limit': '1.5' must be a whole number"),
+        (["generate", "--temperature", "warm", "--out", "r"], "'--temperature': 'warm' must be a number"),
+        (["view", "file", "--port", "99999"], "'--port': '99999' must be at most 65535"),
+        (["score", "--model", "hmm", "--limit", "2", "--out", "file/r"], "file is a file; choose another"),
+        (
+            ["score", "--model", "hmm", "--limit", "2", "--out", "link/r"],
+            "link is a link to gone, which does",
+        ),
+        (["analyze", "nowhere", "--out", "file/r"], "cannot write file/r: a part of the path is a file"),
+        (["figures", "nowhere", "--out", "file"], "cannot write file: a part of the path is a file"),
+        (["report", "nowhere", "--out", "."], "cannot write .: it is a folder; name a file"),
     ],
 )
 def test_absurd_requests_are_refused_by_name(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("text", encoding="utf-8")
+    (tmp_path / "link").symlink_to("gone")
     assert main(arguments) == 2
     told = capsys.readouterr().err
     assert message in told
     assert len(told.splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
 
 
 @pytest.mark.parametrize(

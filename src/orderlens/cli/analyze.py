@@ -10,7 +10,7 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text, stderr
 from orderlens.errors import UserInputError
-from orderlens.files import write_text
+from orderlens.files import refuse_place, write_text
 
 if TYPE_CHECKING:
     from orderlens.analysis.study import Options
@@ -83,6 +83,8 @@ def analyze(
         return
     form = "json" if json_output else form
     refuse_unknown("format", form, FORMATS)  # before the work, not after it
+    if out is not None:
+        refuse_place(out)
     names = [name for item in table or [] for name in opt.entries(item)]
     options = Options(
         resampling=Resampling(bootstrap, seed, level),

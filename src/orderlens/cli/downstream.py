@@ -9,6 +9,7 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
+from orderlens.files import refuse_place
 
 
 def downstream(
@@ -32,6 +33,8 @@ def downstream(
     from orderlens.evaluation.results import graded_study, read, write_results
 
     options = Options(resampling=Resampling(bootstrap, seed), temperature=temperature, grader=grader)
+    if out is not None:
+        refuse_place(out, folder=True)
     study = graded_study(Study.open(runs, options))
     reading = read(study) if out is None else write_results(study, out, opt.entries(formats)).reading
     if json:

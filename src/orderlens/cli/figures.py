@@ -10,6 +10,7 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
 from orderlens.cli.interrupt import keeping
+from orderlens.files import refuse_place
 
 
 def figures(
@@ -30,6 +31,7 @@ def figures(
     names = None if figure is None else opt.entries(figure)
     for name in names or ():
         FIGURES.get(name)
+    refuse_place(out, folder=True)
     with keeping(lambda: f"the figures finished so far are whole in {out}; the same command draws them all"):
         drawn = draw_figures(Study.open(runs), out, names, opt.entries(formats))
     if json:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -58,6 +59,16 @@ _USAGE_ERROR: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 """Wrong options and arguments. Found through typer, which uses click or a copy of its own by version."""
+
+
+_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
+_NUMBERS = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "less_than_equal": "at most {le}",
+    "greater_than_equal": "at least {ge}",
+}
+"""What pydantic calls a word that is no number, or one out of range → what is allowed."""
 
 
 def build_app() -> typer.Typer:
@@ -135,7 +146,14 @@ def _refuse_deleted_folder() -> None:
 
 def _usage_message(error: Exception) -> str:
     message = getattr(error, "format_message", None)
-    return " ".join(str(message() if message else error).split())
+    text = " ".join(str(message() if message else error).split())
+    if extra := _EXTRA.fullmatch(text):
+        return f"nothing takes '{extra[1]}' here; write a list as one word (a,b,c), quote what holds spaces"
+    details = getattr(error.__cause__, "errors", None)  # typer's own words do not name the value
+    if details and (wanted := _NUMBERS.get((first := details()[0])["type"])):
+        allowed = wanted.format(**first.get("ctx", {}))
+        return f"{text.partition(': ')[0]}: '{first['input']}' must be {allowed}"
+    return text
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

@@ -65,6 +65,8 @@ def local_place(value: str | Path) -> Path:
     text = str(value)
     if not text.strip():
         raise typer.BadParameter("it is empty; name a file or folder")
+    if text.startswith("-"):
+        raise typer.BadParameter(f"'{text}' looks like an option; a path of this name is written './{text}'")
     if "://" in text:
         raise typer.BadParameter(f"'{text}' is an address; only runs can be written there, name a local path")
     if "\0" in text:

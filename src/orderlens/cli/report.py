@@ -9,6 +9,7 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
+from orderlens.files import refuse_place
 
 
 def report(
@@ -29,6 +30,7 @@ def report(
     from orderlens.analysis.estimate import Resampling
     from orderlens.report.build import report as write
 
+    refuse_place(out)
     study = Study.open(runs, Options(resampling=Resampling(bootstrap, seed)))
     path = write(study, out, samples=samples, title=title)
     if json:

@@ -245,13 +245,26 @@ def _local(path: str | os.PathLike[str]) -> LocalFolder:
         raise UserInputError(f"{path!r} cannot be a folder: its name holds a zero byte")
     try:
         found = Path(path)
-        if found.exists() and not found.is_dir():
-            raise RunError(f"{path} is a file, not a folder; give the folder of a run")
+        _refuse_files(found)
         if found.absolute() == found.absolute().parent:
             raise RunError(f"{path} is the root of the disk, not the folder of a run; give a folder in it")
         return LocalFolder(path)
     except OSError as error:  # the name is too long, a parent may not be entered, no working directory
         raise RunError(f"{_shortened(path)} cannot be a folder: {remedy(error, writing=False)}") from error
+
+
+def _refuse_files(path: Path) -> None:
+    """Refuse a path that is a file, leads through one, or through a link to nowhere."""
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file, not a folder; give the folder of a run")
+    for part in (path, *path.parents):
+        if part.is_symlink() and not part.exists():
+            raise RunError(
+                f"{part} is a link to {part.readlink()}, which does not exist; make that folder, or remove "
+                "the link"
+            )
+        if part.exists() and not part.is_dir():
+            raise RunError(f"{path} cannot be a folder: {part} is a file; choose another place")
 
 
 def _shortened(path: str | os.PathLike[str]) -> str:

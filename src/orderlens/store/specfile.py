@@ -235,15 +235,21 @@ def _check_same(folder: Folder, found: SpecFile, wanted: Mapping[str, Any]) -> N
 
 
 def spec_diff(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return one line per field that differs between two specs."""
+    """Return one line per field that differs between two specs, what tells people most first."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         lines = []
-        for name in sorted({*old, *new}):
+        for name in sorted({*old, *new}, key=_telling):
             inner = f"{path}.{name}" if path else str(name)
             lines += spec_diff(old.get(name, _ABSENT), new.get(name, _ABSENT), inner)
         return lines
     same = _ABSENT not in (old, new) and canonical(old) == canonical(new)
     return [] if same else [f"{path or 'spec'}: the run has {_shown(old)}, asked for {_shown(new)}"]
+
+
+def _telling(name: str) -> tuple[int, str]:
+    """Sort the names of things before their properties, and digests last."""
+    places = {"kind": 0, "model": 0, "name": 0, "orders": 1, "digest": 3}
+    return places.get(name, 2), name
 
 
 class _Absent:
