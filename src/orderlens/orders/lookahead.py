@@ -27,7 +27,8 @@ class Ahead(LookaheadOrder):
 
     Args:
         n: positions tried at most. One is the most probable; the others are drawn, with replacement, from
-            softmax(p / temp) over the block's masked positions, and repeated ones are tried once.
+            softmax(p / temp) over the block's masked positions, and repeated ones are tried once. No more
+            than three draws per masked position are made, so with two left 6 instead of 7 at n = 8.
         temp: of that draw; at 0 the n most probable positions are tried and nothing is drawn.
         bypass: where every masked position of the block has p ≥ bypass nothing is tried.
         seed: of the draws.

@@ -92,14 +92,18 @@ def _read(path: str) -> tuple[Scores, float]:
 class EosDamped(ConfidenceOrder):
     """``max-prob`` with EOS proposals damped: p · γ, γ rising from GAMMA to 1 as the block fills.
 
-    γ grows evenly with the filled share of the block (GAMMA = 0.4), so that a text does not end before what
-    leads there is written; at GAMMA = 1 it is ``max-prob``. LLaDA's own option sets EOS confidences to −inf
-    and has no effect at temperature > 0. A proposal counts as EOS where the EOS ids together are at least as
-    probable as the most probable token. At temperature > 0 the positions are chosen before tokens are drawn.
+    EOSER, EOS early rejection (arXiv 2509.23924; yjyddq/EOSER-ASS-RL ``eval/generate.py``, GAMMA = 0.4): a
+    text does not end before what leads there is written. At GAMMA = 1 it is ``max-prob``. LLaDA's own option
+    sets EOS confidences to −inf and has no effect at temperature > 0.
+
+    Differs: γ grows with the filled share of the block. In the public code it grows with the step of the
+    block over the steps of all blocks less one, so that it reaches 1 in a single block only. A proposal
+    counts as EOS where the EOS ids together are at least as probable as the most probable token. At
+    temperature > 0 the positions are chosen before tokens are drawn; the public code damps drawn EOS tokens.
     """
 
     id = "eos-damped"
-    summary = "most probable token first, EOS counted less while the block is empty; eos-damped:gamma=0.4"
+    summary = "EOSER: most probable token first, EOS counts less in an empty block; eos-damped:gamma=0.4"
     card = Card("EOS-damped", "structured", 23, ">")
     GAMMA = 0.4
 
