@@ -60,8 +60,12 @@ def test_the_likelihood_is_answered_by_the_judge_and_shown_with_the_floor(word, 
     assert "rounding alone makes 2 × 10⁻⁵" in found.answer
     assert [line.dots[0].hollow for line in found.chart.lines] == [True, False, False]
     assert "Oracle max-q -0.900" in found.chart.title
-    assert "Var(log q) runs from 0.70 (Max-prob) to 3.00 nats² (Oracle max-q)" in path.answer
-    assert "Under Max-prob 25 % of the tokens" in path.answer
+    assert path.answer == (
+        "Var(log q) runs from 0.70 nats² (Max-prob) to 3.00 nats² (Oracle max-q). "
+        "25 % and 25 % of the tokens were revealed at q < ½."
+    )
+    (_, alone, _) = questions({"fixed-sequence": plane(entropy=(-1.0, 2.0))}, [])
+    assert alone.answer == "Var(log q) is 2.00 nats² (Entropy). 25 % of the tokens were revealed at q < ½."
 
 
 def test_an_unknown_floor_and_an_exact_model_are_said():

@@ -109,18 +109,15 @@ def _path(tables: Mapping[str, Table], lorenz: Mapping[str, Any] | None) -> Ques
     if not rows:
         return _decoded_path(tables, title)
     rows.sort(key=lambda row: _estimate(row["var"]).value)
-    even, uneven = rows[0], rows[-1]
-    own = next((row for row in rows if row["order"] == "max-prob"), uneven)
-    rate = _estimate(own["bottleneck_rate"])
-    answer = (
-        f"Var(log q) runs from {interval(_estimate(even['var']), 2)} ({display_name(str(even['order']))}) to "
-        f"{interval(_estimate(uneven['var']), 2)} nats² ({display_name(str(uneven['order']))})."
-    )
-    if rate.is_defined:
-        answer += (
-            f" Under {display_name(str(own['order']))} {100 * rate.value:.0f} % of the tokens were revealed "
-            "at q < ½."
-        )
+    ends = rows[:1] if len(rows) == 1 else [rows[0], rows[-1]]
+    variances = [
+        f"{interval(_estimate(row['var']), 2)} nats² ({display_name(str(row['order']))})" for row in ends
+    ]
+    answer = f"Var(log q) {'runs from' if len(ends) > 1 else 'is'} {' to '.join(variances)}."
+    rates = [_estimate(row["bottleneck_rate"]) for row in ends]
+    if all(rate.is_defined for rate in rates):
+        shares = " and ".join(f"{100 * rate.value:.0f} %" for rate in rates)
+        answer += f" {shares} of the tokens were revealed at q < ½."
     return Question("path", title, answer, chart=_lorenz(lorenz), note=_lorenz_note(lorenz))
 
 
