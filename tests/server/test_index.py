@@ -43,6 +43,18 @@ def test_every_row_equals_that_of_its_view(run, index):
     assert any(row["gap"] is not None for row in expected)
 
 
+def test_passes_past_the_requested_length_count_in_list_and_view(tmp_path):
+    """The tail of a block is decoded whatever the order; only its place in the path differs."""
+    paths = {"forced-ar": [0, 1, 2, 3], "reverse-ar": [3, 2, 1, 0]}
+    make_run(
+        [make_trace("a", order, [-1.0] * 4, path=path, n_requested=2) for order, path in paths.items()]
+    ).save(tmp_path)
+    opened = open_run(tmp_path)
+    listed = {row["order"]: row["passes"] for row in Index(opened).page(Query())["rows"]}
+    assert listed == {row["order"]: row["passes"] for row in plain_rows(opened.sample("a"))}
+    assert listed == dict.fromkeys(paths, 4)
+
+
 def test_list_view_and_tables_count_the_same_verdicts(tmp_path):
     """Three texts were graded by ``strict``; that one of them was graded again by ``loose`` moves nothing."""
     key = {"order": "max-prob", "temperature": 0.0, "task": "t"}

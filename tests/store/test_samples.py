@@ -50,6 +50,7 @@ def by_loop(name: str) -> dict[str, float]:
     out["log_prob"] = sum(given["logq"][place] for place in counted) if counted else math.nan
     out["n_eos"] = sum(tokens[path[place]] == EOS for place in counted)
     out["n_forwards"] = max((forward[place] for place in counted), default=-1) + 1
+    out["n_passes"] = max(forward) + 1
     return out
 
 

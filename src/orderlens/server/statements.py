@@ -27,7 +27,7 @@ _SAME = " AND ".join(f'a."{name}" IS NOT DISTINCT FROM b."{name}"' for name in K
 _LIKELY = "FILTER (likelihood IN ('exact', 'estimate') AND n_forwards >= n) OVER beside"
 
 _LISTED = f"""
-SELECT row_number() OVER () AS row, {_KEYS}, n, n_eos, n_overflow, n_forwards AS passes,
+SELECT row_number() OVER () AS row, {_KEYS}, n, n_eos, n_overflow, n_passes AS passes,
     CASE WHEN isfinite(mean) THEN mean END AS mean,
     CASE WHEN isfinite(var) THEN var END AS var,
     CASE WHEN count(*) {_LIKELY} > 1 THEN max(mean) {_LIKELY} - min(mean) {_LIKELY} END AS gap

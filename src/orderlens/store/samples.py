@@ -2,7 +2,8 @@
 
 ``likelihood`` says what a trace's summed log q is for the sampler that its policy defines. The run's spec
 says so; where it does not, it follows from the policy, if its code is installed. ``n_forwards`` follows from
-the reveals, but for policies that revise ``outputs`` states it: passes that reveal nothing count as well.
+the counted reveals and ``n_passes`` from all of them, but for policies that revise ``outputs`` states both:
+passes that reveal nothing count as well.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ SAMPLES_SCHEMA = pa.schema(
         pa.field("n_eos", pa.int64()),
         pa.field("n_overflow", pa.int64()),
         pa.field("n_forwards", pa.int64()),
+        pa.field("n_passes", pa.int64()),
         pa.field("n_lookahead", pa.int64()),
         pa.field("likelihood", pa.string()),
     ]
@@ -92,16 +94,18 @@ def samples_of(table: pa.Table, spec: Mapping[str, Any], passes: Passes) -> pa.T
     eos, special = flag(table, "is_eos"), flag(table, "is_special")
     logq, forward = table["logq"].to_numpy(), table["forward"].to_numpy()
     n_overflow = whole.total(~counted).astype(np.int64)
+    n_passes = np.asarray(whole.reduce(np.maximum, forward, -1), np.int64) + 1
     n_lookahead = whole.total(_counts(table, "n_lookahead") * counted).astype(np.int64)
     if not counted.all():
         eos, special, logq, forward = (item[counted] for item in (eos, special, logq, forward))
         whole = whole.kept(counted)
     found = trace_stats(logq, eos, ~eos & ~special, forward, whole)
-    found |= {"n_overflow": n_overflow, "n_lookahead": n_lookahead}
+    found |= {"n_overflow": n_overflow, "n_passes": n_passes, "n_lookahead": n_lookahead}
     columns = {name: keys[name].cast(SAMPLES_SCHEMA.field(name).type) for name in KEYS}
     if passes:
         known = [passes.get(tuple(row[name] for name in KEYS), -1) for row in keys.to_pylist()]
-        found["n_forwards"] = np.where(np.array(known) < 0, found["n_forwards"], known)
+        for name in ("n_forwards", "n_passes"):
+            found[name] = np.where(np.array(known) < 0, found[name], known)
     columns |= {name: pa.array(values) for name, values in found.items()}
     stated = spec.get("likelihood")
     pairs = zip(columns["order"].to_pylist(), columns["temperature"].to_pylist(), strict=True)
