@@ -94,6 +94,7 @@ def test_an_unknown_split_is_named(tmp_path):
     ("name", "content", "message"),
     [
         ("a.jsonl", '{"text": "x"}\n{"text": ', "a.jsonl, line 2: not valid JSON"),
+        ("a.jsonl", '{"text": "x\n{"text": "y"}', "line 1: not valid JSON .Unterminated string"),
         ("a.jsonl", b'{"text": "x"}\n{"text": "\xff"}', "line 2: not UTF-8"),
         ("a.jsonl", "[1, 2]", "line 1: expected an object with fields, got a list"),
         ("a.jsonl", "7", "got a number"),

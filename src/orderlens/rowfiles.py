@@ -11,6 +11,7 @@ import csv
 import gzip
 import json
 import lzma
+import re
 import stat
 import zlib
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ FORMATS = ".jsonl, .json, .csv, .tsv, .txt (each also .gz or .xz) or .parquet"
 LONGEST_LINE = 1 << 26
 """Bytes of one line (or of one ``.json`` list): 64 MiB; a longer one is a file without line ends."""
 _COMPRESSED = (".gz", ".xz")
+_ADDRESS = re.compile(r"[a-z0-9+]{2,}:/", re.IGNORECASE)  # of which Path keeps one slash
 
 
 class Numbered(NamedTuple):
@@ -91,6 +93,8 @@ def _check_there(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
+        if _ADDRESS.match(str(path)):
+            raise DataFileError(f"'{path}' is an address; fetch the file first and name it here") from None
         raise DataFileError(f"data file '{path}' does not exist; check the path") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or one_line(error)
@@ -118,7 +122,7 @@ def text_shape(path: Path) -> dict[str, int]:
 def parse_json(text: str, where: str) -> Any:
     """Parse one JSON value; ``where`` names its place in the message of any failure."""
     try:
-        value = json.loads(text)
+        value = json.loads(text.strip(" \t\r\n"))  # a line's end is no part of a string that is never closed
     except json.JSONDecodeError as error:
         raise DataFileError(f"{where}: not valid JSON ({error.msg}); one object per line") from None
     except RecursionError:

@@ -96,6 +96,12 @@ def test_a_bar_counts_and_ends_where_the_work_ended() -> None:
         assert progress.tasks[task].total == 4
 
 
+def test_a_terminal_of_no_columns_still_shows_something(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    console.SafeConsole().print("a line")
+    assert capsys.readouterr().out == "a line\n"
+
+
 @pytest.mark.parametrize("quiet", [True, False])
 def test_without_a_terminal_lines_take_the_place_of_a_bar(quiet: bool, capsys) -> None:
     with progress_bar("tokens", 4, quiet=quiet) as advance:

@@ -112,6 +112,14 @@ def test_a_tokenizer_that_cannot_spell_is_refused(tmp_path, capsys, kind):
         (["score", "--model", "tiny-ar", "--out", "r"], "give it to --evaluator"),
         (["score", "--orders", "random:" + "9" * 30, "--model", "hmm", "--out", "r"], "at most 18 digits"),
         (["generate", "--seed", str(2**63), "--model", "hmm", "--out", "r"], "must fit into 64 bits"),
+        (
+            ["score", "--model", "hmm", "--block-size", "99999", "--out", "r"],
+            "block=99999 must be at most 32768",
+        ),
+        (
+            ["score", "--model", "hmm", "--data", "https://e.org/a.jsonl", "--out", "r"],
+            "is an address; fetch",
+        ),
         (["analyze", "nowhere"], "nowhere: it does not exist"),
         (["analyze", "file"], "file is a file, not a folder"),
         (["train", "--data", "file", "--out", "m", "--window", str(10**30)], "window"),

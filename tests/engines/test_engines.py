@@ -116,6 +116,8 @@ def test_two_ranks_give_the_rows_of_one(alone: ol.Run, tmp_path: Path) -> None:
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, Rank(3, 4, 1)),
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}, Rank(1, 2, 0)),
         ({"RANK": "x", "WORLD_SIZE": "2"}, None),
+        ({"RANK": "²", "WORLD_SIZE": "²"}, None),
+        ({"RANK": "7", "WORLD_SIZE": "2"}, None),  # left over: nobody would speak for such a process
     ],
 )
 def test_ranks_are_read_from_the_environment(given: dict[str, str], wanted: Rank | None) -> None:

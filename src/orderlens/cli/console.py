@@ -40,11 +40,17 @@ if TYPE_CHECKING:
     from orderlens.store.workers import State
 
 
+UNKNOWN_WIDTH = 80
+"""Columns of a terminal that does not say how many it has."""
+
+
 class SafeConsole(Console):
     """A console that shows characters which could steer the terminal as escapes."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+        if self.width < 1:  # COLUMNS=0, as some programs set it, would hide everything
+            self.width = UNKNOWN_WIDTH
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Make a string safe before it is measured, so that columns stay aligned."""

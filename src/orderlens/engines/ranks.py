@@ -38,6 +38,7 @@ def this_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
     found = os.environ if environment is None else environment
     for names in _LAUNCHERS:
         values = [found.get(name, "") for name in names]
-        if all(value.isdigit() for value in values[:2]) and int(values[1]) > 1:
-            return Rank(int(values[0]), int(values[1]), int(values[2]) if values[2].isdigit() else 0)
+        index, count, local = (int(value) if value.isdecimal() else -1 for value in values)
+        if 0 <= index < count and count > 1:
+            return Rank(index, count, max(local, 0))
     return None

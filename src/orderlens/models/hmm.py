@@ -88,6 +88,10 @@ class HiddenMarkovModel:
     ) -> None:
         if not 2 <= n_characters <= len(ALPHABET):
             raise UserInputError(f"hmm: characters={n_characters} must lie between 2 and {len(ALPHABET)}")
+        if block_size > self.max_positions:
+            raise UserInputError(
+                f"hmm: block={block_size} must be at most {self.max_positions}, its longest text"
+            )
         if n_states < 1 or block_size < 1:
             raise UserInputError(f"hmm: states={n_states} and block={block_size} must be at least 1")
         if not 0 <= incoherence < np.inf:
