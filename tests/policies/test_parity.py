@@ -50,38 +50,42 @@ def stub(seed, attention):
     return StubModel(rows(seed), vocab_size=V + 1, block_size=BLOCK, attention=attention, eos_ids=(EOS,))
 
 
-def plain_events(model, policy, rule, sample_id="s"):
-    """Decode greedily with a restated rule; return [(positions of a pass), …] and the text."""
-    window = [model.mask_id] * LENGTH
-    events = []
-    for start in range(0, LENGTH, BLOCK):
-        block = restated.new_block(BLOCK, random_path=path_of(policy, sample_id, start // BLOCK))
-        stream = rule_stream(policy.seed, sample_id, policy.spec, start // BLOCK)
+def plain_events(model, policy, rule, prompt=(), n=LENGTH, suffix=()):
+    """Decode greedily with a restated rule; return [(positions of a pass), …] and the text.
+
+    A rule sees the places that its block has to fill, counted from the first of them.
+    """
+    window = [*prompt, *[model.mask_id] * n, *suffix]
+    end, events = len(prompt) + n, []
+    for start in range(0, end, BLOCK):
+        first, stop = max(start, len(prompt)), min(start + BLOCK, end)
+        block = restated.new_block(stop - first, random_path=path_of(policy, stop - first, start // BLOCK))
+        stream = rule_stream(policy.seed, "s", policy.spec, start // BLOCK)
 
         def distributions(tokens, start=start):
             seen = tokens[: start + BLOCK] if model.attention == "block-causal" else tokens
             return np.exp(model.log_probs(seen))[:, :V].tolist()
 
-        def look(place, token, start=start, distributions=distributions):
+        def look(place, token, first=first, distributions=distributions):
             ahead = list(window)
-            ahead[start + place] = token
+            ahead[first + place] = token
             p = distributions(ahead)
             return np.mean([restated.entropy(p, i) for i in range(len(p)) if ahead[i] == model.mask_id])
 
-        while masked := [i for i in range(BLOCK) if window[start + i] == model.mask_id]:
-            p = distributions(window)[start : start + BLOCK]
-            block.numbers, block.look = stream.random(BLOCK).tolist(), look
+        while masked := [i for i in range(stop - first) if window[first + i] == model.mask_id]:
+            p = distributions(window)[first:stop]
+            block.numbers, block.look = stream.random(BLOCK)[first - start :].tolist(), look
             places = rule(p, masked, block)
             block.t += 1
             for i in places:
-                window[start + i] = block.tokens.get(i, p[i].index(max(p[i])))
-            events.append(sorted(start + i for i in places))
+                window[first + i] = block.tokens.get(i, p[i].index(max(p[i])))
+            events.append(sorted(first + i for i in places))
     return events, window
 
 
-def path_of(policy, sample_id, block):
+def path_of(policy, n, block):
     path = getattr(policy.order, "path", None)
-    return path(BLOCK, sample_id, block).tolist() if path else []
+    return path(n, "s", block).tolist() if path else []
 
 
 def our_events(columns):
@@ -172,6 +176,17 @@ def test_events_are_those_of_the_published_rule(name, attention):
         scored = score_batch(model, [target], [policy])
         assert our_events(scored) == expected, "the sampler's own text takes the sampler's path"
         assert scored["logq"].sum() == pytest.approx(made.columns["logq"].sum(), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, *OTHERS])
+def test_blocks_that_are_partly_given_are_those_of_the_published_rule(name):
+    """A prompt that ends inside the first block and a suffix inside the second: 7 and 6 of 12 places."""
+    model, policy, prompt, suffix = stub(2, "full"), parse_policy(name), [1, 4, 0, 3, 5], [2, 6, 1, 0]
+    expected, text = plain_events(model, policy, (PUBLISHED | OTHERS)[name], prompt, 13, suffix)
+    sample = EncodedSample("s", np.array(prompt), suffix=np.array(suffix))
+    made = generate_batch(model, [sample], [policy], GenerationSettings(13, stop_at_eos=False))
+    assert our_events(made.columns) == expected
+    assert made.chains[0].tokens[: len(text)].tolist() == text
 
 
 def test_the_fixtures_reach_sets_of_several_sizes():
