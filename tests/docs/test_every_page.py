@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -40,6 +41,9 @@ ROOMS = ("", "src/orderlens/", "src/orderlens/models/llada2/")
 """Where a path in running text may start, besides the page's own folder."""
 ELSEWHERE = {"models/dit.py", "model/transformer.py"}
 """Files of published code that pages speak of."""
+
+OTHERS = {"--num_fewshot", "--apply_chat_template", "--gen_kwargs", "--dllm-algorithm", "--wide"}
+"""Options of lm-eval, of SGLang, and one that a benchmark had when a figure was made."""
 
 
 def lines_of(page: str) -> list[str]:
@@ -126,6 +130,33 @@ def test_options_in_running_text_exist() -> None:
                 if not set(OPTION.findall(" ".join(rest))) <= known | {"--help", "--debug"}:
                     wrong.append((page, span))
     assert not wrong
+
+
+def test_options_by_themselves_exist() -> None:
+    """An option in backticks without its verb is one of some verb, benchmark or recipe."""
+    scripts = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "recipes").glob("*.py")]
+    code = "".join(path.read_text(encoding="utf-8") for path in scripts)
+    known, waiting = {*re.findall(r"--[a-z][\w-]*", code), *OTHERS, "--debug"}, [command_line()]
+    while waiting:
+        command = waiting.pop()
+        known |= {name for item in command.params for name in (*item.opts, *item.secondary_opts)}
+        waiting += getattr(command, "commands", {}).values()
+    alone = [(page, span) for page in PRESENT for span in spans(page) if span.startswith("--")]
+    assert not [(page, span) for page, span in alone if not set(OPTION.findall(span)) <= known]
+    assert len(alone) > 100, "the options are found"
+
+
+def test_extras_and_variables_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = "".join(PAGES[page] for page in PRESENT)
+    extras = {
+        name for found in re.findall(r"(?:orderlens|'\.)\[([\w,]+)\]'", text) for name in found.split(",")
+    }
+    assert {"torch", "eval"} <= extras <= set(project["optional-dependencies"])
+    code = "".join(
+        path.read_text(encoding="utf-8") for room in ("src", "tests") for path in (ROOT / room).rglob("*.py")
+    )
+    assert not [name for name in set(re.findall(r"\bORDERLENS_\w+", text)) if f'"{name}"' not in code]
 
 
 def test_scripts_and_targets_exist() -> None:
