@@ -5,7 +5,7 @@ import { copyButton, save, say } from "./keep";
 import { write, type Place } from "./link";
 import { fixed } from "./numbers";
 import { Panel } from "./panel";
-import type { Axis } from "./plots";
+import { lowestOf, type Axis } from "./plots";
 import { COLOURS, largestEntropy, tints, type Colour } from "./scales";
 import { tokenFacts } from "./token_facts";
 import type { Divergence, Sample } from "./types";
@@ -174,9 +174,9 @@ export class Explorer {
     this.difference = this.findDifference(a, b);
     const apart = this.difference?.position ?? null;
     this.width = this.root.clientWidth;
-    const width = panelWidth(this.width, chosen.length);
+    const size = { width: panelWidth(this.width, chosen.length), lowest: lowestOf(chosen) };
     const on = { over: (at: number | null) => this.over(at), choose: (at: number) => this.jump(at) };
-    this.panels = chosen.map((trace) => Panel.of(this.sample, trace, apart, width, on));
+    this.panels = chosen.map((trace) => Panel.of(this.sample, trace, apart, size, on));
     this.body.classList.toggle("two", this.panels.length > 1);
     show(this.body, ...this.panels.map((panel) => panel.element));
     this.slider.max = String(this.passes);
@@ -219,7 +219,7 @@ export class Explorer {
     for (const input of this.root.querySelectorAll<HTMLInputElement>('input[name="colour"]')) input.checked = input.value === colour;
     const scale = COLOURS.find((item) => item.id === colour)!;
     const high = colour === "entropy" ? `${fixed(most, 1)} nats` : scale.high;
-    show(this.legend, h("span", { class: "scale" }, scale.low, h("i", { "aria-hidden": "true" }), high), h("span", { class: "quiet" }, scale.what), ...states());
+    show(this.legend, h("span", { class: "scale" }, scale.low, h("i", { "aria-hidden": "true" }), high), h("span", { class: "quiet" }, scale.what), ...states(), signs());
     if (tell) this.moved(this.place);
   }
 
@@ -342,6 +342,10 @@ function states(): HTMLElement[] {
   return names.map(([state, name]) =>
     h("span", { class: "key" }, h("span", { class: "token", "data-state": state, "aria-hidden": "true" }, h("span", { class: "piece" }, "ab")), name),
   );
+}
+
+function signs(): HTMLElement {
+  return h("span", {}, "number: when it was revealed · ▾ q < ½ · ◆ the texts part · faded: past the requested length");
 }
 
 function shortcuts(): HTMLElement {

@@ -12,6 +12,12 @@ export interface PanelEvents {
   choose(position: number): void;
 }
 
+/** Pixels across, and the log q at the foot. */
+export interface PlotSize {
+  width: number;
+  lowest: number;
+}
+
 export class Panel {
   readonly element: HTMLElement;
   readonly timeline: Timeline;
@@ -26,7 +32,7 @@ export class Panel {
     readonly trace: Trace,
     private readonly pieces: Record<string, string>,
     private readonly diverges: number | null,
-    private readonly width: number,
+    private readonly size: PlotSize,
     private readonly on: PanelEvents,
   ) {
     this.timeline = new Timeline(trace);
@@ -41,8 +47,8 @@ export class Panel {
     );
   }
 
-  static of(sample: Sample, trace: Trace, diverges: number | null, width: number, on: PanelEvents): Panel {
-    return new Panel(trace, sample.pieces[trace.key.run] ?? {}, diverges, width, on);
+  static of(sample: Sample, trace: Trace, diverges: number | null, size: PlotSize, on: PanelEvents): Panel {
+    return new Panel(trace, sample.pieces[trace.key.run] ?? {}, diverges, size, on);
   }
 
   /** The text of the token that a step revealed. */
@@ -64,7 +70,7 @@ export class Panel {
   }
 
   axis(axis: Axis): void {
-    this.plot = tracePlot(this.timeline, axis, this.width, this.diverges, this.on);
+    this.plot = tracePlot(this.timeline, axis, this.size.width, this.size.lowest, this.diverges, this.on);
     show(this.plotBox, this.plot.element);
     this.plot.draw(this.pass);
     this.plot.mark(null);

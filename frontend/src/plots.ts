@@ -3,7 +3,7 @@
 import { s } from "./dom";
 import { fixed, LOG_HALF } from "./numbers";
 import type { Timeline } from "./replay";
-import type { Block } from "./types";
+import type { Block, Trace } from "./types";
 
 export type Axis = "step" | "position";
 
@@ -25,19 +25,25 @@ function ticks(lowest: number): number[] {
   return out;
 }
 
+/** Where the axis of log q ends: below every value of the traces that are looked at together, so that they share it. */
+export function lowestOf(traces: Trace[]): number {
+  let lowest = -1;
+  for (const { reveals } of traces) for (const value of reveals.logq) lowest = Math.min(lowest, value ?? 0);
+  return lowest * 1.04;
+}
+
 /** Hanging bars from log q = 0 downwards; steps with q < ½ carry a triangle, so grey print shows them too. */
 export function tracePlot(
   timeline: Timeline,
   axis: Axis,
   width: number,
+  lowest: number,
   diverges: number | null,
   on: { over(position: number | null): void; choose(position: number): void },
 ): TracePlot {
   const { reveals, stats } = timeline.trace;
   const n = reveals.position.length;
   const height = width < 500 ? 174 : 204;
-  const finite = reveals.logq.filter((value): value is number => value !== null);
-  const lowest = Math.min(-1, ...finite) * 1.04;
   const first = timeline.positions[0] ?? 0;
   const span = axis === "step" ? n : (timeline.positions.at(-1) ?? 0) - first + 1;
   const x = (step: number): number => {

@@ -49,7 +49,7 @@ def texts(legend):
 
 AXES = {
     "fixed-sequence": [
-        ("mean log q of the target (nats per token)", "Var(log q)"),
+        ("mean log q of the target (nats per token)", "Var(log q) (nats²)"),
         ("Gini, block 0", ""),
         ("argmax accuracy", ""),
     ],
@@ -77,17 +77,17 @@ AXES = {
     "unmask": [("", "")],
     "temperature": [
         ("", "median external perplexity"),
-        ("", "Var(log q)"),
+        ("", "Var(log q) (nats²)"),
         ("temperature", "content mean log q (nats)"),
         ("temperature", "EOS fraction"),
     ],
     "jensen": [
         ("q of the target", "share that is the argmax"),
-        ("Var(log q)", "Jensen loss per token (nats)"),
+        ("Var(log q) (nats²)", "Jensen loss per token (nats)"),
         ("noise scale σ", "Spearman with the loss"),
     ],
-    "accuracy-var": [("content Var(log q)", "accuracy (%)")],
-    "accuracy-by-var": [("content Var(log q)", "accuracy (%)")],
+    "accuracy-var": [("content Var(log q) (nats²)", "accuracy (%)")],
+    "accuracy-by-var": [("content Var(log q) (nats²)", "accuracy (%)")],
     "predictors": [("AUROC", "")],
     "var-effect": [("log-odds per sd of Var", "")],
 }
@@ -365,3 +365,17 @@ def test_tokens_are_boxes_in_text_order_with_their_steps():
     assert sorted(map(int, steps)) == sorted(token["step"] + 1 for token in tokens), "steps count from 1"
     assert len(panel.patches) >= len(tokens)
     assert {"content", "EOS", "special"} <= set(words)
+
+
+def test_many_orders_stand_in_rows_of_four_and_no_heading_touches_the_next():
+    from orderlens.figures import reveal_order
+
+    shape = {name: {"value": 0.5, "low": 0.1, "high": 0.9} for name in reveal_order.SHAPES}
+    share = np.eye(4).tolist()
+    orders = ["forced-ar", "max-prob", "max-prob+threshold=0.9", "max-prob+top=4", "top-margin", "random"]
+    maps = [{"order": order, "n": 3, "content_share": share, "eos_share": share} | shape for order in orders]
+    figure = reveal_order.draw({"width": 4, "temperature": 0.0, "maps": maps})
+    figure.draw_without_rendering()
+    titles = [panel._left_title.get_window_extent() for panel in figure.axes if panel.get_title(loc="left")]
+    assert len(titles) == len(orders)
+    assert not any(a.overlaps(b) for place, a in enumerate(titles) for b in titles[place + 1 :])

@@ -153,3 +153,12 @@ def test_a_panel_without_rows_is_empty_and_no_warning():
         _, (panel,) = style.new_figure()
         rows(panel, [], [], [])
     assert panel.get_ylim() == (0.5, -0.5)
+
+
+def test_policies_of_one_order_share_its_colour_and_differ_by_marker():
+    looks = [
+        style.order_style(f"max-prob{rule}") for rule in ("", "+top=4", "+threshold=0.9", ":select=argmax")
+    ]
+    assert {look.color for look in looks} == {looks[0].color}
+    assert len({look.marker for look in looks}) == len(looks)
+    assert not style.is_variant("random:7")

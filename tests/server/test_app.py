@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from orderlens.server.app import make_app
+from orderlens.server.app import _unfinished, make_app
 from orderlens.server.guard import HEADERS
 from orderlens.testing import make_run, make_trace
 
@@ -170,3 +170,9 @@ def test_bad_questions_are_answered_in_one_line(client, asked):
     answer = client.get(f"/api/samples?{asked}")
     assert answer.status_code == 400
     assert answer.json()["error"]
+
+
+def test_runs_that_are_not_complete_are_named():
+    assert _unfinished([]) == []
+    assert _unfinished(["a\x1b"])[0].startswith("Run a\\x1b was not complete when")
+    assert _unfinished(["a", "b"])[0].startswith("2 runs were not complete (a, b) when")

@@ -68,7 +68,7 @@ def _panel(panel: Axes, task: Mapping[str, Any]) -> None:
         lowest += x
     if lowest and min(lowest) > 0 and max(lowest) > 5 * min(lowest):
         _log_axis(panel, math.log10(max(lowest) / min(lowest)))
-    panel.set_xlabel("content Var(log q)")
+    panel.set_xlabel("content Var(log q) (nats²)")
     panel.set_ylabel("accuracy (%)")
 
 

@@ -73,7 +73,7 @@ def _panel(panel: Axes, task: Mapping[str, Any]) -> None:
         point(panel, item["order"], item["var"], item["accuracy"])
     if math.isfinite(real(task["guessing"])):
         panel.axhline(real(task["guessing"]), color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
-    panel.set_xlabel("content Var(log q)")
+    panel.set_xlabel("content Var(log q) (nats²)")
     panel.set_ylabel("accuracy (%)")
     panel.margins(0.1)
     low, high = panel.get_ylim()

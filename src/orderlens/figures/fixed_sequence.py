@@ -99,7 +99,7 @@ def _plane(panel: Axes, data: Mapping[str, Any]) -> None:
     for item in data["points"]:
         point(panel, item["order"], item["mean"], item["var"], hollow=item["kind"] == "target-aware")
     panel.set_xlabel("mean log q of the target (nats per token)")
-    panel.set_ylabel("Var(log q)")
+    panel.set_ylabel("Var(log q) (nats²)")
     panel.margins(0.08)
 
 

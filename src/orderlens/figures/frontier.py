@@ -12,7 +12,7 @@ from orderlens.analysis.orders import display_name
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import arms, centre, interval, is_drawable
-from orderlens.figures.style import footnote, look, new_figure
+from orderlens.figures.style import footnote, look, new_figure, order_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,15 +52,21 @@ def data(study: Study) -> dict[str, Any]:
         )
     if not any(len(panel["points"]) > 1 for panel in panels):
         raise UndefinedFigureError("one policy: there is no frontier to draw")
+    if not any(len(_paces(panel)) > 1 for panel in panels):
+        raise UndefinedFigureError("all policies are equally fast: there is no frontier to draw")
     return {"panels": panels, "ladder": ladder_of(study.orders(study.samples))}
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
-    """Draw the panels, three in a row, and one legend for all; a measure that never varies is only named."""
+    """Draw the panels, three in a row, and one legend for all; a measure that never varies is only named.
+
+    Measures whose policies are all equally fast are left out: there is no frontier in them.
+    """
     with look():
         ladder = list(data["ladder"])
-        panels = [panel for panel in data["panels"] if len(_values(panel)) > 1] or list(data["panels"])
-        same = [panel for panel in data["panels"] if panel not in panels and _values(panel)]
+        apart = [panel for panel in data["panels"] if len(_paces(panel)) > 1] or list(data["panels"])
+        panels = [panel for panel in apart if len(_values(panel)) > 1] or apart
+        same = [panel for panel in apart if panel not in panels and _values(panel)]
         columns = min(3, len(panels))
         rows = math.ceil(len(panels) / columns)
         orders = list(dict.fromkeys(point["order"] for panel in panels for point in panel["points"]))
@@ -79,6 +85,10 @@ def draw(data: Mapping[str, Any]) -> Figure:
     return figure
 
 
+def _paces(panel: Mapping[str, Any]) -> set[float]:
+    return {round(centre(point["tokens_per_pass"]), 6) for point in panel["points"]}
+
+
 def _values(panel: Mapping[str, Any]) -> set[float]:
     return {centre(point["quality"]) for point in panel["points"] if is_drawable(point["quality"])}
 
@@ -88,14 +98,25 @@ def _family(order: str, ladder: Sequence[str]) -> str:
     return family_of(ladder[-1]) if order in ladder else family_of(order)
 
 
+def _look(family: str, families: Sequence[str]) -> tuple[str, str]:
+    """Return colour and marker: an order's own, and for policies those that no order in the figure has."""
+    if "+" not in family:
+        style = order_style(family)
+        return style.color, style.marker
+    orders = [order_style(name) for name in families if "+" not in name]
+    place = [name for name in families if "+" in name].index(family)
+    colors = [item for item in _COLORS if item not in {style.color for style in orders}] or _COLORS
+    markers = [item for item in _MARKERS if item not in {style.marker for style in orders}] or _MARKERS
+    return colors[place % len(colors)], markers[place % len(markers)]
+
+
 def _draw_panel(axis: Axes, panel: Mapping[str, Any], families: list[str], ladder: Sequence[str]) -> None:
     by_family: dict[str, list[Mapping[str, Any]]] = {}
     for point in panel["points"]:
         if is_drawable(point["quality"]) and is_drawable(point["tokens_per_pass"]):
             by_family.setdefault(_family(point["order"], ladder), []).append(point)
     for family, points in by_family.items():
-        place = families.index(family)
-        color, marker = _COLORS[place % len(_COLORS)], _MARKERS[place % len(_MARKERS)]
+        color, marker = _look(family, families)
         ordered = sorted(points, key=lambda point: centre(point["tokens_per_pass"]))
         xs, ys = ([centre(point[name]) for point in ordered] for name in ("tokens_per_pass", "quality"))
         axis.plot(xs, ys, "-", color=color, linewidth=0.9, alpha=0.6)
@@ -123,8 +144,8 @@ def _draw_panel(axis: Axes, panel: Mapping[str, Any], families: list[str], ladde
 
 def _handles(axis: Axes, families: list[str]) -> tuple[list[Any], list[str]]:
     handles = []
-    for place, _ in enumerate(families):
-        color, marker = _COLORS[place % len(_COLORS)], _MARKERS[place % len(_MARKERS)]
+    for family in families:
+        color, marker = _look(family, families)
         handles += axis.plot([], [], marker=marker, color=color, linewidth=0.9)
     return handles, [display_name(family) for family in families]
 

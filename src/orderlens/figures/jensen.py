@@ -193,7 +193,7 @@ def _draw_losses(panel: Axes, data: Mapping[str, Any]) -> None:
             label=display_name(order),
         )
     panel.axhline(0, color="#b9b9b9", linewidth=0.8)
-    panel.set_xlabel("Var(log q)")
+    panel.set_xlabel("Var(log q) (nats²)")
     panel.set_ylabel("Jensen loss per token (nats)")
     legend = panel.legend(loc="best", fontsize=5.8, handletextpad=0.1, labelspacing=0.25, markerscale=1.3)
     legend.set_frame_on(True)  # the zero line stops at the names

@@ -104,6 +104,8 @@ def _blocks(
 
 
 SHAPES = ("spearman_l2r_block0", "local_arness_block0", "global_arness_block0", "concordance_block0")
+ABREAST = 4
+"""Orders side by side: the headings of more would run into each other."""
 _KINDS = (("content_share", "Blues", "content"), ("eos_share", "Purples", "EOS"))
 
 
@@ -138,27 +140,42 @@ def _share(paths: Sequence[BlockPath], flags: Sequence[BoolArray], width: int) -
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
-    """Draw one column per order; a second row for EOS reveals when there are any."""
+    """Draw one column per order, four side by side; a second row for EOS reveals when there are any."""
     with look():
         kinds = [kind for kind in _KINDS if _any(data, kind[0])]
-        count = len(data["maps"])
+        maps, columns = data["maps"], min(len(data["maps"]), ABREAST)
+        bands = [maps[first : first + columns] for first in range(0, len(maps), columns)]
+        rows = len(kinds) * len(bands)
         figure, panels = new_figure(
-            len(kinds), count, height=0.85 + 1.55 * len(kinds), sharex=True, sharey=True
+            rows, columns, height=0.85 + 1.55 * rows + 0.3 * (len(bands) - 1), sharex=True, sharey=True
         )
-        for row, (name, cmap, label) in enumerate(kinds):
-            line = panels[row * count : (row + 1) * count]
-            for panel, item in zip(line, data["maps"], strict=True):
-                image = _heat(panel, np.array(item[name], np.float64), cmap, data["width"])
-            bar = figure.colorbar(image, ax=line, shrink=0.85, aspect=14, pad=0.02)
-            bar.set_label(f"share of texts, {label}", fontsize=6.8)
-            bar.outline.set_linewidth(0.5)
-            line[0].set_ylabel("reveal step")
-        for panel, item in zip(panels, data["maps"], strict=False):
-            panel.set_title(_heading(item), fontsize=7.4, linespacing=1.3)
-        for panel in panels[-count:]:
-            panel.set_xlabel("place in the block")
+        lines = [panels[row * columns : (row + 1) * columns] for row in range(rows)]
+        for place, band in enumerate(bands):
+            mine = lines[place * len(kinds) : (place + 1) * len(kinds)]
+            for line, kind in zip(mine, kinds, strict=True):
+                _draw_line(figure, line, band, kind, data["width"])
+            for panel, item in zip(mine[0], band, strict=False):
+                panel.set_title(_heading(item), fontsize=7.4, linespacing=1.3)
+            for panel, _ in zip(mine[-1], band, strict=False):
+                panel.set_xlabel("place in the block")
+                panel.tick_params(labelbottom=True)
         footnote(figure, _note(data))
     return figure
+
+
+def _draw_line(
+    figure: Figure, line: Sequence[Axes], band: Sequence[Mapping[str, Any]], kind: tuple[str, ...], width: int
+) -> None:
+    """Draw what one kind of token does under the orders of a band; places without an order stay empty."""
+    name, cmap, label = kind
+    for panel, item in zip(line, band, strict=False):
+        image = _heat(panel, np.array(item[name], np.float64), cmap, width)
+    for panel in line[len(band) :]:
+        panel.set_axis_off()
+    bar = figure.colorbar(image, ax=list(line), shrink=0.85, aspect=14, pad=0.02)
+    bar.set_label(f"share of texts, {label}", fontsize=6.8)
+    bar.outline.set_linewidth(0.5)
+    line[0].set_ylabel("reveal step")
 
 
 def _any(data: Mapping[str, Any], name: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from orderlens.analysis.orders import base_name, display_name, order_card
 from orderlens.figures.numbers import arms, centre, is_drawable
@@ -100,7 +101,7 @@ def order_style(order: str) -> OrderStyle:
     """Return the style of an order's label; ``random:3`` looks like ``random``.
 
     The marker is the card's and the colour goes by its rank; where the card leaves them open, a spare look is
-    taken that depends on the id alone.
+    taken that depends on the id alone. A policy has its order's colour and a spare marker by its label.
     """
     card = order_card(order)
     turn = sum(base_name(order).encode())
@@ -110,7 +111,16 @@ def order_style(order: str) -> OrderStyle:
         else (_SPARE_COLORS[turn % len(_SPARE_COLORS)], (0, (2.0, 1.0)))
     )
     marker = card.marker or _SPARE_MARKERS[turn // 7 % len(_SPARE_MARKERS)]
+    if is_variant(order):
+        marker = _SPARE_MARKERS[crc32(order.encode()) % len(_SPARE_MARKERS)]
     return OrderStyle(color, line, marker, display_name(order))
+
+
+def is_variant(order: str) -> bool:
+    """Whether a label adds an option or a commit rule to its order; a seed is neither."""
+    rule, plus, _ = order.partition("+")
+    option = rule.partition(":")[2]
+    return bool(plus) or bool(option and not option.isdigit())
 
 
 def ramp(count: int) -> list[tuple[str, Line]]:

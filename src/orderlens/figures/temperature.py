@@ -7,12 +7,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orderlens import paper
-from orderlens.analysis.orders import base_name, display_name, in_paper_order
+from orderlens.analysis.orders import display_name, in_paper_order
 from orderlens.analysis.tables_generation import temperature as temperature_table
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import arms, centre, interval, is_drawable
-from orderlens.figures.style import OrderStyle, footnote, look, new_figure, order_style, panel_letters
+from orderlens.figures.style import (
+    OrderStyle,
+    footnote,
+    is_variant,
+    look,
+    new_figure,
+    order_style,
+    panel_letters,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 
 PANELS = (
     ("external_ppl", "median external perplexity", "log"),
-    ("var", "Var(log q)", "log"),
+    ("var", "Var(log q) (nats²)", "log"),
     ("content_mean", "content mean log q (nats)", "linear"),
     ("eos_fraction", "EOS fraction", "linear"),
 )
@@ -80,7 +88,9 @@ def draw(data: Mapping[str, Any]) -> Figure:
             panel.set_xlabel("temperature")
         panel_letters(panels)
         handles, labels = panels[1].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), columnspacing=1.4)
+        figure.legend(
+            handles, labels, loc="outside upper center", ncols=min(len(labels), 5), columnspacing=1.4
+        )
         footnote(figure, _note(data))
     return figure
 
@@ -91,7 +101,7 @@ def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
     count = len(data["series"])
     for place, item in enumerate(data["series"]):
         style = order_style(item["order"])
-        variant = base_name(item["order"]) != item["order"]
+        variant = is_variant(item["order"])
         points = [point for point in item["points"] if is_drawable(point[name])]
         any_drawn = any_drawn or bool(points)
         warm = [point for point in points if point["temperature"] > 0]
@@ -110,14 +120,14 @@ def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
         shift = 0.045 * (place - (count - 1) / 2)
         for point in points:
             if point["temperature"] == 0:
-                _greedy_mark(panel, shift, centre(point[name]), style)
+                _greedy_mark(panel, shift, centre(point[name]), style, hollow=variant)
     if not any_drawn:
         panel.text(0.45, 0.5, "not measured", transform=panel.transAxes, ha="center", color="#5f5f5f")
         panel.set_yticks([])
     return any_drawn
 
 
-def _greedy_mark(panel: Axes, x: float, y: float, style: OrderStyle) -> None:
+def _greedy_mark(panel: Axes, x: float, y: float, style: OrderStyle, *, hollow: bool) -> None:
     """Mark a value at T = 0 by the order's own shape, which grey print keeps apart, with a dark outline."""
     look_of_mark: dict[str, Any] = {
         "markersize": 6.8,
@@ -125,6 +135,8 @@ def _greedy_mark(panel: Axes, x: float, y: float, style: OrderStyle) -> None:
         "markeredgewidth": 1.0,
         "zorder": 4,
     }
+    if hollow:
+        look_of_mark |= {"markerfacecolor": "white", "markeredgecolor": style.color}
     panel.plot(x, y, style.marker, color=style.color, **look_of_mark)
 
 

@@ -193,7 +193,10 @@ def draw_variance(data: Mapping[str, Any]) -> Figure:
         text = f"Var {var:.3g}\nlog A {log_a:.3f}".replace("-", "−")
         axes.annotate(text, (var, log_a), xytext=(dx, -22), textcoords="offset points", fontsize=7)
     axes.set(
-        ylim=(-9, 0.5), xlim=(-0.002, 1.05 * max(line["var"])), xlabel="Var(log q)", ylabel="log A  (nats)"
+        ylim=(-9, 0.5),
+        xlim=(-0.002, 1.05 * max(line["var"])),
+        xlabel="Var(log q) (nats²)",
+        ylabel="log A  (nats)",
     )
     title = f"n = {data['n']}, mean log q = {data['mean']:g}, σ = {data['sigma']:g}"
     axes.set_title(title.replace("-", "−"))

@@ -102,7 +102,6 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 def _catalogue(run: Run, index: Index) -> dict[str, Any]:
-    incomplete = "Not complete when the viewer was started; start it again to see what came since."
     holding = [name for name in run.names if "reveals" in run.only([name]).tables]
     run = run.only(holding) if holding else run
     shown = {name: printable(facts) for name, facts in run.facts().items()}
@@ -110,8 +109,16 @@ def _catalogue(run: Run, index: Index) -> dict[str, Any]:
         "runs": [{"name": name, "facts": facts} for name, facts in shown.items()],
         "orders": run.order_labels() or index.orders(),
         "graded": index.is_graded,
-        "notes": [] if run.is_complete else [incomplete],
+        "notes": _unfinished([name for name in run.names if not run.only([name]).is_complete]),
     }
+
+
+def _unfinished(names: list[str]) -> list[str]:
+    if not names:
+        return []
+    one = f"Run {names[0]} was not complete" if len(names) == 1 else f"{len(names)} runs were not complete"
+    told = f"{one} ({', '.join(names[:6])})" if len(names) > 1 else one
+    return [printable(f"{told} when the viewer was started; start it again to see what came since.")]
 
 
 def _sample(run: Run, name: str, sample_id: str) -> dict[str, Any]:
