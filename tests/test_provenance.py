@@ -21,7 +21,9 @@ def test_it_says_versions_hardware_git_and_time_without_paths() -> None:
     assert os.sep + "src" not in text
 
 
-def test_git_state_names_the_commit_and_whether_it_was_changed(tmp_path) -> None:
+def test_git_state_names_the_commit_and_whether_it_was_changed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(provenance, "_GIT_TIMEOUT_S", 120.0)  # a run would do without it on a busy machine
+
     def git(*arguments: str) -> None:
         name = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
         subprocess.run(["git", *name, *arguments], cwd=tmp_path, check=True, capture_output=True)

@@ -45,6 +45,7 @@ def endpoint() -> Iterator[str]:
 def online(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the client connect, even where the suite runs with HF_HUB_OFFLINE."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("orderlens.hub.PATIENCE_S", 120.0)
 
 
 @pytest.fixture
