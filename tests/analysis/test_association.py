@@ -48,6 +48,30 @@ def test_within_cell_worked_example(five):
     assert row.why is None
 
 
+def test_draws_of_one_item_are_not_items_of_their_own(builders):
+    """Three copies of every answer tell nothing new: no smaller p, no narrower interval."""
+    once = simulate_study(25, n_tokens=8)
+    thrice = pd.concat([once] * 3, ignore_index=True)
+    cells = within_cell(thrice, QUICK)
+    assert cells["mw_p"].isna().all()
+    assert cells["why"].str.contains("items repeat").all()
+    np.testing.assert_allclose(cells["rho"], within_cell(once, QUICK)["rho"])
+    ours, theirs = controls(thrice, QUICK), controls(once, QUICK)
+    assert ours[["partial_p", "auroc_var_minus_mean_p"]].isna().all().all()
+    alone = theirs["order"] != "(all, order held fixed)"
+    width = (ours["var_coefficient_high"] - ours["var_coefficient_low"])[alone]
+    expected = (theirs["var_coefficient_high"] - theirs["var_coefficient_low"])[alone]
+    assert (width > 0.75 * expected).all()  # as independent rows it would be 0.58
+    keys = {"task": "t", "temperature": 0.5, "order": "max-prob"}
+    rows = [{**keys, "sample_id": f"s{i}", "sample_seed": k} for i in range(20) for k in range(3)]
+    traces = [builders.trace(logq=[-1.0, -2.0], **row) for row in rows]
+    verdicts = [row | {"correct": int(row["sample_id"][1:]) % 2 == 0, "grader": "g"} for row in rows]
+    found = builders.table(builders.make_run(traces, verdicts=verdicts), "downstream")
+    cell = found.cell("accuracy", task="t", order="max-prob")
+    assert cell.value == 50.0
+    assert cell.high - cell.low > 30  # Wilson's of sixty: 24.5
+
+
 def test_arrow_in_arrow_out(five):
     for function in (within_cell, quadrants, selectors, controls, mean_only_null):
         table = function(pa.Table.from_pandas(five))

@@ -9,7 +9,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.cli.main import main
-from orderlens.cli.summary import SHOWN_CHARACTERS, SHOWN_TEXTS, show_summary, summarise
+from orderlens.cli.summary import SHOWN_CHARACTERS, SHOWN_TEXTS, _number, show_summary, summarise
 from orderlens.testing import make_run, make_trace
 
 SPEC = {"kind": "generate", "model": {"name": "made"}, "data": {"n_samples": 2}}
@@ -49,6 +49,11 @@ def test_what_is_undefined_is_left_out_of_the_mean_and_said() -> None:
     (row,) = summarise(run)
     assert row["mean"] == -2.0
     assert row["content_mean"] == -2.0  # of the one text that has content
+    assert row["n_undefined"] == {"content_mean": 1, "content_var": 1}
+    assert (_number(row, "mean"), _number(row, "content_mean")) == ("-2.0000", "-2.0000 (of 1)")
+    traces = [make_trace("a", "x", [-1.0, -np.inf]), make_trace("b", "x", [-2.0, -2.0])]
+    (impossible,) = summarise(run_of(traces))
+    assert (impossible["mean"], impossible["n_undefined"]["mean"]) == (-2.0, 1)
     (empty,) = summarise(run_of([make_trace("a", "x", [-1.0, -3.0], tokens=eos)]))
     assert np.isnan(empty["content_mean"])
 

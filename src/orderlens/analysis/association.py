@@ -48,6 +48,7 @@ def within_cell(data: Any, resampling: Resampling | None = None) -> Any:
         gap = var_incorrect − var_correct, mw_p (one-sided Mann–Whitney), rho (Spearman of Var and
         correctness), their intervals, Holm and BH adjusted p, the same rho of the rival predictors, the
         partial rho of Var given mean and length, n_undefined, and ``why`` where something is undefined.
+        A cell that holds items more than once has no p of tests that take answers as independent.
     """
     chosen = resampling or Resampling()
     rows = [_within(key, rows, chosen) for key, rows in cells(as_frame(data), ("task", "order"))]
@@ -67,6 +68,7 @@ def _within(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) ->
     clusters = Clusters(known["item_id"], resampling)
     gap, var_yes, var_no = _gap(var, yes, clusters)
     test = mann_whitney_less(var[yes], var[~yes])
+    repeats = _repeats(known)
     rho = BinaryRanks.of(var, yes).estimates(clusters)[0] if len(var) else Estimate.undefined("")
     out = {
         "task": key[0],
@@ -76,7 +78,7 @@ def _within(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) ->
         "var_correct": var_yes.value,
         "var_incorrect": var_no.value,
         "gap": gap.value,
-        "mw_p": test.p,
+        "mw_p": math.nan if repeats else test.p,
         "rho": rho.value,
         "gap_low": gap.low,
         "gap_high": gap.high,
@@ -85,7 +87,8 @@ def _within(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) ->
         "mw_u": test.statistic,
     }
     partial = _partial(known)
-    return {**out, **_rivals(known), **partial, "n_undefined": lost, "why": _why(yes, len(rows), lost)}
+    why = _why(yes, len(rows), lost) or (REPEATED if repeats else None)
+    return {**out, **_rivals(known), **partial, "n_undefined": lost, "why": why}
 
 
 def _gap(var: FloatArray, yes: BoolArray, clusters: Clusters) -> tuple[Estimate, Estimate, Estimate]:
@@ -117,7 +120,15 @@ def _partial(rows: pd.DataFrame) -> dict[str, float]:
     if len(known) < 4:
         return {"partial_rho": math.nan, "partial_p": math.nan}
     result = partial_spearman(known["var"], known["correct"], [known["mean"], known["n"]])
-    return {"partial_rho": result.statistic, "partial_p": result.p}
+    return {"partial_rho": result.statistic, "partial_p": math.nan if _repeats(known) else result.p}
+
+
+REPEATED = "items repeat in this cell, and the test takes answers as independent"
+
+
+def _repeats(rows: pd.DataFrame) -> bool:
+    """Whether a cell holds an item more than once: answers drawn with several seeds are no new items."""
+    return bool(rows["item_id"].duplicated().any())
 
 
 def _why(yes: BoolArray, total: int, lost: int) -> str | None:
@@ -180,7 +191,8 @@ def controls(data: Any, resampling: Resampling | None = None) -> Any:
     """Return one row per (task, order): what Var says beyond mean and length.
 
     Partial Spearman; the nested logistic regression (correct ~ mean + mean² + length, then + Var, all as
-    normal scores) with its coefficient and likelihood-ratio p; AUROC of every predictor present (DeLong
+    normal scores) with its coefficient and likelihood-ratio p (Wald's, clustered by item, when items repeat
+    in a cell: the other p are then undefined); AUROC of every predictor present (DeLong
     interval; bootstrap over items when items repeat); Var's AUROC minus each rival's with its p; Holm and BH
     over cells. A row with order ``(all, order held fixed)`` per task pools the orders with
     fixed effects and errors clustered by item.
@@ -209,11 +221,15 @@ def _control(key: tuple[Any, ...], rows: pd.DataFrame, resampling: Resampling) -
     lost = ungraded + len(graded) - len(known)
     yes = known["correct"].to_numpy(np.float64) > 0
     out: dict[str, Any] = {"task": key[0], "order": key[1], "n": len(known), **_partial(known)}
-    nested = nested_logistic(yes, normal_scores(known["var"]), _base(known), level=resampling.level)
+    items = pd.factorize(known["item_id"])[0] if _repeats(known) else None
+    nested = nested_logistic(
+        yes, normal_scores(known["var"]), _base(known), clusters=items, level=resampling.level
+    )
     out |= {"var_coefficient": nested.coefficient, "var_coefficient_low": nested.low}
     out |= {"var_coefficient_high": nested.high, "lr": nested.statistic, "lr_p": nested.p}
     out |= _aurocs(known, names, yes, resampling)
-    return {**out, "n_undefined": lost, "why": _why(yes, len(rows), lost) or nested.why}
+    why = _why(yes, len(rows), lost) or nested.why or (None if items is None else REPEATED)
+    return {**out, "n_undefined": lost, "why": why}
 
 
 def _base(rows: pd.DataFrame) -> list[FloatArray]:
@@ -234,7 +250,7 @@ def normal_scores(values: pd.Series) -> FloatArray:
 def _aurocs(rows: pd.DataFrame, names: list[str], yes: BoolArray, resampling: Resampling) -> dict[str, float]:
     scores = np.stack([DIRECTIONS[name] * rows[name].to_numpy(np.float64) for name in names])
     result = delong(scores, yes)
-    repeated = rows["item_id"].duplicated().any()
+    repeated = _repeats(rows)
     clusters = Clusters(rows["item_id"], resampling)
     out: dict[str, float] = {}
     for place, name in enumerate(names):
@@ -245,7 +261,8 @@ def _aurocs(rows: pd.DataFrame, names: list[str], yes: BoolArray, resampling: Re
     for place, name in enumerate(names):
         if name != "var":
             difference, p = result.compare(names.index("var"), place)
-            out |= {f"auroc_var_minus_{name}": difference, f"auroc_var_minus_{name}_p": p}
+            out[f"auroc_var_minus_{name}"] = difference
+            out[f"auroc_var_minus_{name}_p"] = math.nan if repeated else p
     return out
 
 

@@ -16,7 +16,7 @@ from orderlens.analysis.association import (
     quadrants,
     within_cell,
 )
-from orderlens.analysis.estimate import Estimate
+from orderlens.analysis.estimate import Clusters, Estimate, mean
 from orderlens.analysis.frames import cells as cells_by
 from orderlens.analysis.frames import graded_rows
 from orderlens.analysis.orders import is_random, is_structured
@@ -53,14 +53,19 @@ def downstream(study: Study) -> list[Table]:
     for (task, order), part in cells_by(study.graded, ("task", "order")):
         rows.append({"task": str(task), "order": str(order), **_accuracy_cells(study, part)})
     how = f"Temperature {study.temperature:g}; grader: {', '.join(study.graders) or 'unnamed'}."
-    notes = (how, "Accuracy with Wilson intervals.", *_tier_notes(rows))
+    again = study.graded.duplicated(["task", "order", "item_id"]).any()
+    interval = "Accuracy with Wilson intervals" + (", items resampled where they repeat." if again else ".")
+    notes = (how, interval, *_tier_notes(rows))
     table = Table("downstream", title, ("task", "order"), _ACCURACY, tuple(rows), notes)
     return [table, _paired_table(study), *selector_tables(study)]
 
 
 def _accuracy_cells(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
     graded, lost = graded_rows(part)
-    found = wilson(int(graded["correct"].sum()), len(graded), study.options.resampling.level)
+    if graded["item_id"].duplicated().any():
+        found = mean(graded["correct"], Clusters(graded["item_id"], study.options.resampling))
+    else:
+        found = wilson(int(graded["correct"].sum()), len(graded), study.options.resampling.level)
     accuracy = Estimate(100 * found.value, 100 * found.low, 100 * found.high, found.n, lost, found.why)
     joined = part.assign(prompt=part["item_id"], n_nonfinite=0.0, n_content=part["n"])
     return {"accuracy": accuracy, "var": study.estimates(joined, ["var"])[0], "n": len(part)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,10 @@ _COLUMNS = ("mean", "var", "content_mean", "content_var", "log_prob", "n")
 
 
 def summarise(run: Run) -> list[dict[str, Any]]:
-    """Return per-order averages over sequences (each sequence counts once)."""
+    """Return per-order averages over sequences (each sequence counts once).
+
+    ``n_undefined`` says of how many sequences a number is not defined; they are left out of its mean.
+    """
     frame = run.samples().to_pandas()
     keys = ["order", "seed", "temperature"]
     rows = []
@@ -27,9 +31,11 @@ def summarise(run: Run) -> list[dict[str, Any]]:
         row: dict[str, Any] = dict(zip(keys, values, strict=True))
         row |= {key: None for key in keys if row[key] != row[key]}
         row["n_samples"] = len(group)
+        row["n_undefined"] = {}
         for name in _COLUMNS:
-            defined = group[name].dropna()
+            defined = group[name][np.isfinite(group[name])]
             row[name] = float(defined.mean()) if len(defined) else float("nan")
+            row["n_undefined"] |= {name: len(group) - len(defined)} if len(defined) < len(group) else {}
         rows.append(row)
     known = {spec: place for place, spec in enumerate(run.spec.get("orders", []))}
     return sorted(rows, key=lambda row: known.get(spec_of(row["order"], row["seed"]), len(known)))
@@ -56,7 +62,7 @@ def show_summary(run: Run, *, out: str, as_json: bool) -> None:
     for index, head in enumerate(heads):
         table.add_column(head, justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
-        numbers = [_number(row[name]) for name in ("mean", "var", "content_mean", "content_var")]
+        numbers = [_number(row, name) for name in ("mean", "var", "content_mean", "content_var")]
         temperature = [f"{row['temperature']:g}"] if with_temperature else []
         table.add_row(spec_of(row["order"], row["seed"]), *temperature, str(row["n_samples"]), *numbers)
     stdout.print(table)
@@ -86,5 +92,9 @@ def _show_texts(run: Run, out: str) -> None:
         )
 
 
-def _number(value: float) -> str:
-    return "undefined" if np.isnan(value) else f"{value:.4f}"
+def _number(row: Mapping[str, Any], name: str) -> str:
+    """Return an average, and of how many sequences where some have no value."""
+    value, missing = row[name], row["n_undefined"].get(name, 0)
+    if np.isnan(value):
+        return "undefined"
+    return f"{value:.4f}" + (f" (of {row['n_samples'] - missing})" if missing else "")

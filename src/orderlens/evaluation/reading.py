@@ -27,8 +27,9 @@ HEADINGS: Mapping[Word, str] = {
 NOTES = (
     *RULES,
     (
-        "Intervals are bootstrap intervals over items (log-odds: Wald, clustered by item). Seeds of one "
-        "order are pooled. Var, mean log q and length are those of content tokens."
+        "Intervals are bootstrap intervals over items; of Var(incorrect) − Var(correct) the wider of "
+        "Student's and the bootstrap of t; of log-odds Wald's, and beyond the mean Student's, clustered by "
+        "item. Seeds of one order are pooled. Var, mean log q and length are those of content tokens."
     ),
     "Association inside a cell is not causation: lowering Var need not make an answer right.",
 )
