@@ -32,8 +32,9 @@ from orderlens.models.small.folder import bundled_folder, read_folder, save_fold
 from orderlens.models.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.rng import keyed_generator
 from orderlens.training.data import EOS_ID, WindowMixture, pack, read_documents, write_shard
-from orderlens.training.loop import CHECKPOINT, LoopSettings, Trainer
+from orderlens.training.loop import LoopSettings, Trainer
 from orderlens.training.optimiser import OptimiserSettings, Schedule
+from orderlens.training.steps import CHECKPOINT
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

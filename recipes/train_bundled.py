@@ -40,8 +40,9 @@ from orderlens.rng import keyed_generator
 from orderlens.tasks.bundled import training_documents
 from orderlens.training.checkpoint import load_checkpoint
 from orderlens.training.data import EOS_ID, WindowMixture, pack, text_rows, write_shard
-from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Trainer
+from orderlens.training.loop import LoopSettings, Trainer
 from orderlens.training.optimiser import OptimiserSettings, Schedule
+from orderlens.training.steps import CHECKPOINT, METRICS
 from orderlens.training.validate import ORDERS, any_order_bound, mean_log_prob
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -14,10 +14,11 @@ torch = pytest.importorskip("torch")
 from orderlens.errors import ModelLoadError, ModelOutputError, RunError, UserInputError  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.rng import keyed_generator  # noqa: E402
-from orderlens.training import loop  # noqa: E402
+from orderlens.training import steps  # noqa: E402
 from orderlens.training.data import WindowMixture, write_shard  # noqa: E402
-from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Trainer  # noqa: E402
+from orderlens.training.loop import LoopSettings, Trainer  # noqa: E402
 from orderlens.training.optimiser import OptimiserSettings, Schedule  # noqa: E402
+from orderlens.training.steps import CHECKPOINT, METRICS  # noqa: E402
 
 WINDOW = 16
 
@@ -85,7 +86,7 @@ def test_new_shards_start_a_phase_that_a_resume_remembers(tmp_path: Path) -> Non
 
 def test_a_time_budget_ends_on_time_and_decayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(np.arange(0.0, 1e4, 0.5))
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(steps, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     trainer = make(tmp_path, max_minutes=1.0)
     trainer.run()
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
@@ -174,7 +175,7 @@ def test_checkpoints_are_close_together_at_first(tmp_path: Path, monkeypatch: py
         now += 1.0
         return now
 
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(steps, "time", SimpleNamespace(monotonic=clock))
     trainer = make(tmp_path, max_minutes=10.0)
     object.__setattr__(trainer.settings, "checkpoint_seconds", 60.0)
     saved: list[float] = []

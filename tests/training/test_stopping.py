@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from orderlens.training.loop import Deferred
+from orderlens.training.stopping import Deferred
 
 
 @pytest.fixture(autouse=True)

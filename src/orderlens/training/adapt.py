@@ -8,10 +8,8 @@ float32 with plain attention. Knows nothing of text or tokenizers.
 from __future__ import annotations
 
 import copy
-import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,46 +17,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orderlens.errors import ModelOutputError, RunError, one_line
+from orderlens.errors import RunError, one_line
 from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings, save_adapter
 from orderlens.training.attention import Execution
 from orderlens.training.checkpoint import load_checkpoint, save_checkpoint
-from orderlens.training.data import BatchReader, Tokens, WindowMixture
+from orderlens.training.data import Tokens, WindowMixture
 from orderlens.training.lowrank import LowRank, LowRankRates, MaskedStreams
 from orderlens.training.masking import MaskPair, sample_cut_masks, step_generator
 from orderlens.training.optimiser import Schedule
+from orderlens.training.steps import CHECKPOINT, Report, StepSettings, TrainingRun
 
-CHECKPOINT, METRICS = "checkpoint.pt", "metrics.jsonl"
 RATIO_BINS = 8
 WAYS: tuple[tuple[Execution, bool], ...] = (("flex", True), ("dense", True), ("dense", False))
 """Attention and whether layers are compiled, best first; the CPU takes the last."""
-Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptSettings:
-    """How the run is carried out.
+class AdaptSettings(StepSettings):
+    """The same, and what an adapter needs.
 
     Attributes:
-        window: tokens per window.
-        seed: keys the factors and the masks (the data have their own seed).
-        device: ``cpu`` or ``cuda``.
         cut_share: share of blocks that are cut in two instead of hidden at random (see ``masking``).
-        log_every: steps between two lines of the log; the host waits for the device only here.
-        validate_every: steps between two held-out losses (0: never).
         save_seconds: wall time between two saved adapters; one is always saved at the end.
-        refresh_every: steps between two looks for new shards (0: never).
     """
 
-    window: int = 512
-    seed: int = 0
-    device: str = "cpu"
-    cut_share: float = 0.3
     log_every: int = 20
     validate_every: int = 200
+    cut_share: float = 0.3
     save_seconds: float = 60.0
-    refresh_every: int = 0
 
 
 class RatioLosses:
@@ -86,8 +73,10 @@ class RatioLosses:
         return {f"{(place + 1) / RATIO_BINS:g}": round(value, 4) for place, value in enumerate(means)}
 
 
-class AdapterTrainer:
+class AdapterTrainer(TrainingRun):
     """One run in one folder; the adapter itself is saved to ``out``."""
+
+    settings: AdaptSettings
 
     def __init__(
         self,
@@ -162,7 +151,7 @@ class AdapterTrainer:
         size = -(-len(windows) // self._pieces)
         for low in range(0, len(windows), size):
             part = slice(low, low + size)
-            losses_R = self._loss(self._tokens(windows[part]), masks.first[part])
+            losses_R = self._loss(self.on_device(windows[part]), masks.first[part])
             loss = (losses_R * masks.weight[part].flatten()).sum()
             loss.backward()
             self._ratios.add(losses_R, masks.first[part])
@@ -174,69 +163,29 @@ class AdapterTrainer:
         block, share = self.adapter.block_size, self.settings.cut_share
         return sample_cut_masks(batch, self.settings.window, block, share, generator)
 
-    def _tokens(self, windows: Tokens) -> Tensor:
-        host = torch.from_numpy(windows.astype("int64"))
-        if self.device.type == "cuda":
-            host = host.pin_memory()
-        return host.to(self.device, non_blocking=True)
-
     def run(self, report: Report | None = None) -> dict[str, Any]:
         """Train until the budget is spent, on from a checkpoint if there is one; return the last metrics."""
         began = time.monotonic()
         self.prepare()
         if (self.folder / CHECKPOINT).exists():
             self._resume()
-        self._started = began - self.elapsed_s
         if report:
             report({"way": self.way, "troubles": self.troubles, "step": self.step, "rows": self.mixture.rows})
-        reader = BatchReader(self.mixture, self.step, self.settings.refresh_every)
-        try:
-            last = self._steps(reader, report)
-        finally:
-            reader.close()
-        self.save()
-        return last
+        return self.spend(report, began)
 
-    def _steps(self, reader: BatchReader, report: Report | None) -> dict[str, Any]:
-        saved, last = time.monotonic(), {}
-        for windows in reader:
-            self.elapsed_s = time.monotonic() - self._started
-            if self.schedule.progress(self.step, self.elapsed_s) >= 1:
-                break
-            factor = self.schedule.factor(self.step, self.elapsed_s)
-            loss = self._gradients(windows, (self.settings.seed, self.step))
-            norm = self._lowrank.step(factor)
-            self.step += 1
-            if self.step % self.settings.log_every == 0 or self.step == self.schedule.steps:
-                last = self._log(loss, norm, factor, report)
-            if time.monotonic() - saved > self.settings.save_seconds:
-                self.save()
-                saved = time.monotonic()
-        return last
+    def train_step(self, windows: Tokens, factor: float) -> tuple[Tensor, Tensor]:
+        """Take one optimiser step; return the loss and the gradient norm as device scalars."""
+        loss = self._gradients(windows, (self.settings.seed, self.step))
+        return loss, self._lowrank.step(factor)
 
-    def _log(self, loss: Tensor, norm: Tensor, factor: float, report: Report | None) -> dict[str, Any]:
-        value = float(loss)
-        if not math.isfinite(value):
-            raise ModelOutputError(f"the loss is {value} at step {self.step}; lower the learning rate")
-        self.elapsed_s = time.monotonic() - self._started
-        line: dict[str, Any] = {
-            "step": self.step,
-            "loss": round(value, 5),
-            "by_hidden_share": self._ratios.take(),
-            "grad_norm": round(float(norm), 4),
-            "lr_factor": round(factor, 5),
-            "tokens": self.step * sum(self.mixture.rows.values()) * self.settings.window,
-            "elapsed_s": round(self.elapsed_s, 2),
-            "phases": len(self.mixture.phases),
-        }
-        if self.settings.validate_every and self.step % self.settings.validate_every == 0:
-            line["heldout_loss"] = round(self.heldout_loss(), 5)
-            self._ratios.take()
-        with (self.folder / METRICS).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
-        if report:
-            report(line)
-        return line
+    def remarks(self) -> dict[str, Any]:
+        """Return the losses since the last line by hidden share."""
+        return {"by_hidden_share": self._ratios.take()}
+
+    def gap_seconds(self, worked_s: float) -> float:
+        """Return the seconds between two saved adapters."""
+        del worked_s
+        return self.settings.save_seconds
 
     def heldout_loss(self) -> float:
         """Return the any-order loss on held-out windows under fixed masks without cuts (NaN without windows).
@@ -247,18 +196,18 @@ class AdapterTrainer:
         size = -(-sum(self.mixture.rows.values()) // self._pieces)
         if not len(self.heldout):
             return math.nan
-        windows = self.heldout[[index % len(self.heldout) for index in range(size)]]
+        windows = self.heldout_batch(size)
         generator = step_generator(-1, 0, self.device)
         masks = sample_cut_masks(size, self.settings.window, self.adapter.block_size, 0.0, generator)
-        losses_R = self._loss(self._tokens(windows), masks.first)
+        losses_R = self._loss(self.on_device(windows), masks.first)
         return float((losses_R.detach() * masks.weight.flatten()).sum())
 
-    def save(self) -> None:
+    def checkpoint(self) -> None:
         """Save the adapter and the run's whole state."""
         notes = {
             "step": self.step,
             "seconds": round(self.elapsed_s, 1),
-            "tokens": self.step * sum(self.mixture.rows.values()) * self.settings.window,
+            "tokens": self.n_tokens,
             "way": self.way,
             "troubles": self.troubles,
             "settings": asdict(self.settings),

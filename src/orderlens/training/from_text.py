@@ -34,8 +34,9 @@ from orderlens.training.data import (
     train_tokenizer,
     write_shard,
 )
-from orderlens.training.loop import CHECKPOINT, METRICS, LoopSettings, Report, Trainer
+from orderlens.training.loop import LoopSettings, Trainer
 from orderlens.training.optimiser import OptimiserSettings, Schedule
+from orderlens.training.steps import CHECKPOINT, METRICS, Report
 from orderlens.training.validate import ORDERS, mean_log_prob
 
 HELDOUT_EVERY = 20
