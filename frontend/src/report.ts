@@ -1,7 +1,7 @@
 // The explorer inside a report: its samples are in the file, compressed.
 
 import { App } from "./app";
-import { show } from "./dom";
+import { h, show } from "./dom";
 import { pick } from "./query";
 import type { Catalogue, Row, Sample, Source } from "./types";
 
@@ -52,6 +52,13 @@ async function start(): Promise<void> {
 window.addEventListener("beforeprint", () => {
   for (const item of document.querySelectorAll<HTMLDetailsElement>("main details")) item.open = true;
 });
+
+/** A picture can be kept: it is in the page, so saving it needs no second copy. */
+for (const figure of document.querySelectorAll("figure")) {
+  const picture = figure.querySelector("img")?.src ?? "";
+  const kind = /^data:image\/(svg|png)/.exec(picture)?.[1];
+  if (kind && !figure.querySelector("figcaption a[href^=figures]")) figure.querySelector("figcaption")?.append(" ", h("a", { class: "save", href: picture, download: `${figure.id}.${kind}` }, `Save as ${kind.toUpperCase()}`));
+}
 
 /** Pictures that do not fit scroll sideways, by keys too; the others are no stop on the way of the Tab key. */
 function reachable(): void {

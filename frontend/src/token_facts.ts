@@ -14,7 +14,7 @@ export function tokenFacts(panel: Panel, position: number, named: boolean): HTML
   const pairs: [string, string][] = [
     ["revealed", `${step + 1} of ${reveals.position.length}`],
     ["pass", `${reveals.forward[step]! + 1} (${plural(reveals.n_committed[step] || 1, "token")} in it)`],
-    ["position", String(position)],
+    ["position", `${position - (panel.timeline.positions[0] ?? 0) + 1} (${position} in the data)`],
     ["id", String(reveals.token_id[step])],
     ["q", probability(reveals.logq[step])],
     ["log q", fixed(reveals.logq[step], 3)],

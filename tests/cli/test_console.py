@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,3 +132,9 @@ def test_log_records_are_lines_of_their_own_and_safe(capsys) -> None:
     handler = console._Lines(logging.WARNING)
     handler.emit(logging.LogRecord("x", logging.WARNING, "", 0, "two\nlines \x1b[2J%s", ("!",), None))
     assert capsys.readouterr().err == "orderlens: warning: two lines \\x1b[2J!\n"
+
+
+@pytest.mark.parametrize(("terminal", "columns"), [(True, 72), (False, 100)])
+def test_tables_are_as_wide_as_the_terminal(monkeypatch, terminal, columns) -> None:
+    monkeypatch.setattr(console, "stdout", SimpleNamespace(width=72, is_terminal=terminal))
+    assert console.table_width() == columns

@@ -74,7 +74,7 @@ def test_hostile_text_stays_text(hostile):
 
 def test_nothing_is_fetched_and_only_our_own_script_may_run(hostile):
     places = [value for name, value in hostile.attributes if name in ("src", "href")]
-    assert all(value.startswith(("data:image/", "figures/", "#")) for value in places)
+    assert all(value.startswith(("data:image/", "data:text/csv", "figures/", "#")) for value in places)
     policy = next(value for _, value in hostile.attributes if value and "default-src 'none'" in value)
     allowed = set(re.findall(r"'sha256-([^']+)'", policy))
     style, _, script = hostile.raw
@@ -121,6 +121,8 @@ def test_a_report_of_runs_holds_answers_samples_tables_and_provenance(written, r
     for name, value in page.attributes:
         assert name != "href" or not value.startswith("#") or value[1:] in names, "every link leads somewhere"
     assert page.tags.count("svg") == 3, "a picture for each question"
+    kept = [value for name, value in page.attributes if name == "href" and value.startswith("data:text/csv")]
+    assert base64.b64decode(kept[0].partition(",")[2]).decode().startswith("table,order,kind,")
     labels = [value for name, value in page.attributes if name == "aria-label"]
     assert any(label.startswith("Mean log q per token by order: ") for label in labels)
 

@@ -59,7 +59,7 @@ def test_two_orders_share_a_line_of_tokens_where_they_agree(run) -> None:
     assert "they part in pass 1; the texts are equal" in repr(sample.show("max-prob", against="forced-ar"))
     other = repr(sample.show("forced-ar", "drawn"))
     assert other.count("海") == 2
-    assert "the texts first differ at 4" in other
+    assert "the texts first differ at position 4" in other
     with pytest.raises(RunError, match="has no trace 'mine'"):
         sample.show("mine")
 

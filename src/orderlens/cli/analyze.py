@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orderlens.cli import options as opt
-from orderlens.cli.console import JsonFlag, print_json, print_text, stderr
+from orderlens.cli.console import UNBOUND_WIDTH, JsonFlag, print_json, print_text, stderr, table_width
 from orderlens.errors import UserInputError
 from orderlens.files import refuse_place, write_text
 
@@ -62,8 +62,13 @@ def analyze(
     seed: Annotated[int, typer.Option(help="Seed of resampling and simulation.")] = 0,
     out: Annotated[Path | None, opt.out_option("Write to this file, not to the screen.", "FILE")] = None,
     width: Annotated[
-        int, typer.Option("--width", min=0, help="Most columns of a table as text; 0 for any number.")
-    ] = 100,
+        int | None,
+        typer.Option(
+            min=0,
+            show_default="the terminal's; 100 elsewhere",
+            help="Most columns of a table as text; 0 for any number.",
+        ),
+    ] = None,
     list_tables: ListFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
@@ -94,6 +99,8 @@ def analyze(
         grader=grader,
     )
     tables = _build(runs or [], names + (["null"] if null and "null" not in names else []), options)
+    if width is None:
+        width = UNBOUND_WIDTH if out is not None else table_width()
     _show(tables, form, paper, out, width or None, left_out(runs or []))
 
 

@@ -65,6 +65,15 @@ class SafeConsole(Console):
 stdout = SafeConsole()
 stderr = SafeConsole(stderr=True)
 
+UNBOUND_WIDTH = 100
+"""Columns of tables in files and pipes."""
+
+
+def table_width() -> int:
+    """Return the most columns of a table as text: the terminal's, where the output goes to one."""
+    return stdout.width if stdout.is_terminal else UNBOUND_WIDTH
+
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON instead of text.")]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orderlens.cli import options as opt
-from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar
+from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar, table_width
 from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.cli.option_groups import Machine
 
@@ -140,7 +140,11 @@ def _show(out: Path, decoded: Decoded, results: Results | None, *, as_json: bool
         from orderlens.analysis.tables_frontier import overview
 
         print_text(
-            render([overview(table) for table in results.tables if table.name == "frontier"], "text", 100)
+            render(
+                [overview(table) for table in results.tables if table.name == "frontier"],
+                "text",
+                table_width(),
+            )
         )
         print_text(results.reading.text())
         for item in results.figures:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orderlens.cli import options as opt
-from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar
+from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar, table_width
 from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.cli.option_groups import Machine
 from orderlens.cli.progress import Lines
@@ -210,7 +210,7 @@ def show(outcome: Outcome) -> None:
     print_text(f"\n{outcome.plan.facts()}\n")
     results = outcome.results
     shown = [table for table in results.tables if table.name not in LONG_TABLES]
-    print_text(render(shown, "text"))
+    print_text(render(shown, "text", table_width()))
     print_text(results.reading.text())
     for item in results.figures:
         if item.why is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,13 +81,14 @@ def picture(drawn: Drawn, formats: Sequence[str] = PICTURES) -> Picture:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table as text: headings, rows of cells, notes."""
+    """A table as text: headings, rows of cells, notes; ``csv`` is an address that holds it as a file."""
 
     name: str
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+    csv: str
 
 
 def grid(table: Table) -> Grid:
@@ -99,7 +101,9 @@ def grid(table: Table) -> Grid:
         for row in table.rows
     )
     heads = (*table.keys, *(column.heading for column in table.columns))
-    return Grid(table.name, table.title, heads, rows, tuple(table.notes))
+    packed = base64.b64encode(render([table], "csv").encode("utf-8", "backslashreplace")).decode()
+    csv = f"data:text/csv;charset=utf-8;base64,{packed}"
+    return Grid(table.name, table.title, heads, rows, tuple(table.notes), csv)
 
 
 def markdown_tables(tables: Sequence[Table]) -> Markdown:

@@ -202,8 +202,9 @@ def _change(item: Revision, spelled: Callable[[int | None], str]) -> str:
 def _difference(a: TraceView, b: TraceView) -> str:
     found = first_divergence(a, b)
     when = "they agree pass by pass" if found.forward is None else f"they part in pass {found.forward + 1}"
-    where = "the texts are equal" if found.position is None else f"the texts first differ at {found.position}"
-    return f"{when}; {where}"
+    if found.position is None:
+        return f"{when}; the texts are equal"
+    return f"{when}; the texts first differ at position {found.position}"
 
 
 def cell_len(text: str) -> int:
