@@ -94,6 +94,7 @@ def test_block_size_of_the_configuration(tmp_path: Path, key: str, size: int) ->
     [
         ("llada", {"block_type": "sequential"}, "block_type='sequential' is not supported"),
         ("llada", {"alibi": True}, "alibi=True is not supported"),
+        ("llada", {"layer_norm_type": None, "rope": None}, "lacks layer_norm_type, rope; without it"),
         ("llada", {"num_experts": 64}, "LLaDA-MoE"),
         ("llada", {"d_model": 30}, "d_model=30 is not a multiple of n_heads=4"),
         ("llada", {"d_model": 12}, "a head of 3 dimensions cannot be turned"),

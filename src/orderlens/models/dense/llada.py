@@ -46,6 +46,8 @@ _ONLY: Mapping[str, tuple[object, ...]] = {
     "quantization_config": (),
     "clip_qkv": (),
 }
+_STATED = ("block_type", "activation_type", "layer_norm_type", "rope")
+"""Keys whose absence means something else to the published class: GPT-2's LayerNorm, no rotary angles, …"""
 
 
 def parse_config(values: Mapping[str, Any]) -> DenseConfig:
@@ -53,6 +55,10 @@ def parse_config(values: Mapping[str, Any]) -> DenseConfig:
     if values.get("num_experts") is not None:
         raise ModelLoadError("config.json: a LLaDA model with experts (LLaDA-MoE) is not supported")
     refuse_others(values, _ONLY)
+    if unsaid := [key for key in _STATED if values.get(key) is None]:
+        raise ModelLoadError(
+            f"config.json lacks {', '.join(unsaid)}; without it the published class computes another network"
+        )
     given = Values(values)
     width, n_heads = given.integer("d_model"), given.integer("n_heads")
     if width % n_heads:
