@@ -60,7 +60,7 @@ def spans(page: str) -> list[str]:
 def typed(lines: list[str]) -> Iterator[str]:
     """Yield what follows ``orderlens`` in these lines, command by command."""
     for line in lines:
-        for command in re.findall(r"(?:^|[;&] )orderlens ([^;&|]*)", line):
+        for command in re.findall(r"(?:^|[;&] |^srun )orderlens ([^;&|]*)", line):
             yield re.split(r"\s#", command)[0].strip()
 
 
