@@ -12,6 +12,7 @@ import time
 import pytest
 
 import orderlens as ol
+from orderlens.cli.interrupt import Terminated
 from orderlens.cli.main import main
 
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps for a while in the sun. " * 4
@@ -135,6 +136,22 @@ def test_a_stopped_run_says_what_is_kept_and_goes_on(data, tmp_path, stop_after,
     assert kept == {"d0", "d1"}
     assert main([*map(str, command), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["orders"][0]["n_samples"] == 25
+
+
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+@pytest.mark.parametrize(
+    ("place", "word"),
+    [("orderlens.api.score", "no unit was finished"), ("orderlens.cli.inputs.load_inputs", "nothing was")],
+)
+def test_an_interrupt_of_an_import_is_an_interrupt(monkeypatch, capsys, tmp_path, stop, code, place, word):
+    """Extension modules make an ImportError of a signal that comes while they are loaded."""
+
+    def load(*_, **__):
+        raise ImportError("initialization failed") from stop()
+
+    monkeypatch.setattr(place, load)
+    assert main(["score", "--model", "hmm", "--limit", "2", "-o", str(tmp_path / "run")]) == code
+    assert f"ted: {word}" in last_line(capsys.readouterr().err)
 
 
 def test_before_the_first_unit_nothing_is_promised(data, tmp_path, stop_after):

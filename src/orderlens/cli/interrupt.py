@@ -40,13 +40,25 @@ def interrupted(stop: BaseException, kept: str) -> StoppedError:
     return StoppedError(f"{word}: {kept}", 128 + number)
 
 
+def stopped_by(error: BaseException) -> KeyboardInterrupt | None:
+    """Return the interrupt behind an error: one that meets a loading extension becomes an ImportError."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, KeyboardInterrupt):
+        inner = inner.__cause__ or inner.__context__
+    return inner
+
+
 @contextmanager
 def keeping(kept: Callable[[], str]) -> Iterator[None]:
     """Turn an interrupt of the block into one line; ``kept`` says what is there and how to go on."""
     try:
         yield
-    except KeyboardInterrupt as stop:
-        raise interrupted(stop, kept()) from stop
+    except OrderLensError:
+        raise
+    except BaseException as error:
+        if (stop := stopped_by(error)) is None:
+            raise
+        raise interrupted(stop, kept()) from error
 
 
 def kept_in(out: Path | str) -> str:

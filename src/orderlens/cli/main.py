@@ -17,7 +17,7 @@ import typer
 
 from orderlens._version import __version__
 from orderlens.cli.console import hush, prepare_streams, print_line, stderr
-from orderlens.cli.interrupt import NOTHING, Verbs, interrupted, listen
+from orderlens.cli.interrupt import NOTHING, Verbs, interrupted, listen, stopped_by
 from orderlens.cli.option_groups import spread
 from orderlens.engines.ranks import this_rank
 from orderlens.errors import OrderLensError, UserInputError, one_line
@@ -127,14 +127,21 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         return _fail(_usage_message(error), 2, debug)
     except (KeyboardInterrupt, typer.Abort) as stop:
-        return _fail(one_line(interrupted(stop, NOTHING)), 130, debug)
+        return _stop(stop, debug)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OrderLensError as error:
         return _fail(one_line(error), error.exit_code, debug)
     except Exception as error:  # noqa: BLE001  the last line of defence: one line instead of a traceback
+        if (stop := stopped_by(error)) is not None:
+            return _stop(stop, debug)
         return _fail(*explain(error), debug)
+
+
+def _stop(stop: BaseException, debug: bool) -> int:
+    told = interrupted(stop, NOTHING)
+    return _fail(one_line(told), told.exit_code, debug)
 
 
 def _refuse_deleted_folder() -> None:
