@@ -134,9 +134,8 @@ def main(arguments: Sequence[str]) -> int:
     except OrderLensError as error:
         return _fail(one_line(error), error.exit_code, debug)
     except Exception as error:  # noqa: BLE001  the last line of defence: one line instead of a traceback
-        if (stop := stopped_by(error)) is not None:
-            return _stop(stop, debug)
-        return _fail(*explain(error), debug)
+        behind = stopped_by(error)
+        return _fail(*explain(error), debug) if behind is None else _stop(behind, debug)
 
 
 def _stop(stop: BaseException, debug: bool) -> int:
