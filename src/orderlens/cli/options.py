@@ -102,7 +102,7 @@ def out_option(help_text: str, metavar: str = "FOLDER") -> Any:
 
 FolderOption = Annotated[Path, out_option("Folder; unfinished work there is resumed.")]
 OrdersOption = Annotated[
-    str, typer.Option("--orders", help="Comma-separated order ids; see 'orderlens orders'.")
+    str, typer.Option("--orders", help="Comma-separated orders or policies; see 'orderlens orders'.")
 ]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps; default: the best one.")
