@@ -49,6 +49,17 @@ def test_stays_follow_the_passes(run) -> None:
     assert stays(plain)[0] == Stay(position=2, token_id=7, step=0, first=0, until=None)
 
 
+def test_the_end_of_a_long_prompt_stands_on_top(run) -> None:
+    outputs = [{"sample_id": "a", "order": "max-prob", "prompt_text": "start " + "word " * 90 + HOSTILE}]
+    sample = make_run([make_trace("a", "max-prob", LOGQ)], outputs=outputs).sample("a")
+    text = film(sample, [sample.trace("max-prob")])
+    lines = [item.text for item in ET.fromstring(text).findall("{*}text[@class='quiet']")]
+    assert len(lines) == 3, "two lines of the prompt, one that explains"
+    assert lines[0].startswith("… word")
+    assert "<script>" in lines[1]
+    assert not UNSAFE.search(text.replace("\n", ""))
+
+
 def test_every_token_has_its_number_and_its_time(run) -> None:
     sample = run.sample("a")
     text = film(sample, [sample.trace("max-prob")])

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
+from orderlens.plaintext import printable
 from orderlens.templating import fill
 from orderlens.views.replay import canvas
 from orderlens.views.sketch import Drawable, cell_len, speller, summary
@@ -21,6 +23,8 @@ _WIDTH, _MARGIN, _LETTER = 880.0, 16.0, 7.3
 """Pixels: the picture, its margin, a letter of a token."""
 _LINE, _BOX, _HEAD = 42.0, 22.0, 26.0
 """Pixels: a line of tokens with their numbers, a token's box, the line that says whose trace it is."""
+_QUIET, _PROMPT_LINES, _PROMPT_LETTERS = 17.0, 2, 118
+"""Pixels of a line of the prompt, how many lines of it are shown, and their letters."""
 _PASS, _LONGEST, _HOLD, _BEFORE = 0.32, 20.0, 3.5, 0.6
 """Seconds: a pass, all passes at most, the finished text, the empty canvas."""
 
@@ -61,7 +65,8 @@ def film(sample: Drawable, traces: Sequence[TraceView]) -> str:
         traces: which of its traces; all take one pass at a time, so that fewer passes end sooner.
     """
     clock = _Clock(max((trace.n_forwards for trace in traces), default=1))
-    panes, y = [], _MARGIN
+    given = _given(sample.prompt or "")
+    panes, y = [], _MARGIN + _QUIET * len(given) + (8 if given else 0)
     for trace in traces:
         pane, height = _pane(sample, trace, clock, y)
         panes.append(pane)
@@ -72,6 +77,7 @@ def film(sample: Drawable, traces: Sequence[TraceView]) -> str:
         title=f"Tokens of one text in the order of their reveal: {labels}",
         clock=clock,
         panes=panes,
+        given=[(f"{_MARGIN + _QUIET * (place + 0.75):g}", line) for place, line in enumerate(given)],
         width=f"{_WIDTH:g}",
         height=f"{y + 22:g}",
         margin=f"{_MARGIN:g}",
@@ -79,6 +85,14 @@ def film(sample: Drawable, traces: Sequence[TraceView]) -> str:
         foot=f"{y:g}",
         foot_text=f"{y + 16:g}",
     )
+
+
+def _given(prompt: str) -> list[str]:
+    """Return the end of the prompt, which the tokens answer or continue, in few lines."""
+    words = " ".join(printable(prompt).split())
+    lines = wrap(words, _PROMPT_LETTERS)
+    kept = lines[-_PROMPT_LINES:]
+    return [f"… {kept[0]}", *kept[1:]] if len(lines) > _PROMPT_LINES else kept
 
 
 class _Clock:
