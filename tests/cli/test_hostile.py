@@ -120,6 +120,8 @@ def test_a_tokenizer_that_cannot_spell_is_refused(tmp_path, capsys, kind):
             ["score", "--model", "hmm", "--data", "https://e.org/a.jsonl", "--out", "r"],
             "is an address; fetch",
         ),
+        (["analyze", ""], "the path of the run folder is empty"),
+        (["score", "--model", "", "--out", "r"], "the model's name is empty; give tiny"),
         (["analyze", "nowhere"], "nowhere: it does not exist"),
         (["analyze", "file"], "file is a file, not a folder"),
         (["train", "--data", "file", "--out", "m", "--window", str(10**30)], "window"),

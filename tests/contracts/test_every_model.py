@@ -163,6 +163,9 @@ def test_log_probs_are_normalised_and_exclude_the_mask(model, ids):
     assert np.abs(np.log(np.exp(log_p).sum(axis=1))).max() < 1e-5
     assert np.array_equal(log_p, model.log_probs(tokens.tolist()))
     assert model.log_probs([]).shape == (0, model.vocab_size)
+    for wrong in ([-1], [model.vocab_size], [1.5], "ab", [[1, 2]]):  # none may count from the end or be cut
+        with pytest.raises(UserInputError, match="token id"):
+            model.log_probs(wrong)
 
 
 def test_what_a_position_sees(model, ids):

@@ -25,7 +25,7 @@ import numpy as np
 from orderlens.errors import UserInputError
 from orderlens.grid import block_edges
 from orderlens.models.characters import ALPHABET, CharacterTokenizer
-from orderlens.models.protocol import Attention, FloatArray, IntArray, LogProbRows, StateBatch
+from orderlens.models.protocol import Attention, FloatArray, IntArray, LogProbRows, StateBatch, token_ids
 from orderlens.rng import keyed_generator
 
 TILT_PERIOD = 64
@@ -205,7 +205,7 @@ class HiddenMarkovModel:
 
         With full attention the whole sequence is one block.
         """
-        ids = np.asarray(tokens, dtype=np.int64)
+        ids = token_ids(tokens, self.vocab_size)
         rows = []
         size = self.block_size if self.attention == "block-causal" else max(1, len(ids))
         for start, stop in block_edges(len(ids), size, grid_offset if size == self.block_size else 0):

@@ -47,6 +47,10 @@ def load_model(
         if not callable(getattr(spec, "open_session", None)):
             raise UserInputError(f"{spec!r:.60} is neither a model nor the name or folder of one")
         return spec
+    if not spec.strip():
+        raise UserInputError(
+            f"the model's name is empty; give {', '.join(MODELS.names())}, hf:ORG/NAME or a folder"
+        )
     if spec.startswith("hf:"):
         return _load_from_hub(spec, options)
     if is_folder(spec):

@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.errors import UserInputError
+
 IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
 Attention: TypeAlias = Literal["block-causal", "full"]
@@ -262,3 +264,18 @@ class Model(Protocol):
     def open_session(self) -> Session:
         """Return a new session without slots."""
         ...
+
+
+def token_ids(tokens: Sequence[int], vocab_size: int) -> IntArray:
+    """Return a sequence as an array [L]; what is no id of the vocabulary is refused.
+
+    Unchecked, a negative id would count from the end of a table, and 1.5 would be 1.
+    """
+    found = np.asarray([token.item() if hasattr(token, "item") else token for token in tokens])
+    if not found.size:
+        return np.empty(0, np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise UserInputError(f"tokens must be one list of whole token ids, not {str(tokens)[:60]!r}")
+    if (outside := (found < 0) | (found >= vocab_size)).any():
+        raise UserInputError(f"token id {found[outside][0]} is outside the vocabulary (0…{vocab_size - 1})")
+    return found.astype(np.int64)

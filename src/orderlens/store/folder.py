@@ -244,6 +244,8 @@ def _local(path: str | os.PathLike[str]) -> LocalFolder:
     if "\0" in str(path):
         raise UserInputError(f"{path!r} cannot be a folder: its name holds a zero byte")
     try:
+        if not str(path):
+            raise RunError("the path of the run folder is empty; name the folder")
         found = Path(path)
         _refuse_files(found)
         if found.absolute() == found.absolute().parent:

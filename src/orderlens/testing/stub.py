@@ -22,6 +22,7 @@ from orderlens.models.protocol import (
     LogProbRows,
     StateBatch,
     Tokenizer,
+    token_ids,
 )
 
 Rule: TypeAlias = Callable[[IntArray, int], ArrayLike]
@@ -90,7 +91,7 @@ class StubModel:
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
         """Return normalised log-probabilities [L, V] of every position."""
-        ids_L = np.asarray(tokens, np.int64)
+        ids_L = token_ids(tokens, self.vocab_size)
         blocks = block_edges(len(ids_L), self.block_size, grid_offset)
         edges = [(0, len(ids_L))] if self.attention == "full" else blocks
         rows = [self.row(ids_L[:stop], place) for start, stop in edges for place in range(start, stop)]

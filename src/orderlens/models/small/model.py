@@ -18,7 +18,7 @@ from torch import Tensor
 
 from orderlens.errors import UserInputError
 from orderlens.models.chat import ChatTemplate
-from orderlens.models.protocol import Anchor, FloatArray, Tokenizer
+from orderlens.models.protocol import Anchor, FloatArray, Tokenizer, token_ids
 from orderlens.models.small.network import (
     Transformer,
     attention,
@@ -101,7 +101,7 @@ class TransformerModel:
         if not len(tokens):
             return np.empty((0, self.vocab_size))
         with torch.inference_mode():
-            ids_BT = torch.tensor([list(tokens)], device=self.device)
+            ids_BT = torch.as_tensor(token_ids(tokens, self.vocab_size), device=self.device)[None]
             positions_BT = torch.arange(ids_BT.shape[1], device=self.device)[None]
             mask = self._mask(ids_BT, grid_offset)
             hidden_BTC = self.network(ids_BT, positions_BT, lambda _, q, k, v: attention(q, k, v, mask))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from orderlens.errors import UserInputError
 from orderlens.models.chat import ChatTemplate
-from orderlens.models.protocol import Anchor, Attention, FloatArray, Session, Tokenizer
+from orderlens.models.protocol import Anchor, Attention, FloatArray, Session, Tokenizer, token_ids
 from orderlens.models.roles import TokenRoles
 from orderlens.models.torch.device import dtype_name, pick_dtype
 from orderlens.models.torch.engine import MAX_TOKENS, Engine
@@ -111,7 +111,7 @@ class NetworkModel:
             raise UserInputError(f"{len(tokens)} tokens exceed the model's {self.max_positions} positions")
         if not len(tokens):
             return np.empty((0, self.vocab_size))
-        ids_1L = torch.tensor([[int(token) for token in tokens]], device=self.device)
+        ids_1L = torch.as_tensor(token_ids(tokens, self.vocab_size), device=self.device)[None]
         block = len(tokens) if self.attention == "full" else self.block_size
         offset = 0 if self.attention == "full" else grid_offset
         seen_LL = block_causal(len(tokens), block, offset, self.device)
