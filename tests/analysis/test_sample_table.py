@@ -95,7 +95,7 @@ def test_chunk_size_and_threads_do_not_matter(run, monkeypatch):
 
 NAMES = [
     *("n", "mean", "var", "n_content", "content_mean", "content_var"),
-    *("log_prob", "n_eos", "n_overflow", "n_forwards", "n_lookahead", "likelihood"),
+    *("log_prob", "n_eos", "n_overflow", "n_forwards", "n_passes", "n_lookahead", "likelihood"),
 ]
 
 

@@ -18,20 +18,11 @@ def total_passes(run: Run, frame: pd.DataFrame) -> pd.Series:
             past the requested length too.
     """
     made = frame["n_passes"].to_numpy(np.float64)
-    for later in (_stated(run), _revising(run)):
-        if later is not None:
-            merged = frame[TRACE].merge(later, on=TRACE, how="left")["made"]
-            made = np.fmax(made, merged.to_numpy(np.float64))
+    later = _revising(run)
+    if later is not None:
+        merged = frame[TRACE].merge(later, on=TRACE, how="left")["made"]
+        made = np.fmax(made, merged.to_numpy(np.float64))
     return pd.Series(made + frame["n_ahead"].to_numpy(np.float64), index=frame.index)
-
-
-def _stated(run: Run) -> pd.DataFrame | None:
-    """Return what revising policies say themselves; passes that changed nothing are among them."""
-    if "outputs" not in run.tables:
-        return None
-    rows = trace_rows(run, "outputs", "n_forwards")
-    known = rows[rows["n_forwards"].notna()] if "n_forwards" in rows.columns else rows[:0]
-    return known[TRACE].assign(made=known["n_forwards"]).drop_duplicates(TRACE) if len(known) else None
 
 
 def _revising(run: Run) -> pd.DataFrame | None:

@@ -80,19 +80,19 @@ def sample_table(run: Run, parts: Collection[str] = PARTS, workers: int | None =
     frames = list(_in_threads(lambda chunk: _rows(chunk, parts), read_chunks(run, wanted), workers))
     empty = run.table("reveals").schema.empty_table().select(wanted)
     frame = pd.concat(frames, ignore_index=True) if frames else _rows(empty, parts)
-    frame = frame.assign(n_forwards=_passes(run, frame))
+    frame = frame.assign(**{name: _passes(run, frame, name) for name in ("n_forwards", "n_passes")})
     return frame.assign(likelihood=pd.Series(_likelihoods(run, frame), index=frame.index, dtype=object))
 
 
-def _passes(run: Run, frame: pd.DataFrame) -> IntArray:
-    """Return the forward passes: those that the run states, else those that the reveals tell."""
-    told, stated = frame["n_forwards"].to_numpy(np.int64), run.stated_passes()
+def _passes(run: Run, frame: pd.DataFrame, name: str) -> IntArray:
+    """Return the forward passes that the run states or the reveals tell, whichever are more."""
+    told, stated = frame[name].to_numpy(np.int64), run.stated_passes()
     if not any(stated.values()):
         return told
     names = frame["run"] if "run" in frame.columns else [run.names[0]] * len(frame)
     keys = frame[list(KEYS)].astype(object).where(frame[list(KEYS)].notna(), None)
     rows = zip(names, keys.itertuples(index=False, name=None), told.tolist(), strict=True)
-    return np.array([stated[name].get(key, count) for name, key, count in rows], np.int64)
+    return np.array([max(stated[run_name].get(key, count), count) for run_name, key, count in rows], np.int64)
 
 
 def _likelihoods(run: Run, frame: pd.DataFrame) -> list[str | None]:

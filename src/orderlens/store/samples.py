@@ -105,7 +105,7 @@ def samples_of(table: pa.Table, spec: Mapping[str, Any], passes: Passes) -> pa.T
     if passes:
         known = [passes.get(tuple(row[name] for name in KEYS), -1) for row in keys.to_pylist()]
         for name in ("n_forwards", "n_passes"):
-            found[name] = np.where(np.array(known) < 0, found[name], known)
+            found[name] = np.maximum(found[name], known)
     columns |= {name: pa.array(values) for name, values in found.items()}
     stated = spec.get("likelihood")
     pairs = zip(columns["order"].to_pylist(), columns["temperature"].to_pylist(), strict=True)
