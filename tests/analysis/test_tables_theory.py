@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orderlens.analysis import Study, tables_theory
+from orderlens.analysis import Options, Resampling, Study, tables_theory
 from orderlens.figures import jensen
 from orderlens.theory import d2, jensen_loss, success_k
 
@@ -37,7 +37,9 @@ def test_table_and_figure_show_one_fit_which_is_made_once(builders, monkeypatch)
     import orderlens.theory
 
     calls, fit_noise = [], orderlens.theory.fit_noise
-    monkeypatch.setattr(orderlens.theory, "fit_noise", lambda *given: calls.append(1) or fit_noise(*given))
+    monkeypatch.setattr(
+        orderlens.theory, "fit_noise", lambda *given, **more: calls.append(more) or fit_noise(*given, **more)
+    )
     tables_theory._fitted.cache_clear()
     rng = np.random.default_rng(1)
     traces = [builders.trace(f"s{i}", "forced-ar", -rng.gamma(0.7, 2.0, 64)) for i in range(4)]
@@ -48,7 +50,10 @@ def test_table_and_figure_show_one_fit_which_is_made_once(builders, monkeypatch)
     assert drawn["sigma"] == fit.cell("sigma", orders="deployable").value
     assert fit.cell("n", orders="deployable") == 4 * 64 - 5  # what is not known is left out
     assert len(drawn["traces"]) == 3  # the loss of a trace needs all of it
-    assert len(calls) == 1
+    assert calls == [{"level": 0.95}]
+    wide = Study(study.run, Options(Resampling(30, level=0.5))).tables(["theory"])[-1]
+    ours, half = (table.cell("sigma", orders="deployable") for table in (fit, wide))
+    assert 0.2 < (half.high - half.low) / (ours.high - ours.low) < 0.5  # 0.34 of a normal one
 
 
 def with_hits(trace, rng, gap):

@@ -62,7 +62,7 @@ def read_hits(study: Study, part: pd.DataFrame) -> tuple[list[TraceHits], int]:
     return out, len(kept)
 
 
-def fit_hits(traces: Sequence[TraceHits]) -> NoiseFit:
+def fit_hits(traces: Sequence[TraceHits], level: float) -> NoiseFit:
     """Fit the noise to the traces' reveals; the same reveals are fitted once (a table and a figure ask).
 
     Raises:
@@ -70,14 +70,14 @@ def fit_hits(traces: Sequence[TraceHits]) -> NoiseFit:
     """
     logq = np.concatenate([np.zeros(0), *(item.logq for item in traces)])
     hit = np.concatenate([np.zeros(0, np.bool_), *(item.hit for item in traces)])
-    return _fitted(logq.tobytes(), hit.tobytes())
+    return _fitted(logq.tobytes(), hit.tobytes(), level)
 
 
 @lru_cache(maxsize=8)
-def _fitted(logq: bytes, hit: bytes) -> NoiseFit:
+def _fitted(logq: bytes, hit: bytes, level: float) -> NoiseFit:
     from orderlens.theory import fit_noise
 
-    return fit_noise(np.frombuffer(logq), np.frombuffer(hit, np.bool_))
+    return fit_noise(np.frombuffer(logq), np.frombuffer(hit, np.bool_), level=level)
 
 
 _COLUMNS = (
@@ -150,7 +150,7 @@ def _fit(study: Study, part: pd.DataFrame) -> tuple[dict[str, Cell], list[str]]:
     why = NO_TARGET if not len(study.scored) else "no such order was scored"
     if n:
         try:
-            found = fit_hits(traces)
+            found = fit_hits(traces, study.options.resampling.level)
         except TheoryError as error:
             why = str(error)
         else:

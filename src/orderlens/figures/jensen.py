@@ -44,7 +44,8 @@ def data(study: Study) -> dict[str, Any]:
         raise UndefinedFigureError("no trace has a finite log q and is_argmax at every reveal")
     kinds = {item.order: kind_of(item.order) for item in traces}
     tier = "deployable" if "deployable" in kinds.values() else "unknown"
-    fit = _fit([item for item in traces if kinds[item.order] == tier])
+    own = [item for item in traces if kinds[item.order] == tier]
+    fit = _fit(own, study.options.resampling.level)
     losses = _losses(whole, fit.sigma_one)
     return {
         **_fit_record(fit),
@@ -56,11 +57,11 @@ def data(study: Study) -> dict[str, Any]:
     }
 
 
-def _fit(traces: Sequence[TraceHits]) -> NoiseFit:
+def _fit(traces: Sequence[TraceHits], level: float) -> NoiseFit:
     from orderlens.theory import TheoryError
 
     try:
-        return fit_hits(traces)
+        return fit_hits(traces, level)
     except TheoryError as error:
         raise UndefinedFigureError(f"no noise can be fitted: {error}") from error
 

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.interpolate import RectBivariateSpline
 from scipy.optimize import minimize, minimize_scalar
+from scipy.special import chdtri
 
 from orderlens.theory import _inputs
 from orderlens.theory._crowd import equal_crowd
@@ -64,9 +65,6 @@ SIGMA_RANGE = (0.01, 20.0)
 LARGEST_K = 1e6
 BOUNDS = ((float(np.log(SIGMA_RANGE[0])), float(np.log(SIGMA_RANGE[1]))), (0.0, float(np.log(LARGEST_K))))
 """Searched range of (log σ, log k)."""
-
-_DROP_95 = 1.9207294103470618
-"""Half the 95 % quantile of χ² with one degree of freedom."""
 
 _LOWEST = -1e6
 _SIDE = 11
@@ -173,14 +171,16 @@ class Surface:
         )
         self.weights, self.best = data.weights, best
 
-    def profile_intervals(self) -> list[Interval]:
-        """95 % intervals of σ and k: where the likelihood, maximised over the other, is within 1.92."""
+    def profile_intervals(self, level: float = 0.95) -> list[Interval]:
+        """Intervals of σ and k: where the likelihood, maximised over the other, is near enough (χ²/2)."""
         surface = self._smooth(self.weights)
-        inside = surface >= surface.max() - _DROP_95
+        inside = surface >= surface.max() - chdtri(1, 1 - level) / 2
         return [_span(self.fine[axis][inside.any(axis=1 - axis)], self.best[axis]) for axis in (0, 1)]
 
-    def bootstrap(self, by_group: Any, count: int, rng: np.random.Generator) -> list[Interval]:
-        """95 % percentile intervals of σ and k over ``count`` resamples of the groups."""
+    def bootstrap(
+        self, by_group: Any, count: int, rng: np.random.Generator, level: float = 0.95
+    ) -> list[Interval]:
+        """Percentile intervals of σ and k over ``count`` resamples of the groups."""
         size = by_group.shape[0]
         found = np.empty((count, 2))
         for draw in range(count):
@@ -188,7 +188,7 @@ class Surface:
             surface = self._smooth(np.asarray(by_group.T @ times))
             place = np.unravel_index(int(surface.argmax()), surface.shape)
             found[draw] = [self.fine[axis][place[axis]] for axis in (0, 1)]
-        low, high = np.exp(np.quantile(found, [0.025, 0.975], axis=0))
+        low, high = np.exp(np.quantile(found, [(1 - level) / 2, (1 + level) / 2], axis=0))
         return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
     def _smooth(self, weights: Array) -> Array:

@@ -37,8 +37,8 @@ class NoiseFit:
     Attributes:
         sigma: fitted noise scale.
         k: fitted number of equal competitors.
-        sigma_interval: 95 % interval of σ.
-        k_interval: 95 % interval of k.
+        sigma_interval: interval of σ, 95 % unless asked otherwise.
+        k_interval: interval of k.
         interval_kind: ``"profile likelihood"`` or ``"bootstrap"``.
         n: reveals used.
         n_certain: further reveals with q exactly 1, which say nothing.
@@ -103,6 +103,7 @@ def fit_noise(
     bootstrap: int = 0,
     seed: int = 0,
     bins: int = 20,
+    level: float = 0.95,
 ) -> NoiseFit:
     """Fit σ and k by maximum likelihood to argmax hits.
 
@@ -115,15 +116,17 @@ def fit_noise(
             take the reveals as independent.
         seed: of the resampling.
         bins: quantile bins of q behind the misfit.
+        level: coverage of the intervals.
     """
     data = HitData(y, hit)
     by_group = data.weights_by_group(groups) if bootstrap > 0 else None
     best = maximise(data)
     surface = Surface(data, best, by_group)
     if by_group is None:
-        sigma_interval, k_interval = surface.profile_intervals()
+        sigma_interval, k_interval = surface.profile_intervals(level)
     else:
-        sigma_interval, k_interval = surface.bootstrap(by_group, bootstrap, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        sigma_interval, k_interval = surface.bootstrap(by_group, bootstrap, rng, level)
     log_sigma_one, value_one = maximise_one(data)
     return NoiseFit(
         sigma=float(np.exp(best[0])),
