@@ -120,6 +120,11 @@ def test_a_tokenizer_that_cannot_spell_is_refused(tmp_path, capsys, kind):
             ["score", "--model", "hmm", "--data", "https://e.org/a.jsonl", "--out", "r"],
             "is an address; fetch",
         ),
+        (
+            ["generate", "--prompt", "a", "--data", "file", "--out", "r"],
+            "take the place of --data: leave out",
+        ),
+        (["train", "--data", "file", "--steps", "-1", "--out", "m"], "must be positive, not -1"),
         (["analyze", ""], "the path of the run folder is empty"),
         (["score", "--model", "", "--out", "r"], "the model's name is empty; give tiny"),
         (["analyze", "nowhere"], "nowhere: it does not exist"),

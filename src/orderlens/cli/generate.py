@@ -70,6 +70,10 @@ def generate(
     """Decode prompts under several reveal orders or policies."""
     from orderlens.samples import Sample
 
+    if (prompt or template) and texts != Texts():
+        raise UserInputError(
+            "--prompt and --template take the place of --data: leave out --data, --limit and splitting"
+        )
     asked = Decoding(texts, grid, machine, max_new_tokens, seed, stop_at_eos, chat, extend)
     live = live and _can_be_live(machine, as_json=json)
     given = [Sample(f"prompt-{place}", text) for place, text in enumerate(prompt or ())]

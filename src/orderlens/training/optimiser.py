@@ -39,8 +39,9 @@ class Schedule:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.max_minutes is None):
             raise UserInputError("give the length of training either in steps or in minutes")
-        if (self.steps or self.max_minutes or 0) <= 0:
-            raise UserInputError("the length of training must be positive")
+        length = self.max_minutes if self.steps is None else self.steps
+        if length is None or length <= 0:
+            raise UserInputError(f"the length of training must be positive, not {length}")
 
     def progress(self, step: int, elapsed_s: float) -> float:
         """Return the spent share of the budget; training ends at 1."""
