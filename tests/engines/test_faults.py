@@ -96,7 +96,8 @@ def test_a_unit_that_kills_every_worker_is_set_aside(tmp_path: Path, monkeypatch
 
 def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRAGILE", f"hang:{POISON}:{tmp_path / 'flag'}")
-    assert_all_there(score(tmp_path / "run", ol.Engine(workers=2, threads=1, stall_s=4)))
+    # On a busy machine a worker may be slow for as long as that: then its unit is tried once more.
+    assert_all_there(score(tmp_path / "run", ol.Engine(workers=2, threads=1, stall_s=4, attempts=9)))
 
 
 @pytest.fixture
