@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from types import SimpleNamespace
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from orderlens import tasks
+from orderlens.cli.main import main
 from orderlens.errors import UserInputError
 
 
@@ -48,14 +50,15 @@ def test_grading_needs_neither_torch_nor_nltk() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_an_incomplete_task_of_a_plug_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = tasks.get_task("arith")
-    part = SimpleNamespace(
-        **{name: getattr(whole, name) for name in ("name", "summary", "stop", "cue", "graders")}
-    )
-    monkeypatch.setitem(tasks.TASKS._objects, "mine", part)
-    with pytest.raises(UserInputError, match="task 'mine' has no 'max_new_tokens'"):
+def test_an_incomplete_task_of_a_plug_in_is_named(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    point = EntryPoint("mine", "types:SimpleNamespace", "orderlens.tasks")
+    monkeypatch.setattr(tasks.TASKS, "_plugins", {"mine": [point]})
+    with pytest.raises(UserInputError, match=r"task 'mine' of .* cannot be used: it has no 'name'; see"):
         tasks.get_task("mine")
+    assert main(["tasks", "--json"]) == 0
+    listed = {row["id"]: row["summary"] for row in json.loads(capsys.readouterr().out)}
+    assert listed["mine"].startswith("broken: task 'mine'")
+    assert "cmath" in listed
 
 
 @pytest.mark.parametrize("name", ["arith", "choice"])

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from orderlens.errors import UserInputError
 from orderlens.registry import Registry
 from orderlens.tasks.protocol import Task
+
+
+def _lacks(task: object) -> str | None:
+    """Say what an object lacks to be a task."""
+    missing = [member for member in vars(Task) if member[0] != "_" and not hasattr(task, member)]
+    return f"it has no '{missing[0]}'; see orderlens.tasks.protocol.Task" if missing else None
+
 
 TASKS: Registry[Task] = Registry(
     "task",
@@ -18,6 +24,7 @@ TASKS: Registry[Task] = Registry(
         "choice": "orderlens.tasks.bundled.tasks:CHOICE",
     },
     entry_point_group="orderlens.tasks",
+    check=_lacks,
 )
 
 
@@ -29,8 +36,4 @@ def task_names() -> list[str]:
 def get_task(name: str) -> Task:
     """Return the task called ``name`` (``mmlu_pro`` and ``MMLU-Pro`` are understood as ``mmlu-pro``)."""
     plain = name.strip().lower().replace("_", "-")
-    task = TASKS.get(plain if plain in TASKS.names() else name)
-    missing = [member for member in vars(Task) if member[0] != "_" and not hasattr(task, member)]
-    if missing:
-        raise UserInputError(f"task '{name}' has no '{missing[0]}'; see orderlens.tasks.protocol.Task")
-    return task
+    return TASKS.get(plain if plain in TASKS.names() else name)
