@@ -26,4 +26,6 @@ def test_the_report_shows_every_figure_table_finding_and_run(replication, read_h
     for part in ("no likelihood", "range_of_means", "mean_of_ranges", "12 of 14 samples", "score", "sweep"):
         assert part in text
     assert {"likelihood", "path", "together"} <= set(names), "the demo's third question"
-    assert re.search(r"max-prob\+top=4 took \d+ passes for 32 tokens", text)
+    told = re.search(r"Max-prob, top=4 took ([\d.]+) passes for ([\d.]+) tokens", text)
+    assert told is not None
+    assert 3 < float(told[2]) / float(told[1]) <= 4, "tokens per pass; a block may end with fewer"
