@@ -16,6 +16,7 @@ from scipy import stats
 
 from orderlens import Sample, score
 from orderlens.analysis import order_range as module
+from orderlens.analysis.checks import Check
 from orderlens.analysis.estimate import Resampling
 from orderlens.analysis.order_range import agreement_p, order_range
 from orderlens.models.loading import load_model
@@ -188,3 +189,13 @@ def test_odd_tables():
     assert math.isnan(unasked.p)
     few = order_range(np.array([[1.0, 2.0, 3.0], [2.0, 2.5, 5.0], [1.0, 1.5, 2.0]]))
     assert few.estimate.low <= few.estimate.value <= few.estimate.high
+
+
+def test_rounding_is_no_range_and_sure_not_to_be_one():
+    """Eight texts under an exact joint distribution: the interval holds 0 and excludes 1e-9 beyond doubt."""
+    values_SO = np.random.default_rng(5).normal(scale=1e-16, size=(8, 5)) + np.array([0, 0, 0, 0, 3e-16])
+    found = order_range(values_SO)
+    assert found.p == 1.0
+    assert found.estimate.low == found.estimate.value == 0.0
+    assert 0 < found.estimate.high < 1e-14
+    assert Check("range", found.estimate, above=1e-9, p=found.p).p_values(0.95)[1] < 1e-9

@@ -73,9 +73,11 @@ def order_range(values_SO: FloatArray, resampling: Resampling | None = None) -> 
     if n < 2 or not how.reps:
         why = "no interval: one text" if n < 2 else "no interval asked for"
         return OrderRange(Estimate(plain, n=n, n_undefined=missing, why=why), plain, math.nan)
-    values = np.where(np.abs(values) > ROUNDING, values, 0.0)
     low, middle, high = _corrected(values, how)
-    return OrderRange(Estimate(middle, low, high, n, missing), plain, agreement_p(values, how))
+    # The upper end keeps its rounding: it says how sure 0 is, which an interval without width could not.
+    low, middle = (end if end > ROUNDING else 0.0 for end in (low, middle))
+    differing = np.where(np.abs(values) > ROUNDING, values, 0.0)
+    return OrderRange(Estimate(middle, low, high, n, missing), plain, agreement_p(differing, how))
 
 
 def _undefined(why: str, missing: int) -> OrderRange:
