@@ -10,8 +10,9 @@ from torch import Tensor
 from llada2_bench.checks import random_ids
 from llada2_bench.setting import Bench, expert_values
 from llada2_bench.tuning import floor_seconds, random_experts, timed
-from orderlens.models.llada2.kernels.products import Tiling, down, gate_up
+from orderlens.models.llada2.kernels.products import down, gate_up
 from orderlens.models.llada2.kernels.tiles import plan_tiles
+from orderlens.models.llada2.kernels.tiling import Tiling
 from orderlens.models.llada2.weights import StackedExperts
 
 Parts = tuple[int, int]

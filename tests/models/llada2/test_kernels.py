@@ -165,7 +165,7 @@ def tilings() -> list[Any]:
 @pytest.mark.parametrize(("rows", "rest", "gate_up", "down"), tilings())
 def test_experts(rows: int, rest: int, gate_up: Any, down: Any) -> None:
     from orderlens.models.llada2.kernels.experts import ExpertTiling, combine, expert_rows
-    from orderlens.models.llada2.kernels.products import Tiling
+    from orderlens.models.llada2.kernels.tiling import Tiling
 
     if not INTERPRETED:  # what the matrix unit takes
         rows, rest = 64, 4 * rest

@@ -17,9 +17,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.models.llada2.kernels.products import Tiling, down, gate_up
+from orderlens.models.llada2.kernels.products import down, gate_up
 from orderlens.models.llada2.kernels.segments import plan_segments
 from orderlens.models.llada2.kernels.tiles import plan_tiles
+from orderlens.models.llada2.kernels.tiling import Tiling
 from orderlens.models.llada2.weights import StackedExperts
 from orderlens.models.torch.gpu import HOPPER, Gpu
 from orderlens.models.torch.kernels.norm import scaled_rms

@@ -13,7 +13,6 @@ Shape letters: T tokens, C model width, F expert width, A assignments, E experts
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,52 +22,9 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from orderlens.models.llada2.kernels.tiles import TilePlan
+from orderlens.models.llada2.kernels.tiling import Tiling
 from orderlens.models.llada2.weights import StackedExperts
-from orderlens.models.torch.gpu import Gpu, gpu_of
-
-BYTES = 2
-"""Of a number: the kernels serve bfloat16 and float16."""
-BARRIERS = 1024
-"""Shared memory that a program needs beside its tiles, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """Launch parameters of one grouped product.
-
-    Attributes:
-        block_n: columns of the result per tile (for gate and up, of each); fewer where they do not divide it.
-        block_k: numbers summed per step; likewise.
-        warps: per program.
-        stages: steps that are loaded ahead.
-        programs: per multiprocessor, when they stay and take one tile after the other; 0 launches one program
-            per tile.
-        joined: one loop over all tiles and steps (down, tiled, without a rest): loads of the next tile begin
-            before this one is written. Tokens are the left operand then.
-        tiled: whether tiles come through tensor descriptors, else by addresses.
-    """
-
-    block_n: int
-    block_k: int
-    warps: int
-    stages: int
-    programs: int = 0
-    joined: bool = False
-    tiled: bool = True
-
-    def fitting(self, rows: int, panels: int, gpu: Gpu) -> Tiling:
-        """Return it with as few steps ahead as the GPU's shared memory holds, and by addresses if it must.
-
-        Args:
-            rows: places of a tile, its rest included.
-            panels: weight tiles per step: 2 for gate and up, 1 for down.
-            gpu: where it shall run.
-        """
-        per_stage = BYTES * self.block_k * (panels * self.block_n + rows)
-        stages = max(1, min(self.stages, (gpu.shared_bytes - BARRIERS) // per_stage))
-        if gpu.descriptors:
-            return replace(self, stages=stages)
-        return replace(self, stages=stages, programs=0, joined=False, tiled=False)
+from orderlens.models.torch.gpu import gpu_of
 
 
 @triton.jit
