@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton", reason="Triton is not installed (the dev extra has it on Linux)")
+pytestmark = pytest.mark.skipif(  # not imported: the interpreter must be asked for before Triton is
+    find_spec("triton") is None, reason="Triton is not installed (the dev extra has it on Linux)"
+)
 ROOT = Path(__file__).parents[3]
 
 
