@@ -31,7 +31,7 @@ from triton.runtime.jit import JITFunction
 
 from orderlens.decode.cuda import fused_head
 from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.kernels import experts, route, segments
+from orderlens.models.llada2.kernels import experts, route, route_visits, segments, visits
 from orderlens.models.llada2.weights import StackedExperts
 from orderlens.models.torch.gpu import Gpu, gpu_with
 from orderlens.models.torch.kernels import attention, canvas, norm, queries_keys, swiglu
@@ -74,9 +74,13 @@ def launch_experts(gpu: Gpu, sizes: list[int]) -> Iterator[str]:
         tiling = experts.choose_tiling(ids_TK.numel(), E, gpu)
         y_AC = experts.expert_rows(_empty(tokens, C), stacked, ids_TK, tiling)
         experts.combine(y_AC, _empty(tokens, K, dtype=torch.float32), _empty(tokens, C), _empty(C), 1e-6)
-    yield "routing"
-    logits_TE = _empty(32, MINI.n_experts, dtype=torch.float32)
-    route.choose_experts(logits_TE, _empty(MINI.n_experts, dtype=torch.float32), MINI)
+    bias_E = _empty(MINI.n_experts, dtype=torch.float32)
+    for tokens in sizes:
+        yield f"routing, {tokens:,} tokens"
+        logits_TE = _empty(tokens, MINI.n_experts, dtype=torch.float32)
+        route.choose_experts(logits_TE, bias_E, MINI)
+        ids_TK, _, visited = route_visits.route_visits(logits_TE, bias_E, MINI)
+        visits.plan_visits(ids_TK, visited, E, 64)
 
 
 def launch_attention(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:

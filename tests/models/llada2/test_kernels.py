@@ -88,6 +88,47 @@ def test_routing() -> None:
     assert torch.allclose(weights, expected_weights, atol=1e-6)
 
 
+@needs_triton
+@pytest.mark.parametrize(
+    ("tokens", "segments", "groups", "shared"), [(9, 128, 4, 1), (21, 2, 4, 2), (19, 3, 1, 0), (40, 1, 1, 1)]
+)
+def test_visits(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, segments: int, groups: int, shared: int
+) -> None:
+    """The choice of ``route``, ties included, with marks and counts; and the plan made from them.
+
+    Words of 4, 16, 8 and 32 tokens, of which the last one is never full; one segment of two words.
+    """
+    from orderlens.models.llada2.kernels import visits as module
+    from orderlens.models.llada2.kernels.route import choose_experts as route
+    from orderlens.models.llada2.kernels.route_visits import route_visits
+
+    monkeypatch.setattr(module, "SEGMENTS", segments)
+    config = replace(SMALL, n_groups=groups, n_kept_groups=max(1, groups // 2), n_shared=shared)
+    generator = torch.Generator().manual_seed(3)
+    logits = (torch.randn(tokens, 16, generator=generator) * 4).round().to(DEVICE) / 4  # many are equal
+    bias = (torch.randn(16, generator=generator)).round().to(DEVICE) / 8
+    expected_ids, expected_weights = route(logits, bias, config)
+    ids, weights, visits = route_visits(logits, bias, config)
+    assert torch.equal(ids, expected_ids)
+    assert torch.equal(weights, expected_weights)
+    check_visits(visits, ids)
+    for block_m in (1, 20):
+        plan = module.plan_visits(ids, visits, 16 + shared, block_m)
+        check_plan(plan, ids.cpu(), 16 + shared, block_m)
+
+
+def check_visits(visits: Any, ids: Any) -> None:
+    """Marks are one bit per visit, counts their sums over segments; both are 0 beyond the last expert."""
+    rows = visits.marks_NR.shape[1]
+    visited = torch.nn.functional.one_hot(ids.cpu().long(), rows).sum(dim=1)
+    bits = (visits.marks_NR.cpu()[:, None, :] >> torch.arange(visits.word)[:, None]) & 1
+    assert torch.equal(bits.flatten(0, 1)[: len(ids)].long(), visited)
+    assert not bits.flatten(0, 1)[len(ids) :].any()
+    counts = [part.sum(dim=0).tolist() for part in visited.split(visits.word * visits.words)]
+    assert visits.counts_SR.tolist() == counts
+
+
 def check_plan(plan: Any, ids: Any, n_experts: int, block_m: int) -> None:
     """Every assignment stands once, by expert and in order; tiles are full but for an expert's last one."""
     flat, order = ids.flatten(), plan.order_A.cpu().long()

@@ -21,6 +21,7 @@ from orderlens.models.llada2.kernels.products import down, gate_up
 from orderlens.models.llada2.kernels.segments import plan_segments
 from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.kernels.tiling import Tiling
+from orderlens.models.llada2.kernels.visits import Visits, plan_visits
 from orderlens.models.llada2.weights import StackedExperts
 from orderlens.models.torch.gpu import HOPPER, Gpu
 from orderlens.models.torch.kernels.norm import scaled_rms
@@ -110,10 +111,19 @@ def _combine_kernel(
     tl.store(out + token * WIDTH + column, scaled_rms(acc, scale, eps, WIDTH, dtype).to(dtype), mask=inside)
 
 
-def expert_rows(x_TC: Tensor, experts: StackedExperts, ids_TK: Tensor, tiling: ExpertTiling) -> Tensor:
-    """Return every assignment's output [A, C], in the order of assignments (a token's rows together)."""
-    planned = plan_segments if ids_TK.numel() > MANY else plan_tiles
-    plan = planned(ids_TK, len(experts), tiling.rows + tiling.rest)
+def expert_rows(
+    x_TC: Tensor, experts: StackedExperts, ids_TK: Tensor, tiling: ExpertTiling, visits: Visits | None = None
+) -> Tensor:
+    """Return every assignment's output [A, C], in the order of assignments (a token's rows together).
+
+    Assignments are sorted from ``visits`` where whoever chose the experts left them, else from the ids alone.
+    """
+    rows = tiling.rows + tiling.rest
+    if visits is not None:
+        plan = plan_visits(ids_TK, visits, len(experts), rows)
+    else:
+        planned = plan_segments if ids_TK.numel() > MANY else plan_tiles
+        plan = planned(ids_TK, len(experts), rows)
     inner_AF = gate_up(x_TC, experts, plan, tiling.gate_up, tiling.rest)
     return down(inner_AF, experts, plan, tiling.down, tiling.rest)
 
