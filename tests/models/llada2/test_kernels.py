@@ -113,8 +113,9 @@ def test_visits(
     assert torch.equal(ids, expected_ids)
     assert torch.equal(weights, expected_weights)
     check_visits(visits, ids)
-    for block_m in (1, 20):
-        plan = module.plan_visits(ids, visits, 16 + shared, block_m)
+    wide = replace(visits, counts_SR=visits.counts_SR.int())  # as with 65,536 tokens and more
+    for each, block_m in ((visits, 1), (visits, 20), (wide, 20)):
+        plan = module.plan_visits(ids, each, 16 + shared, block_m)
         check_plan(plan, ids.cpu(), 16 + shared, block_m)
 
 
@@ -125,7 +126,8 @@ def check_visits(visits: Any, ids: Any) -> None:
     bits = (visits.marks_NR.cpu()[:, None, :] >> torch.arange(visits.word)[:, None]) & 1
     assert torch.equal(bits.flatten(0, 1)[: len(ids)].long(), visited)
     assert not bits.flatten(0, 1)[len(ids) :].any()
-    counts = [part.sum(dim=0).tolist() for part in visited.split(visits.word * visits.words)]
+    held = visits.word * visits.words
+    counts = [visited[begin : begin + held].sum(dim=0).tolist() for begin in range(0, len(ids), held)]
     assert visits.counts_SR.tolist() == counts
 
 

@@ -26,6 +26,9 @@ SEGMENTS = 128
 FEWEST_TOKENS, MOST_TOKENS = 4, 32
 """Tokens of a word, as powers of two between these: a program chooses that many tokens' experts at a time."""
 
+ORDER_WARPS = 8
+"""Most warps of a program that sorts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Visits:
@@ -33,8 +36,9 @@ class Visits:
 
     Attributes:
         marks_NR: bit t of a word is set where its token t visits the expert (int32); N ≤ S·W words.
-        counts_SR: visits of a segment's tokens to the expert; 16 bits where they suffice, because every
-            program reads them all. Columns beyond the last expert are 0 in both.
+        counts_SR: visits of a segment's tokens to the expert; 16 bits where they suffice for the sum over all
+            segments, because every program reads and adds them all, then two at a time. Columns beyond the
+            last expert are 0 in both.
         word: tokens per word.
         words: words per segment.
     """
@@ -51,7 +55,7 @@ class Visits:
         word = min(max(word, FEWEST_TOKENS), MOST_TOKENS)
         words, row = triton.cdiv(n_tokens, word * SEGMENTS), 16 * triton.cdiv(n_experts, 16)
         marks_NR = torch.empty(triton.cdiv(n_tokens, word), row, device=device, dtype=torch.int32)
-        dtype = torch.int16 if word * words < 1 << 15 else torch.int32
+        dtype = torch.int16 if n_tokens < 1 << 16 else torch.int32
         counts_SR = torch.empty(triton.cdiv(len(marks_NR), words), row, device=device, dtype=dtype)
         return cls(marks_NR, counts_SR, word, words)
 
@@ -64,6 +68,15 @@ def bits_set(x):
     x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
     x = (x + (x >> 4)) & 0x0F0F0F0F
     return ((x * 0x01010101) >> 24).to(tl.int32)
+
+
+@triton.jit
+def _summed(count, HALVES: tl.constexpr):
+    """Return the sums over segments; of words with two 16-bit halves those of the lower half first."""
+    total = tl.sum(count, axis=0)
+    if HALVES:
+        total = tl.join(total & 0xFFFF, (total >> 16) & 0xFFFF).reshape(2 * count.shape[1])
+    return total
 
 
 @triton.jit
@@ -93,22 +106,25 @@ def _order_kernel(
     BINS: tl.constexpr,
     SEGMENTS: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    HALVES: tl.constexpr,
 ):
     """Write one segment's assignments to their places, and a share of the tiles; grid (S,).
 
-    Reads ids [T, K], marks [N, R] and counts [S, R]; writes order [A], tiles [M, 3] and used [1] (int32). An
-    expert's run is filled segment after segment, word after word, token after token.
+    Reads ids [T, K], marks [N, R] and counts [S, R], with HALVES as [S, R / 2] words of two; writes order
+    [A], tiles [M, 3] and used [1] (int32). An expert's run is filled segment after segment, word after word,
+    token after token.
     """
     own = tl.program_id(0)
     word, lane, all_places = own * words, tl.arange(0, LANES), tokens * PER_TOKEN
     expert, real, mark = _load_word(ids, marks, word, all_places, WORD, PER_TOKEN, ROW, lane)  # needed last
 
-    s, e = tl.arange(0, SEGMENTS), tl.arange(0, BINS)
-    held = (s < segments)[:, None] & (e < ROW)[None, :]
-    count = tl.load(counts + s[:, None] * ROW + e[None, :], mask=held, other=0).to(tl.int32)
-    total = tl.sum(count, axis=0)
+    s, e, size = tl.arange(0, SEGMENTS), tl.arange(0, BINS), 2 if HALVES else 1
+    column = tl.arange(0, BINS // 2 if HALVES else BINS)
+    held = (s < segments)[:, None] & (column < ROW // size)[None, :]
+    count = tl.load(counts + s[:, None] * (ROW // size) + column[None, :], mask=held, other=0)
+    total = _summed(count, HALVES)
     begin = tl.cumsum(total, axis=0) - total
-    free = begin + tl.sum(tl.where((s < own)[:, None], count, 0), axis=0)
+    free = begin + _summed(tl.where((s < own)[:, None], count, 0), HALVES)
 
     earlier = (1 << (lane // PER_TOKEN)) - 1
     for nth in range(words):
@@ -144,7 +160,7 @@ def plan_visits(ids_TK: Tensor, visits: Visits, n_experts: int, block_m: int) ->
     _order_kernel[(segments,)](
         ids_TK,
         visits.marks_NR,
-        visits.counts_SR,
+        visits.counts_SR.view(torch.int32),
         order_A,
         tiles_M3,
         used,
@@ -155,9 +171,10 @@ def plan_visits(ids_TK: Tensor, visits: Visits, n_experts: int, block_m: int) ->
         PER_TOKEN=per_token,
         LANES=triton.next_power_of_2(visits.word * per_token),
         ROW=row,
-        BINS=triton.next_power_of_2(n_experts),
+        BINS=triton.next_power_of_2(max(2, n_experts)),
         SEGMENTS=held,
         BLOCK_M=block_m,
-        num_warps=min(16, max(4, held // 8)),
+        HALVES=visits.counts_SR.dtype == torch.int16,
+        num_warps=min(ORDER_WARPS, max(4, held // 8)),
     )
     return TilePlan(order_A, tiles_M3, used, block_m, per_token)
