@@ -25,7 +25,6 @@ SEGMENTS = 128
 """Most segments: every program reads the counts of all, and as many programs are about what a GPU runs."""
 FEWEST_TOKENS, MOST_TOKENS = 4, 32
 """Tokens of a word, as powers of two between these: a program chooses that many tokens' experts at a time."""
-
 ORDER_WARPS = 8
 """Most warps of a program that sorts."""
 
@@ -126,7 +125,7 @@ def _order_kernel(
     begin = tl.cumsum(total, axis=0) - total
     free = begin + _summed(tl.where((s < own)[:, None], count, 0), HALVES)
 
-    earlier = (1 << (lane // PER_TOKEN)) - 1
+    earlier = (1 << (lane // PER_TOKEN % WORD)) - 1
     for nth in range(words):
         target = tl.gather(free, expert, 0) + bits_set(mark & earlier)
         tl.store(order + target, (word + nth) * (WORD * PER_TOKEN) + lane, mask=real)
