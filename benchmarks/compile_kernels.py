@@ -31,7 +31,7 @@ from triton.runtime.jit import JITFunction
 
 from orderlens.decode.cuda import fused_head
 from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.kernels import experts, route, route_visits, segments, visits
+from orderlens.models.llada2.kernels import experts, route, tiles
 from orderlens.models.llada2.weights import StackedExperts
 from orderlens.models.torch.gpu import Gpu, gpu_with
 from orderlens.models.torch.kernels import attention, canvas, norm, queries_keys, swiglu
@@ -65,22 +65,18 @@ def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 def launch_experts(gpu: Gpu, sizes: list[int]) -> Iterator[str]:
     """Launch one layer of the LLaDA-2 mini shape for few to many tokens."""
-    E, K = MINI.n_experts + MINI.n_shared, MINI.n_active + MINI.n_shared
-    C, F = MINI.hidden_size, MINI.expert_width
+    E, C, F = MINI.n_experts + MINI.n_shared, MINI.hidden_size, MINI.expert_width
     stacked = StackedExperts(_empty(E, 2 * F, C), _empty(E, C, F))
     for tokens in sizes:
         yield f"experts, {tokens:,} tokens"
-        ids_TK = _empty(tokens, K, dtype=torch.int32)
-        tiling = experts.choose_tiling(ids_TK.numel(), E, gpu)
-        y_AC = experts.expert_rows(_empty(tokens, C), stacked, ids_TK, tiling)
-        experts.combine(y_AC, _empty(tokens, K, dtype=torch.float32), _empty(tokens, C), _empty(C), 1e-6)
-    bias_E = _empty(MINI.n_experts, dtype=torch.float32)
-    for tokens in sizes:
-        yield f"routing, {tokens:,} tokens"
         logits_TE = _empty(tokens, MINI.n_experts, dtype=torch.float32)
-        route.choose_experts(logits_TE, bias_E, MINI)
-        ids_TK, _, visited = route_visits.route_visits(logits_TE, bias_E, MINI)
-        visits.plan_visits(ids_TK, visited, E, 64)
+        bias_E = _empty(MINI.n_experts, dtype=torch.float32)
+        ids_TK, weights_TK, visits = route.choose_experts(logits_TE, bias_E, MINI)
+        tiling = experts.choose_tiling(ids_TK.numel(), E, gpu)
+        y_AC = experts.expert_rows(_empty(tokens, C), stacked, ids_TK, tiling, visits)
+        experts.combine(y_AC, weights_TK, _empty(tokens, C), _empty(C), 1e-6)
+    yield "sorting by ids alone"
+    tiles.plan_tiles(_empty(32, MINI.n_active + MINI.n_shared, dtype=torch.int32), E, 16)
 
 
 def launch_attention(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
@@ -182,7 +178,6 @@ def compiling(capability: tuple[int, int], found: Callable[[str, Any], None]) ->
     driver.set_active(_Absent(10 * capability[0] + capability[1]))
     with (
         patch.object(JITFunction, "run", compile_only),
-        patch.object(segments, "gpu_of", lambda _: gpu),
         patch.object(fused_head, "gpu_of", lambda _: gpu),
     ):
         yield gpu

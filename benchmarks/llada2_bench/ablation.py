@@ -114,7 +114,7 @@ def _grouped(kind: Any) -> Callable[..., tuple[Tensor, Tensor]]:
         self: Any, x_TC: Tensor, h_TC: Tensor, block: SparseWeights, next_norm_C: Tensor
     ) -> tuple[Tensor, Tensor]:
         logits_TE = router_logits(h_TC, block.router_EC)
-        ids_TK, weights_TK = triton_ops.choose_experts(logits_TE, block.bias_E, self.config)
+        ids_TK, weights_TK, _ = triton_ops.choose_experts(logits_TE, block.bias_E, self.config)
         y_TC = grouped_product(h_TC, ids_TK.long(), weights_TK, block.experts)
         out: tuple[Tensor, Tensor] = kind.add_norm(self, x_TC, y_TC, next_norm_C)
         return out

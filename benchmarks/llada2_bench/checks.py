@@ -17,8 +17,8 @@ from orderlens.decode.head import draw_stats
 from orderlens.models.llada2.experts import grouped_product, loop_over_experts
 from orderlens.models.llada2.kernels import experts as expert_kernels
 from orderlens.models.llada2.kernels.route import choose_experts as route
-from orderlens.models.llada2.kernels.segments import plan_segments
 from orderlens.models.llada2.kernels.tiles import plan_tiles
+from orderlens.models.llada2.kernels.visits import Visits, plan_visits
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.routing import choose_experts, with_shared
 from orderlens.models.llada2.torch_ops import TorchOps
@@ -83,7 +83,7 @@ def check_route(bench: Bench) -> None:
     config = bench.config
     logits = torch.randn(1000, config.n_experts, device=bench.device) * 2
     bias = torch.randn(config.n_experts, device=bench.device) * 0.1
-    ids, weights = route(logits, bias, config)
+    ids, weights, _ = route(logits, bias, config)
     expected_ids, expected = with_shared(*choose_experts(logits, bias, config), config)
     order, expected_order = ids.long().argsort(1), expected_ids.argsort(1)
     same = (ids.long().gather(1, order) == expected_ids.gather(1, expected_order)).all(dim=1)
@@ -94,23 +94,31 @@ def check_route(bench: Bench) -> None:
 
 def check_plan(bench: Bench) -> None:
     n_experts = bench.config.n_experts + bench.config.n_shared
-    for tokens, block_m in ((32, 16), (1000, 64), (4096, 128)):
-        ids = random_ids(bench, tokens)
-        for planned in (plan_tiles, plan_segments):
-            plan = planned(ids, n_experts, block_m)
+    for tokens, block_m in ((32, 16), (1000, 64), (4096, 128), (16384, 128)):
+        ids, visits = random_visits(bench, tokens)
+        for how, plan in (
+            ("from ids", plan_tiles(ids, n_experts, block_m)),
+            ("from visits", plan_visits(ids, visits, n_experts, block_m)),
+        ):
             flat, order = ids.flatten(), plan.order_A.long()
             wrong = int((flat[order] != flat.sort(stable=True).values).sum())
             wrong += int((order != flat.argsort(stable=True)).sum())
             used = plan.tiles_M3[: int(plan.used)]
             wrong += abs(int((used[:, 2] - used[:, 1]).sum()) - ids.numel())
-            expect(bench, f"tiles of {tokens} tokens, {planned.__name__}", float(wrong), 0.5)
+            expect(bench, f"tiles of {tokens} tokens, {how}", float(wrong), 0.5)
 
 
 def random_ids(bench: Bench, tokens: int) -> Tensor:
     """Experts of ``tokens`` tokens under random logits, shared ones included (int32)."""
+    return random_visits(bench, tokens)[0]
+
+
+def random_visits(bench: Bench, tokens: int) -> tuple[Tensor, Visits]:
+    """The same, with the visits that their choice left."""
     config = bench.config
     logits = torch.randn(tokens, config.n_experts, device=bench.device)
-    return route(logits, torch.zeros(config.n_experts, device=bench.device), config)[0]
+    ids, _, visits = route(logits, torch.zeros(config.n_experts, device=bench.device), config)
+    return ids, visits
 
 
 def check_experts(bench: Bench) -> None:

@@ -58,9 +58,9 @@ def touched_experts(bench: Bench, session: PagedSession, states: StateBatch) -> 
     original, seen = triton_ops.choose_experts, []
 
     def counting(*arguments: Any) -> Any:
-        ids, weights = original(*arguments)
-        seen.append(len(ids[:, : bench.config.n_active].unique()))
-        return ids, weights
+        chosen = original(*arguments)
+        seen.append(len(chosen[0][:, : bench.config.n_active].unique()))
+        return chosen
 
     graphs = bench.model.engine._graphs
     triton_ops.choose_experts, bench.model.engine._graphs = counting, None

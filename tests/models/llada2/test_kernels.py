@@ -15,7 +15,7 @@ from orderlens.models.llada2 import kernels
 from orderlens.models.llada2.config import MINI
 from orderlens.models.llada2.experts import loop_over_experts
 from orderlens.models.llada2.network import Network
-from orderlens.models.llada2.routing import choose_experts, with_shared
+from orderlens.models.llada2.routing import choose_experts, combine_weights, with_shared
 from orderlens.models.llada2.torch_ops import TorchOps
 from orderlens.models.llada2.weights import StackedExperts, random_weights
 from orderlens.models.torch.gpu import HOPPER, gpu_with
@@ -82,7 +82,7 @@ def test_routing() -> None:
 
     logits = torch.randn(9, 16, generator=torch.Generator().manual_seed(3)).to(DEVICE)
     bias = torch.randn(16, generator=torch.Generator().manual_seed(4)).to(DEVICE) * 0.2
-    ids, weights = route(logits, bias, SMALL)
+    ids, weights, _ = route(logits, bias, SMALL)
     expected_ids, expected_weights = with_shared(*choose_experts(logits, bias, SMALL), SMALL)
     assert ids.tolist() == expected_ids.tolist()
     assert torch.allclose(weights, expected_weights, atol=1e-6)
@@ -95,28 +95,37 @@ def test_routing() -> None:
 def test_visits(
     monkeypatch: pytest.MonkeyPatch, tokens: int, segments: int, groups: int, shared: int
 ) -> None:
-    """The choice of ``route``, ties included, with marks and counts; and the plan made from them.
+    """The choice, the lowest id among equals, with marks and counts; and the plan made from them.
 
     Words of 4, 16, 8 and 32 tokens, of which the last one is never full; one segment of two words.
     """
     from orderlens.models.llada2.kernels import visits as module
     from orderlens.models.llada2.kernels.route import choose_experts as route
-    from orderlens.models.llada2.kernels.route_visits import route_visits
 
     monkeypatch.setattr(module, "SEGMENTS", segments)
     config = replace(SMALL, n_groups=groups, n_kept_groups=max(1, groups // 2), n_shared=shared)
     generator = torch.Generator().manual_seed(3)
-    logits = (torch.randn(tokens, 16, generator=generator) * 4).round().to(DEVICE) / 4  # many are equal
-    bias = (torch.randn(16, generator=generator)).round().to(DEVICE) / 8
-    expected_ids, expected_weights = route(logits, bias, config)
-    ids, weights, visits = route_visits(logits, bias, config)
-    assert torch.equal(ids, expected_ids)
-    assert torch.equal(weights, expected_weights)
+    logits = (torch.randn(tokens, 16, generator=generator).abs() * 4).round().to(DEVICE) / 4  # many are equal
+    ids, weights, visits = route(logits, torch.zeros(16, device=DEVICE), config)
+    expected_ids = lowest_of_the_best(logits, config)
+    assert ids[:, :4].tolist() == expected_ids.tolist()
+    expected_weights = combine_weights(logits.sigmoid().gather(1, expected_ids), config)
+    assert torch.allclose(weights[:, :4], expected_weights, atol=1e-6)
     check_visits(visits, ids)
     wide = replace(visits, counts_SR=visits.counts_SR.int())  # as with 65,536 tokens and more
     for each, block_m in ((visits, 1), (visits, 20), (wide, 20)):
         plan = module.plan_visits(ids, each, 16 + shared, block_m)
         check_plan(plan, ids.cpu(), 16 + shared, block_m)
+
+
+def lowest_of_the_best(logits: Any, config: Any) -> Any:
+    """Return the chosen experts without a bias, the lowest group and the lowest id among equals."""
+    grid = logits.sigmoid().view(len(logits), config.n_groups, -1)
+    score = grid.topk(2, dim=2).values.sum(dim=2)
+    left = score.sort(dim=1, descending=True, stable=True).indices[:, config.n_kept_groups :]
+    out = torch.zeros_like(score, dtype=torch.bool).scatter_(1, left, True)
+    allowed = grid.masked_fill(out[..., None], -torch.inf).flatten(1)
+    return allowed.sort(dim=1, descending=True, stable=True).indices[:, : config.n_active]
 
 
 def check_visits(visits: Any, ids: Any) -> None:
@@ -146,25 +155,15 @@ def check_plan(plan: Any, ids: Any, n_experts: int, block_m: int) -> None:
 
 @needs_triton
 @pytest.mark.parametrize(
-    ("shape", "n_experts", "block_m", "segment"),
-    [
-        ((13, 3), 12, 1, 16),
-        ((13, 3), 12, 4, 16),
-        ((50, 2), 7, 20, 32),
-        ((5, 1), 3, 16, 16),
-        ((600, 2), 5, 48, 256),
-    ],
+    ("shape", "n_experts", "block_m"),
+    [((13, 3), 12, 1), ((13, 3), 12, 4), ((50, 2), 7, 20), ((5, 1), 3, 16), ((600, 2), 5, 48)],
 )
-def test_plans_cover_every_assignment_once(
-    shape: tuple[int, int], n_experts: int, block_m: int, segment: int
-) -> None:
-    from orderlens.models.llada2.kernels.segments import plan_segments
+def test_plans_cover_every_assignment_once(shape: tuple[int, int], n_experts: int, block_m: int) -> None:
     from orderlens.models.llada2.kernels.tiles import plan_tiles
 
     ids = torch.randint(0, n_experts, shape, generator=torch.Generator().manual_seed(5), dtype=torch.int32)
     ids[ids == 1] = n_experts - 1  # an idle expert, and a busy one
     check_plan(plan_tiles(ids.to(DEVICE), n_experts, block_m), ids, n_experts, block_m)
-    check_plan(plan_segments(ids.to(DEVICE), n_experts, block_m, segment), ids, n_experts, block_m)
 
 
 @needs_triton
@@ -175,16 +174,6 @@ def test_there_are_never_more_tiles_than_planned_for() -> None:
     plan = plan_tiles(spread.to(DEVICE), 12, 16)
     assert int(plan.used) == 12 <= most_tiles(12, 12, 16)
     assert most_tiles(3, 12, 16) == 3
-
-
-@needs_triton
-def test_segments_grow_with_the_number_of_assignments(monkeypatch: pytest.MonkeyPatch) -> None:
-    from orderlens.models.llada2.kernels import segments
-
-    monkeypatch.setattr(segments, "SEGMENT", 16)
-    monkeypatch.setattr(segments, "SEGMENTS", 2)
-    ids = torch.randint(0, 4, (50, 2), generator=torch.Generator().manual_seed(5), dtype=torch.int32)
-    check_plan(segments.plan_segments(ids.to(DEVICE), 4, 8), ids, 4, 8)
 
 
 def tilings() -> list[Any]:
@@ -254,15 +243,6 @@ def test_tilings_fit_every_gpu(capability: tuple[int, int]) -> None:
             assert product.stages >= 2  # else nothing is loaded ahead
             step = 2 * product.block_k * (weights * product.block_n + tiling.rows)
             assert product.stages * step < gpu.shared_bytes
-
-
-@needs_triton
-def test_segments_are_larger_where_a_program_holds_fewer() -> None:
-    from orderlens.models.llada2.kernels.segments import segment_size
-
-    small = gpu_with((8, 9), 100)
-    assert [segment_size(9 * tokens, 512, HOPPER) for tokens in (512, 4096, 16384)] == [1024, 1024, 4096]
-    assert [segment_size(9 * tokens, 512, small) for tokens in (512, 4096, 16384)] == [1024, 2048, 8192]
 
 
 @needs_triton

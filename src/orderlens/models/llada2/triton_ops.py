@@ -15,8 +15,6 @@ from torch.nn import functional
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.kernels.experts import choose_tiling, combine, expert_rows
 from orderlens.models.llada2.kernels.route import choose_experts
-from orderlens.models.llada2.kernels.route_visits import route_visits
-from orderlens.models.llada2.kernels.visits import Visits
 from orderlens.models.llada2.routing import router_logits
 from orderlens.models.llada2.torch_ops import dense
 from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
@@ -27,9 +25,6 @@ from orderlens.models.torch.kernels.queries_keys import prepare_heads
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.rotary import rotary_tables
 from orderlens.models.torch.window import Windows
-
-MARK_VISITS = False
-"""Whether the choice of experts leaves marks that assignments are sorted from; else ids are read again."""
 
 
 class TritonOps:
@@ -75,11 +70,7 @@ class TritonOps:
         """Return x + experts(h) and its norm."""
         assert isinstance(block.experts, StackedExperts)
         logits_TE = router_logits(h_TC, block.router_EC)
-        visits: Visits | None = None
-        if MARK_VISITS:
-            ids_TK, weights_TK, visits = route_visits(logits_TE, block.bias_E, self.config)
-        else:
-            ids_TK, weights_TK = choose_experts(logits_TE, block.bias_E, self.config)
+        ids_TK, weights_TK, visits = choose_experts(logits_TE, block.bias_E, self.config)
         tiling = choose_tiling(ids_TK.numel(), len(block.experts), gpu_of(h_TC.device))
         y_AC = expert_rows(h_TC, block.experts, ids_TK, tiling, visits)
         return combine(y_AC, weights_TK, x_TC, next_norm_C, self.config.norm_eps)

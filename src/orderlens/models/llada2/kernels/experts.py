@@ -18,7 +18,6 @@ import triton.language as tl
 from torch import Tensor
 
 from orderlens.models.llada2.kernels.products import down, gate_up
-from orderlens.models.llada2.kernels.segments import plan_segments
 from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.kernels.tiling import Tiling
 from orderlens.models.llada2.kernels.visits import Visits, plan_visits
@@ -68,8 +67,6 @@ TILINGS = (
 )
 """(largest mean of assignments per expert, tiling), chosen on an H200; ``bench_llada2.py --tune`` measures
 candidates. Other GPUs get what of it fits them."""
-MANY = 4096
-"""Assignments above which they are sorted segment by segment."""
 
 
 def choose_tiling(n_assignments: int, n_experts: int, gpu: Gpu = HOPPER) -> ExpertTiling:
@@ -119,11 +116,10 @@ def expert_rows(
     Assignments are sorted from ``visits`` where whoever chose the experts left them, else from the ids alone.
     """
     rows = tiling.rows + tiling.rest
-    if visits is not None:
-        plan = plan_visits(ids_TK, visits, len(experts), rows)
+    if visits is None:
+        plan = plan_tiles(ids_TK, len(experts), rows)
     else:
-        planned = plan_segments if ids_TK.numel() > MANY else plan_tiles
-        plan = planned(ids_TK, len(experts), rows)
+        plan = plan_visits(ids_TK, visits, len(experts), rows)
     inner_AF = gate_up(x_TC, experts, plan, tiling.gate_up, tiling.rest)
     return down(inner_AF, experts, plan, tiling.down, tiling.rest)
 

@@ -1,9 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Sorting assignments by expert into tiles, on the device, in one launch and without atomics.
+"""Sorting assignments by expert into tiles from their ids alone, in one launch and without atomics.
 
 One program per expert counts the assignments of all experts, which tells where its run and its tiles begin,
 then writes its run in order. A tile is up to ``block_m`` assignments of one expert; tiles stand without gaps.
-For many assignments ``segments`` does the same in three launches that read them once.
+A forward sorts faster from what the choice of experts leaves (``visits``): this is for ids from elsewhere, of
+which a token may have one twice.
 
 Shape letters: A assignments (token × chosen expert), E experts, B bins (a power of two above E), M tiles.
 """
@@ -38,7 +39,7 @@ class TilePlan:
 
 
 @triton.jit
-def write_tiles(tiles, first, expert, low, high, BLOCK_M: tl.constexpr):
+def _write_tiles(tiles, first, expert, low, high, BLOCK_M: tl.constexpr):
     """Write the tiles of the places low … high − 1, from number ``first`` on."""
     for number in range((high - low + BLOCK_M - 1) // BLOCK_M):
         begin = low + number * BLOCK_M
@@ -79,7 +80,7 @@ def _plan_kernel(
         mine = (value == expert).to(tl.int32)
         tl.store(order + filled + tl.cumsum(mine, axis=0) - 1, start + lane, mask=mine > 0)
         filled += tl.sum(mine, axis=0)
-    write_tiles(tiles, tl.sum(tl.where(before, number, 0), axis=0), expert, begin, begin + own, BLOCK_M)
+    _write_tiles(tiles, tl.sum(tl.where(before, number, 0), axis=0), expert, begin, begin + own, BLOCK_M)
     if expert == 0:
         tl.store(used, tl.sum(number, axis=0))
 
