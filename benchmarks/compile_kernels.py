@@ -34,7 +34,7 @@ from orderlens.models.llada2.config import MINI
 from orderlens.models.llada2.kernels import experts, route, tiles
 from orderlens.models.llada2.weights import StackedExperts
 from orderlens.models.torch.gpu import Gpu, gpu_with
-from orderlens.models.torch.kernels import attention, canvas, norm, queries_keys, swiglu
+from orderlens.models.torch.kernels import attention, canvas, few, norm, queries_keys, swiglu
 from orderlens.models.torch.pages import PAGE
 from orderlens.models.torch.window import Windows
 
@@ -107,7 +107,7 @@ def launch_attention(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
             canvas.attend_canvas(_empty(count * width, 3 * H * D), count, _tables(D), _heads(H, H, D, D))
 
 
-def launch_head(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
+def launch_head(gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
     """Launch the output head with and without draws, and what else goes row by row."""
     for name, V, D in (("LLaDA-2", 157184, 2048), ("smol", 49152, 576)):
         unembed_VD = _empty(V, D)
@@ -122,6 +122,10 @@ def launch_head(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
     yield "norm, SwiGLU"
     norm.add_rms_norm(_empty(32, 2048), _empty(32, 2048), _empty(2048), 1e-6)
     swiglu.swiglu(_empty(32, 2 * 12288))
+    for rows in (32, 64) if gpu.descriptors else ():
+        yield f"LLaDA-2, products of {rows} rows"
+        parts_STC = few.product_parts(_empty(rows, 2048), _empty(2048, 2048))
+        norm.add_rms_norm(_empty(rows, 2048), parts_STC, _empty(2048), 1e-6)
 
 
 PARTS: dict[str, Callable[[Gpu, list[int]], Iterator[str]]] = {

@@ -17,7 +17,6 @@ from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.torch_ops import Ops, TorchOps
 from orderlens.models.llada2.weights import SparseWeights, StackedExperts, Weights
 from orderlens.models.torch.gpu import runs_kernels
-from orderlens.models.torch.packed import linear
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.window import Windows
 
@@ -87,8 +86,7 @@ class Network:
         layers, layer = self.weights.layers, self.weights.layers[index]
         last = index == len(layers) - 1
         next_norm_C = self.weights.final_norm_C if last else layers[index + 1].input_norm_C
-        projected_TC = linear(attended_TO, layer.out_CO)
-        x_TC, h_TC = self.ops.add_norm(x_TC, projected_TC, layer.post_norm_C)
+        x_TC, h_TC = self.ops.after_attention(x_TC, attended_TO, layer)
         return self.ops.feed_forward(x_TC, h_TC, layer, next_norm_C)
 
 

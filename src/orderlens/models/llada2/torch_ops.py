@@ -36,8 +36,10 @@ class Ops(Protocol):
         """Return the normalised and scaled activations."""
         ...
 
-    def add_norm(self, x_TC: Tensor, delta_TC: Tensor, weight_C: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x + delta and its norm."""
+    def after_attention(
+        self, x_TC: Tensor, attended_TO: Tensor, layer: LayerWeights
+    ) -> tuple[Tensor, Tensor]:
+        """Return x + output projection(attended) and its norm."""
         ...
 
     def attention(
@@ -84,6 +86,12 @@ class TorchOps:
             store_keys(k, v, index, windows, pool)
         o_NHWD = attend(q, k, v, index, windows, pool)
         return o_NHWD.transpose(1, 2).reshape(len(h_TC), -1)
+
+    def after_attention(
+        self, x_TC: Tensor, attended_TO: Tensor, layer: LayerWeights
+    ) -> tuple[Tensor, Tensor]:
+        """Return x + output projection(attended) and its norm."""
+        return self.add_norm(x_TC, linear(attended_TO, layer.out_CO), layer.post_norm_C)
 
     def feed_forward(
         self, x_TC: Tensor, h_TC: Tensor, layer: LayerWeights, next_norm_C: Tensor

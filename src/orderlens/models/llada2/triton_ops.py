@@ -1,9 +1,10 @@
 """The network's building blocks on our CUDA kernels (bf16 or fp16, stacked experts).
 
 Computes what ``TorchOps`` computes, in about ten launches per layer and without a word to the host, so that
-a whole forward can be recorded as a CUDA graph. Plain projections stay with the vendor library.
+a whole forward can be recorded as a CUDA graph. Plain projections stay with the vendor library, but for few
+tokens: there they come in parts of their sums, which the kernels behind them add.
 
-Shape letters: T tokens, C model width.
+Shape letters: T tokens, C model width, O outputs of a projection, E experts, S parts of a sum.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from orderlens.models.llada2 import routing
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.kernels.experts import choose_tiling, combine, expert_rows
 from orderlens.models.llada2.kernels.route import choose_experts
-from orderlens.models.llada2.routing import router_logits
 from orderlens.models.llada2.torch_ops import dense
 from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
 from orderlens.models.torch.gpu import gpu_of
 from orderlens.models.torch.kernels.attention import attend, split_count
+from orderlens.models.torch.kernels.few import applies, product_parts
 from orderlens.models.torch.kernels.norm import add_rms_norm
 from orderlens.models.torch.kernels.queries_keys import prepare_heads
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.rotary import rotary_tables
 from orderlens.models.torch.window import Windows
+
+PRODUCTS_OF_FEW = False
+"""Whether few tokens are multiplied by our own kernels."""
 
 
 class TritonOps:
@@ -50,10 +55,20 @@ class TritonOps:
         self, h_TC: Tensor, index: int, layer: LayerWeights, windows: Windows, pool: PagePool, store: bool
     ) -> Tensor:
         """Return attention outputs [T, H·D] before the output projection; ``store`` also caches the keys."""
-        fused_TO = functional.linear(h_TC, layer.qkv_OC)
-        qk_THD = prepare_heads(fused_TO, layer, self.tables, windows, pool, index, self.config, store)
+        product_TO = projected(h_TC, layer.qkv_OC)
+        parts_STO = product_TO if product_TO.dim() == 3 else None
+        fused_TO = product_TO if parts_STO is None else h_TC.new_empty(product_TO.shape[1:])
+        qk_THD = prepare_heads(
+            fused_TO, layer, self.tables, windows, pool, index, self.config, store, parts_STO
+        )
         splits = self.splits(windows.count, windows.longest_start)
         return attend(qk_THD, fused_TO, windows, pool, index, self.config, splits)
+
+    def after_attention(
+        self, x_TC: Tensor, attended_TO: Tensor, layer: LayerWeights
+    ) -> tuple[Tensor, Tensor]:
+        """Return x + output projection(attended) and its norm."""
+        return self.add_norm(x_TC, projected(attended_TO, layer.out_CO), layer.post_norm_C)
 
     def feed_forward(
         self, x_TC: Tensor, h_TC: Tensor, layer: LayerWeights, next_norm_C: Tensor
@@ -74,3 +89,17 @@ class TritonOps:
         tiling = choose_tiling(ids_TK.numel(), len(block.experts), gpu_of(h_TC.device))
         y_AC = expert_rows(h_TC, block.experts, ids_TK, tiling, visits)
         return combine(y_AC, weights_TK, x_TC, next_norm_C, self.config.norm_eps)
+
+
+def projected(x_TC: Tensor, weight_OC: Tensor) -> Tensor:
+    """Return x @ weightᵀ [T, O], or for few tokens its float32 parts [S, T, O]."""
+    if PRODUCTS_OF_FEW and applies(x_TC, weight_OC):
+        return product_parts(x_TC, weight_OC)
+    return functional.linear(x_TC, weight_OC)
+
+
+def router_logits(x_TC: Tensor, router_EC: Tensor) -> Tensor:
+    """Return float32 logits [T, E], or for few tokens their parts [S, T, E]."""
+    if PRODUCTS_OF_FEW and applies(x_TC, router_EC):
+        return product_parts(x_TC, router_EC)
+    return routing.router_logits(x_TC, router_EC)
