@@ -77,6 +77,22 @@ def test_parts_add_up_to_the_product(rows: int, cut: tuple[int, int, int]) -> No
     assert not applies(randn(65, 256), matrix)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_kernels_that_come_early_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    from orderlens.models.llada2 import triton_ops
+    from orderlens.models.torch.kernels import early
+
+    monkeypatch.setattr(triton_ops, "PRODUCTS_OF_FEW", True)
+    weights = random_weights(SMALL, DEVICE, DTYPE, seed=1, std=0.15)
+    found = []
+    for on in (False, True, True):
+        monkeypatch.setattr(early, "EARLY", on)
+        pool, windows = filled(DTYPE)
+        network = Network(weights, SMALL, triton_ops.TritonOps(SMALL, DEVICE, DTYPE))
+        found.append(network.hidden(windows, pool))
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
 def test_a_rows_numbers_do_not_depend_on_the_others() -> None:
     from orderlens.models.torch.kernels.few import product_parts
 

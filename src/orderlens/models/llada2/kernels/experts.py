@@ -23,6 +23,7 @@ from orderlens.models.llada2.kernels.tiling import Tiling
 from orderlens.models.llada2.kernels.visits import Visits, plan_visits
 from orderlens.models.llada2.weights import StackedExperts
 from orderlens.models.torch.gpu import HOPPER, Gpu
+from orderlens.models.torch.kernels.early import launched_early, take_turn
 from orderlens.models.torch.kernels.norm import scaled_rms
 
 
@@ -87,12 +88,14 @@ def _combine_kernel(
     PER_TOKEN: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Add a token's K expert rows, the residual, and normalise; grid (T,).
 
     Reads y [T·K, C], weights [T, K] and x [T, C]; writes total and out [T, C]. Sums are float32 in the order
     of the choices, rounded once to the model's dtype before the norm.
     """
+    take_turn(EARLY)
     token = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -143,5 +146,6 @@ def combine(
         WIDTH=width,
         BLOCK=block,
         num_warps=min(8, max(1, block // 256)),
+        **launched_early(x_TC.device),
     )
     return total_TC, normed_TC

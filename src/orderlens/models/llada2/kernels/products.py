@@ -25,6 +25,7 @@ from orderlens.models.llada2.kernels.tiles import TilePlan
 from orderlens.models.llada2.kernels.tiling import Tiling
 from orderlens.models.llada2.weights import StackedExperts
 from orderlens.models.torch.gpu import gpu_of
+from orderlens.models.torch.kernels.early import launched_early, take_turn
 
 
 @triton.jit
@@ -149,6 +150,7 @@ def _gate_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     TILED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Compute silu(gate) · up tile by tile; any grid.
 
@@ -158,6 +160,7 @@ def _gate_up_kernel(
     loop: the tile of tokens is loaded once for both. A loop of its own for every kind of tile keeps each one
     pipelined.
     """
+    take_turn(EARLY)
     panels: tl.constexpr = F // BLOCK_N
     for item in range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0)):
         tile, panel = item // panels, item % panels
@@ -249,6 +252,7 @@ def _down_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     TILED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Multiply by the down weights tile by tile; any grid.
 
@@ -257,6 +261,7 @@ def _down_kernel(
     BLOCK_N × BLOCK_K), tiles and used; writes out [A, C] in the order of assignments. Scattering rows here,
     one per assignment, needs no atomics: ``combine`` adds them in a fixed order.
     """
+    take_turn(EARLY)
     panels: tl.constexpr = C // BLOCK_N
     for item in range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0)):
         tile, panel = item // panels, item % panels
@@ -296,8 +301,10 @@ def _down_joined_kernel(
     ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The same for tiles without a rest and through descriptors, in one loop over all tiles and steps."""
+    take_turn(EARLY)
     panels: tl.constexpr = C // BLOCK_N
     for item in tl.range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0), flatten=True):
         tile, panel = item // panels, item % panels
@@ -342,6 +349,7 @@ def gate_up(x_TC: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tilin
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         TILED=tiling.tiled,
+        **launched_early(x_TC.device),
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
@@ -358,7 +366,7 @@ def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tili
     weights = _matrix(experts.down_ECF.view(-1, F), block_n, block_k, tiling.tiled)
     grid, common = (_grid(plan, width // block_n, tiling, device),), (y_AC, plan.order_A, plan.tiles_M3)
     sizes = {"C": width, "F": F, "ROWS": rows, "BLOCK_N": block_n, "BLOCK_K": block_k}
-    launch = {"num_warps": tiling.warps, "num_stages": tiling.stages}
+    launch = {"num_warps": tiling.warps, "num_stages": tiling.stages} | launched_early(device)
     if tiling.joined and not rest:
         _down_joined_kernel[grid](tokens, weights, *common, plan.used, **sizes, **launch)
     else:

@@ -17,10 +17,11 @@ from torch import Tensor
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.kernels.visits import Visits, bits_set
 from orderlens.models.llada2.routing import SUM_FLOOR
+from orderlens.models.torch.kernels.early import launched_early, take_turn
 from orderlens.models.torch.kernels.few import added
 
-WARPS = 16
-"""Most warps of a program: each takes one token of a word, or two."""
+WARPS = 8
+"""Most warps of a program: each takes one token of a word, or some."""
 
 
 @triton.jit
@@ -82,17 +83,19 @@ def _route_kernel(
     WORD: tl.constexpr,
     ROW: tl.constexpr,
     SPARE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Choose the experts of one segment's tokens, a word at a time; grid (S,).
 
     Reads logits [PARTS, T, E], to be added, and bias [E] (float32); writes ids [T, K] (int32), weights [T, K]
-    (float32), marks [N, R] and counts [S, R]. Groups are ranked by the sum of their two best biased scores, and KEPT of them
-    stay; among their experts the best ACTIVE are taken one by one, the lowest id among equals. The bias only
-    chooses: weights are the plain sigmoids, divided by their sum and scaled.
+    (float32), marks [N, R] and counts [S, R]. Groups are ranked by the sum of their two best biased scores,
+    and KEPT of them stay; among their experts the best ACTIVE are taken one by one, the lowest id among
+    equals. The bias only chooses: weights are the plain sigmoids, divided by their sum and scaled.
 
     Scores stand in two halves, because a warp then holds whole rows (of 128 float32, what it loads at once):
     a token belongs to one warp, and nothing but the marks goes from warp to warp.
     """
+    take_turn(EARLY)
     half: tl.constexpr = EXPERTS // 2
     sets: tl.constexpr = GROUPS // 2
     gone: tl.constexpr = -(2**31)
@@ -195,5 +198,6 @@ def choose_experts(logits_TE: Tensor, bias_E: Tensor, config: LLaDA2Config) -> t
         ROW=row,
         SPARE=triton.next_power_of_2(max(1, row - config.n_experts)),
         num_warps=min(visits.word, WARPS),
+        **launched_early(device),
     )
     return ids_TK, weights_TK, visits

@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from orderlens.models.torch.kernels.early import launched_early, take_turn
+
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
@@ -59,12 +61,14 @@ def _plan_kernel(
     BINS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     CHUNK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Write one expert's run of assignments and its tiles; grid (E,).
 
     Reads ids [A]; writes order [A], tiles [M, 3] and used [1] (int32). Every program reads all ids twice, so
     that neither a sort nor atomics nor a second launch is needed and the order is always the same.
     """
+    take_turn(EARLY)
     expert = tl.program_id(0)
     lane, e = tl.arange(0, CHUNK), tl.arange(0, BINS)
     count = tl.zeros([BINS], tl.int32)
@@ -102,6 +106,7 @@ def plan_tiles(ids_TK: Tensor, n_experts: int, block_m: int) -> TilePlan:
         BLOCK_M=block_m,
         CHUNK=1024,
         num_warps=4,
+        **launched_early(device),
     )
     return TilePlan(order_A, tiles_M3, used, block_m, ids_TK.shape[1])
 

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from orderlens.models.llada2.kernels.tiles import TilePlan, most_tiles
+from orderlens.models.torch.kernels.early import launched_early, take_turn
 
 SEGMENTS = 128
 """Most segments: every program reads the counts of all, and as many programs are about what a GPU runs."""
@@ -106,6 +107,7 @@ def _order_kernel(
     SEGMENTS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     HALVES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Write one segment's assignments to their places, and a share of the tiles; grid (S,).
 
@@ -113,6 +115,7 @@ def _order_kernel(
     [A], tiles [M, 3] and used [1] (int32). An expert's run is filled segment after segment, word after word,
     token after token.
     """
+    take_turn(EARLY)
     own = tl.program_id(0)
     word, lane, all_places = own * words, tl.arange(0, LANES), tokens * PER_TOKEN
     expert, real, mark = _load_word(ids, marks, word, all_places, WORD, PER_TOKEN, ROW, lane)  # needed last
@@ -175,5 +178,6 @@ def plan_visits(ids_TK: Tensor, visits: Visits, n_experts: int, block_m: int) ->
         BLOCK_M=block_m,
         HALVES=visits.counts_SR.dtype == torch.int16,
         num_warps=min(ORDER_WARPS, max(4, held // 8)),
+        **launched_early(device),
     )
     return TilePlan(order_A, tiles_M3, used, block_m, per_token)

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from orderlens.models.torch.kernels.early import launched_early, take_turn
 from orderlens.models.torch.pages import PAGE, PagePool
 from orderlens.models.torch.shapes import HeadShape
 from orderlens.models.torch.window import Windows
@@ -72,6 +73,7 @@ def _attend_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_W: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Attend from one tile of queries to one split of the keys; grid (N, K, query tiles × S).
 
@@ -82,6 +84,7 @@ def _attend_kernel(
     group, position): heads that share keys stand side by side, so each key is read once for all of them.
     The window's own keys belong to the last split.
     """
+    take_turn(EARLY)
     window, kv, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     tile, split = part // SPLITS, part % SPLITS
     group: tl.constexpr = HEADS // KV_HEADS
@@ -129,8 +132,11 @@ def _attend_kernel(
 
 
 @triton.jit
-def _merge_kernel(part_acc, part_top, part_mass, out, SPLITS: tl.constexpr, HEAD: tl.constexpr):
+def _merge_kernel(
+    part_acc, part_top, part_mass, out, SPLITS: tl.constexpr, HEAD: tl.constexpr, EARLY: tl.constexpr
+):
     """Merge the splits of one (token, head)."""
+    take_turn(EARLY)
     place = tl.program_id(0).to(tl.int64) * SPLITS + tl.arange(0, SPLITS)
     d = tl.arange(0, HEAD)
     top = tl.load(part_top + place)
@@ -194,7 +200,10 @@ def attend(
         BLOCK_W=max(16, triton.next_power_of_2(windows.width)),
         num_warps=8 if block_m >= 128 else 4,
         num_stages=2,
+        **launched_early(device),
     )
     if splits > 1:
-        _merge_kernel[(tokens * config.n_heads,)](part_acc, part_top, part_mass, out, splits, D, num_warps=1)
+        _merge_kernel[(tokens * config.n_heads,)](
+            part_acc, part_top, part_mass, out, SPLITS=splits, HEAD=D, num_warps=1, **launched_early(device)
+        )
     return out

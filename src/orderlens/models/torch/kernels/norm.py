@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from orderlens.models.torch.kernels.early import launched_early, take_turn
 from orderlens.models.torch.kernels.few import added
 
 
@@ -24,7 +25,16 @@ def scaled_rms(x, weight, eps, WIDTH: tl.constexpr, dtype: tl.constexpr):
 
 @triton.jit
 def _add_norm_kernel(
-    x, delta, weight, total, out, eps, PARTS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+    x,
+    delta,
+    weight,
+    total,
+    out,
+    eps,
+    PARTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Add and normalise one row; grid (T,), BLOCK the next power of two of C.
 
@@ -32,6 +42,7 @@ def _add_norm_kernel(
     Parts are added and rounded to the model's dtype, as a product of one piece would be. So is the sum before
     its square is taken: the residual stream holds the rounded value.
     """
+    take_turn(EARLY)
     row = tl.program_id(0).to(tl.int64) * WIDTH
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -68,5 +79,6 @@ def add_rms_norm(
         WIDTH=width,
         BLOCK=block,
         num_warps=min(8, max(1, block // 256)),
+        **launched_early(x_TC.device),
     )
     return total_TC, normed_TC
