@@ -112,6 +112,13 @@ def test_the_norm_adds_and_rounds_parts() -> None:
         assert torch.equal(found, expected)
 
 
+def test_swiglu_adds_and_rounds_parts() -> None:
+    from orderlens.models.torch.kernels.swiglu import swiglu
+
+    gate_up, rounded = parts(5, 96, seed=3)
+    assert torch.equal(swiglu(gate_up, rounded.dtype), swiglu(rounded))
+
+
 def test_the_router_adds_parts() -> None:
     from orderlens.models.llada2.kernels.route import choose_experts
 
@@ -177,4 +184,4 @@ def test_a_forward_with_own_products_is_the_same(monkeypatch: pytest.MonkeyPatch
         network = Network(weights, SMALL, kind(SMALL, DEVICE, DTYPE))
         hidden.append(network.hidden(windows, pool))
     assert relative_error(hidden[1], hidden[0]) < (1e-4 if INTERPRETED else 0.1)
-    assert len(calls) == 5  # two layers, of which one has a router
+    assert len(calls) == 7  # two layers: one has a feed-forward of two, the other a router

@@ -21,9 +21,10 @@ from orderlens.models.llada2.torch_ops import dense
 from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
 from orderlens.models.torch.gpu import gpu_of
 from orderlens.models.torch.kernels.attention import attend, split_count
-from orderlens.models.torch.kernels.few import applies, product_parts
+from orderlens.models.torch.kernels.few import WIDE, applies, product_parts
 from orderlens.models.torch.kernels.norm import add_rms_norm
 from orderlens.models.torch.kernels.queries_keys import prepare_heads
+from orderlens.models.torch.kernels.swiglu import swiglu
 from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.rotary import rotary_tables
 from orderlens.models.torch.window import Windows
@@ -76,7 +77,7 @@ class TritonOps:
         """Return x + feed-forward(h) and its norm under the next layer's weight."""
         block = layer.feed_forward
         if isinstance(block, DenseWeights):
-            return self.add_norm(x_TC, dense(h_TC, block), next_norm_C)
+            return self.add_norm(x_TC, dense_product(h_TC, block), next_norm_C)
         return self.sparse(x_TC, h_TC, block, next_norm_C)
 
     def sparse(
@@ -96,6 +97,14 @@ def projected(x_TC: Tensor, weight_OC: Tensor) -> Tensor:
     if PRODUCTS_OF_FEW and applies(x_TC, weight_OC):
         return product_parts(x_TC, weight_OC)
     return functional.linear(x_TC, weight_OC)
+
+
+def dense_product(h_TC: Tensor, block: DenseWeights) -> Tensor:
+    """Return a plain SwiGLU feed-forward [T, C], or for few tokens its float32 parts [S, T, C]."""
+    if PRODUCTS_OF_FEW and applies(h_TC, block.gate_up_FC):
+        inner_TF = swiglu(product_parts(h_TC, block.gate_up_FC, WIDE), h_TC.dtype)
+        return product_parts(inner_TF, block.down_CF, WIDE)
+    return dense(h_TC, block)
 
 
 def router_logits(x_TC: Tensor, router_EC: Tensor) -> Tensor:

@@ -44,6 +44,10 @@ class Cut(NamedTuple):
     stages: int = 1
 
 
+WIDE = Cut(span=1024, block_k=128, stages=4)
+"""For a matrix so large that fewer programs ask for enough of it, and fewer parts matter more."""
+
+
 @triton.jit
 def added(parts, at, mask, rows_and_outputs, PARTS: tl.constexpr):
     """Return the float32 sum of the numbers ``at`` some places of each of PARTS parts, in their order."""
