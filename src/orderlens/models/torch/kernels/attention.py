@@ -24,6 +24,8 @@ from orderlens.models.torch.window import Windows
 
 LOG2_E = 1.4426950408889634
 BLOCK_KEYS = 64
+MOST_QUERIES = 128
+"""Queries of a program at most, heads that share keys side by side."""
 TARGET_PROGRAMS = 264
 """Two per multiprocessor of a large Hopper GPU."""
 KEYS_PER_SPLIT = 512
@@ -173,7 +175,7 @@ def attend(
     parts = tokens * config.n_heads * splits if splits > 1 else 1
     part_acc = torch.empty(parts * D, device=device, dtype=torch.float32)
     part_top, part_mass = torch.empty(2, parts, device=device, dtype=torch.float32)
-    block_m = min(128, max(16, triton.next_power_of_2(group * windows.width)))
+    block_m = min(MOST_QUERIES, max(16, triton.next_power_of_2(group * windows.width)))
     tiles = triton.cdiv(group * windows.width, block_m)
     _attend_kernel[(windows.count, config.n_kv_heads, tiles * splits)](
         qk_THD,
