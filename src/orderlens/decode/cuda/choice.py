@@ -30,20 +30,20 @@ CERTAINTY = tl.constexpr(READINGS.index("certainty"))
 DRAWN = tl.constexpr(READINGS.index("drawn"))
 
 
-@triton.jit(do_not_specialize=["chains", "width"])
+@triton.jit(do_not_specialize=["chains", "width", "n_places"])
 def _choice_kernel(
     token,
     columns,
     drawn,
     chance,
     known,
-    uniform,
     guess_out,
     token_out,
     row_out,
     uniform_out,
     chains,
     width,
+    n_places,
     COLUMNS: tl.constexpr,
     HEATED: tl.constexpr,
     KNOWN: tl.constexpr,
@@ -52,8 +52,8 @@ def _choice_kernel(
     """Choose for one chain; grid (C,).
 
     Reads token and drawn [R], columns [R, COLUMNS], chance [R, 2] (the last two of these when HEATED), known
-    [KNOWN, C] and behind it the places [A], uniform [A]; writes guess [2, C], token [C], row [r] and uniform
-    [r]. A chain has at most BLOCK rows.
+    [KNOWN, C], behind it the places [A] and (when HEATED) the bits of the numbers behind draws [A]; writes
+    guess [2, C], token [C], row [r] and uniform [r]. A chain has at most BLOCK rows.
     """
     chain = tl.program_id(0)
     first = tl.load(known + chain)
@@ -84,7 +84,8 @@ def _choice_kernel(
     asked = tl.where(fixed < 0, m < count - 1, m < 1)
     tl.store(row_out + out + m, tl.load(places + moved, mask=asked, other=0), mask=asked)
     if HEATED:
-        tl.store(uniform_out + out + m, tl.load(uniform + moved, mask=asked, other=0.0), mask=asked)
+        number = tl.load(places + n_places + moved, mask=asked, other=0).to(tl.float64, bitcast=True)
+        tl.store(uniform_out + out + m, number, mask=asked)
 
 
 def choose_next(
@@ -93,11 +94,10 @@ def choose_next(
     """Return what ``choose_plainly`` returns."""
     device, count, left_C = found[0].device, len(kind_C), following.left_C
     after_C = np.cumsum(left_C)
-    known = np.concatenate(
-        (following.first_C, following.n_C, kind_C, following.fixed_C, after_C - left_C, following.place_A)
-    )
+    known = [following.first_C, following.n_C, kind_C, following.fixed_C, after_C - left_C, following.place_A]
     heated = following.uniforms_A is not None
-    uniforms_A = to_device(following.uniforms_A, device) if following.uniforms_A is not None else None
+    if following.uniforms_A is not None:
+        known.append(following.uniforms_A.view(np.int64))  # everything the kernel needs in one copy
     integers = torch.empty(2 * count + int(after_C[-1]), dtype=torch.int64, device=device)
     guess_2C, row_r = integers[: 2 * count].view(2, count), integers[2 * count :]
     token_C = torch.empty(count, dtype=torch.int32, device=device)
@@ -107,14 +107,14 @@ def choose_next(
         found[1],
         found[2 if heated else 0],
         found[3 if heated else 1],
-        to_device(known, device),
-        uniforms_A if heated else found[1],
+        to_device(np.concatenate(known), device),
         guess_2C,
         token_C,
         row_r,
         uniforms_r if heated else found[1],
         count,
         following.width,
+        len(following.place_A),
         COLUMNS=found[1].shape[1],
         HEATED=heated,
         KNOWN=FIELDS,
