@@ -7,7 +7,9 @@ from torch import Tensor
 
 from llada2_bench.checks import random_ids
 from llada2_bench.setting import Bench, expert_values
-from orderlens.decode.cuda.panels import HeadTiling, merge_panels, reduce_panels
+from orderlens.decode.cuda.fused_head import blank_answer
+from orderlens.decode.cuda.panel_merge import merge_panels
+from orderlens.decode.cuda.panels import HeadTiling, reduce_panels
 from orderlens.decode.cuda.panels import choose_tiling as choose_head_tiling
 from orderlens.models.llada2.experts import grouped_product
 from orderlens.models.llada2.kernels.experts import choose_tiling, combine, expert_rows
@@ -107,12 +109,13 @@ def tune_head(bench: Bench) -> None:
     }
     for rows, tilings in candidates.items():
         hidden = torch.randn(rows, config.hidden_size, device=bench.device).to(bench.dtype)
+        answer = blank_answer(rows, 5, False, bench.device)
         bytes_floor = unembed.nbytes / bench.bandwidth
         for tiling in tilings:
             seconds = timed(
                 bench,
-                lambda hidden=hidden, tiling=tiling: merge_panels(
-                    reduce_panels(hidden, unembed, config.vocab_size, dead, eos, None, tiling), 1, False
+                lambda hidden=hidden, tiling=tiling, answer=answer: merge_panels(
+                    reduce_panels(hidden, unembed, config.vocab_size, dead, eos, None, tiling), 1, *answer
                 ),
             )
             rate = 2 * rows * unembed.numel() / seconds / 1e12

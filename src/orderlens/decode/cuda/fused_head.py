@@ -77,34 +77,52 @@ def reduce_fused(
         With ``draw`` also the drawn tokens (int64) and their log-probabilities [R, 2] (float64) at
         temperature 1 and at the draw's.
     """
-    from orderlens.decode.cuda.panel_draw import draw_from_panels
-    from orderlens.decode.cuda.panels import choose_tiling, merge_panels, reduce_panels
+    from orderlens.decode.cuda.panel_draw import choose_parts, draw_from_panels
+    from orderlens.decode.cuda.panel_merge import merge_panels
+    from orderlens.decode.cuda.panels import choose_tiling, reduce_panels
 
     device, valid = hidden_RD.device, valid_vocab or len(unembed_VD)
     dead = _ids(tuple(sorted(token for token in set(excluded) if token < valid)), device)
     eos = _ids(tuple(sorted(token for token in set(eos_ids) if token < valid)), device)
     wanted = None if targets_R is None else targets_R.to(device, torch.int32)
-    temperature = 1.0 if draw is None else draw.temperature
+    temperature, n_columns = 1.0 if draw is None else draw.temperature, 5 if targets_R is None else 6
     parts = []
     for low in range(0, len(hidden_RD), ROWS_AT_ONCE):
         here = slice(low, low + ROWS_AT_ONCE)
         part_RD, part = hidden_RD[here], None if wanted is None else wanted[here]
-        tiling = choose_tiling(len(part_RD), gpu_of(device))
+        rows, tiling, shared = len(part_RD), choose_tiling(len(part_RD), gpu_of(device)), None
+        if draw is not None and choose_parts(rows, hidden_RD.shape[1], tiling.block_n) > 1:
+            shared = torch.empty(rows * (tiling.block_n + 1), dtype=torch.int32, device=device)
         panels = reduce_panels(part_RD, unembed_VD, valid, dead, eos, part, tiling, temperature)
-        found: tuple[Tensor, ...] = merge_panels(panels, len(eos), part is not None)
+        found = blank_answer(rows, n_columns, draw is not None, device)
+        merge_panels(panels, len(eos), found[0], found[1], shared)
         if draw is not None:
-            found += draw_from_panels(
-                part_RD, unembed_VD, valid, dead, panels, found[1], tiling.block_n, temperature,
-                draw.uniforms_R[here],
+            draw_from_panels(
+                part_RD, unembed_VD, valid, dead, panels, tiling.block_n, temperature, draw.uniforms_R[here],
+                found[1], found[2], found[3], shared,
             )  # fmt: skip
         parts.append(found)
     if len(parts) == 1:
         return parts[0]
     if parts:
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
-    none = torch.empty(0, dtype=torch.int64, device=device)
-    empty = none, torch.empty(0, 5 if targets_R is None else 6, device=device)
-    return empty if draw is None else (*empty, none, torch.empty(0, 2, dtype=torch.float64, device=device))
+    return blank_answer(0, n_columns, draw is not None, device)
+
+
+def blank_answer(rows: int, n_columns: int, drawn: bool, device: torch.device) -> tuple[Tensor, ...]:
+    """Return tensors for what ``reduce_fused`` returns, in one piece of memory: it reaches the host as one.
+
+    Each begins at a multiple of 16 bytes, so that kernels are compiled once for all numbers of rows.
+    """
+    even = rows + rows % 2
+    before = 2 * even + 2 * rows if drawn else even
+    whole = torch.empty(before + -(-rows * n_columns // 2), dtype=torch.int64, device=device)
+    token_R = whole.as_strided((rows,), (1,))
+    columns_RC = whole.view(torch.float32).as_strided((rows, n_columns), (n_columns, 1), 2 * before)
+    if not drawn:
+        return token_R, columns_RC
+    drawn_R = whole.as_strided((rows,), (1,), even)
+    return token_R, columns_RC, drawn_R, whole.view(torch.float64).as_strided((rows, 2), (2, 1), 2 * even)
 
 
 class FusedHead:

@@ -21,6 +21,10 @@ from orderlens.decode.cuda.panels import LOWEST, Panels
 
 BLOCK_K = 256
 """Columns of the output matrix per load: one row's panel is half a megabyte, read once."""
+PARTS, SHARED_ROWS, WARPS = 1, 32, 8
+"""Programs of one row, at most, where there are at most so many rows; warps of a program."""
+LOADED = 8
+"""Numbers of the output matrix that a thread loads at once (16 bytes) and adds up before others join in."""
 
 
 @triton.jit
@@ -34,59 +38,48 @@ def _passed(cumulative, weight, goal, place):
 
 
 @triton.jit
-def _draw_kernel(
-    hidden,
-    unembed,
-    excluded,
-    uniform,
-    top,
-    heat,
-    columns,
-    token_out,
-    chance_out,
-    rows,
-    panels,
-    valid,
-    temperature,
-    N_EXCLUDED: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    D: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """Draw one row's token; grid (R,).
+def _search(uniform, top, heat, temperature, row, rows, panels, BLOCK_P: tl.constexpr):
+    """Return what a row's draw is made of: the panel that holds it, the weight before that panel, its goal.
 
-    Reads temperature [1] and uniform [R] (float64), top and heat [P, R] (each panel's largest logit and its
-    weight at the temperature), columns [R, COLUMNS] (the second one is the top token's log-probability),
-    hidden [R, D] and one panel of unembed [V, D]; writes token [R] and chance [R, 2]: the draw's
-    log-probability at temperature 1 and at the temperature, in float64.
+    Then the weight of all panels, the largest logit and the temperature, all float64.
     """
-    row = tl.program_id(0).to(tl.int64)
     p = tl.arange(0, BLOCK_P)
-    heated = tl.load(temperature)
+    heated, number = tl.load(temperature), tl.load(uniform + row)
     tops = tl.load(top + p.to(tl.int64) * rows + row, mask=p < panels, other=LOWEST)
-    largest = tl.max(tops, axis=0).to(tl.float64)
     mass = tl.load(heat + p.to(tl.int64) * rows + row, mask=p < panels, other=0.0).to(tl.float64)
+    largest = tl.max(tops, axis=0).to(tl.float64)
     weight = tl.where(tops > LOWEST, mass * tl.exp((tops.to(tl.float64) - largest) / heated), 0.0)
     cumulative = tl.cumsum(weight, axis=0)
     total = tl.max(cumulative, axis=0)
-    goal = tl.load(uniform + row) * total
+    goal = number * total
     panel = _passed(cumulative, weight, goal, p)
     before = tl.sum(tl.where(p == panel - 1, cumulative, 0.0), axis=0)
+    return panel, before, goal, total, largest, heated
 
-    n, k = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+
+@triton.jit
+def _finish(
+    excluded,
+    columns,
+    token_out,
+    chance_out,
+    row,
+    panel,
+    before,
+    goal,
+    total,
+    largest,
+    heated,
+    logits,
+    valid,
+    N_EXCLUDED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Draw inside the panel, whose logits are given, and write the row's token and chances."""
+    n = tl.arange(0, BLOCK_N)
     v = panel * BLOCK_N + n
     alive = v < valid
-    hidden_at = hidden + row * D + k
-    weight_at = unembed + (v.to(tl.int64) * D)[:, None] + k[None, :]
-    logits = tl.zeros([BLOCK_N], tl.float32)
-    for _ in range(0, D, BLOCK_K):
-        left = tl.load(hidden_at).to(tl.float32)
-        right = tl.load(weight_at, mask=alive[:, None], other=0.0).to(tl.float32)
-        logits += tl.sum(right * left[None, :], axis=1)
-        hidden_at += BLOCK_K
-        weight_at += BLOCK_K
     for index in tl.static_range(N_EXCLUDED):
         alive = alive & (v != tl.load(excluded + index))
     below = logits.to(tl.float64) - largest
@@ -98,10 +91,99 @@ def _draw_kernel(
     tl.store(chance_out + row * 2 + 1, picked / heated - tl.log(total))
 
 
+@triton.jit
+def _draw_kernel(
+    hidden,
+    unembed,
+    excluded,
+    uniform,
+    top,
+    heat,
+    columns,
+    token_out,
+    chance_out,
+    shared,
+    rows,
+    panels,
+    valid,
+    temperature,
+    N_EXCLUDED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """Draw one row's token; grid (R × PARTS,).
+
+    Reads temperature [1] and uniform [R] (float64), top and heat [P, R] (each panel's largest logit and its
+    weight at the temperature), columns [R, COLUMNS] (the second one is the top token's log-probability),
+    hidden [R, D] and one panel of unembed [V, D]; writes token [R] and chance [R, 2]: the draw's
+    log-probability at temperature 1 and at the temperature, in float64.
+
+    The PARTS programs of a row compute its panel's logits together and leave them in shared (int32 [R,
+    BLOCK_N], and behind it [R] zeros that count who is done): whoever comes last draws. Every logit is summed
+    as it is by one program alone, so the number of parts changes nothing in any result.
+    """
+    row, part = (tl.program_id(0) // PARTS).to(tl.int64), tl.program_id(0) % PARTS
+    panel, before, goal, total, largest, heated = _search(
+        uniform, top, heat, temperature, row, rows, panels, BLOCK_P
+    )
+    LANES: tl.constexpr = BLOCK_N // PARTS
+    n, k = part * LANES + tl.arange(0, LANES), tl.arange(0, BLOCK_K)
+    v = panel * BLOCK_N + n
+    alive = v < valid
+    hidden_at = hidden + row * D + k
+    weight_at = unembed + (v.to(tl.int64) * D)[:, None] + k[None, :]
+    logits = tl.zeros([LANES], tl.float32)
+    if PARTS == 1:
+        for _ in range(0, D, BLOCK_K):
+            left = tl.load(hidden_at).to(tl.float32)
+            right = tl.load(weight_at, mask=alive[:, None], other=0.0).to(tl.float32)
+            logits += tl.sum(right * left[None, :], axis=1)
+            hidden_at += BLOCK_K
+            weight_at += BLOCK_K
+        _finish(
+            excluded, columns, token_out, chance_out, row, panel, before, goal, total, largest, heated,
+            logits, valid, N_EXCLUDED, COLUMNS, BLOCK_N,
+        )  # fmt: skip
+    else:
+        # Few numbers per thread, so all are on their way at once; each thread loads what it multiplies, for
+        # a row of numbers that is handed around would make every product wait.
+        again_at = tl.broadcast_to(hidden_at[None, :], [LANES, BLOCK_K])
+        for d in tl.static_range(0, D, BLOCK_K):
+            left = tl.load(again_at + d).to(tl.float32)
+            right = tl.load(weight_at + d, mask=alive[:, None], other=0.0).to(tl.float32)
+            logits += tl.sum(right * left, axis=1)
+        tl.store(shared + row * BLOCK_N + n, logits.to(tl.int32, bitcast=True))
+        tl.debug_barrier()  # all of this program's numbers are written before it counts as done
+        if tl.atomic_add(shared + rows * BLOCK_N + row, 1, sem="acq_rel") == PARTS - 1:
+            every = shared + row * BLOCK_N + tl.arange(0, BLOCK_N)
+            found = tl.load(every, cache_modifier=".cg").to(tl.float32, bitcast=True)
+            _finish(
+                excluded, columns, token_out, chance_out, row, panel, before, goal, total, largest, heated,
+                found, valid, N_EXCLUDED, COLUMNS, BLOCK_N,
+            )  # fmt: skip
+
+
 @lru_cache(maxsize=32)
 def _number(value: float, device: torch.device) -> Tensor:
     """Return a float64 on the device: a kernel's plain arguments are float32."""
     return torch.tensor([value], dtype=torch.float64, device=device)
+
+
+def choose_parts(rows: int, width: int, block_n: int) -> int:
+    """Return how many programs share the panel of one row: a few rows do not fill the GPU.
+
+    Every thread keeps its ``LOADED`` numbers, so that sums are taken in the same order with any parts.
+    """
+    loads = block_n * _columns(width) // (32 * WARPS * LOADED)
+    return max(1, min(PARTS, loads)) if rows <= SHARED_ROWS else 1
+
+
+def _columns(width: int) -> int:
+    return min(BLOCK_K, width & -width)
 
 
 def draw_from_panels(
@@ -110,12 +192,15 @@ def draw_from_panels(
     valid_vocab: int,
     excluded: Tensor,
     panels: Panels,
-    columns_RC: Tensor,
     block_n: int,
     temperature: float,
     uniforms_R: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return one drawn token per row [R] and its log-probabilities [R, 2] at temperature 1 and at this one.
+    columns_RC: Tensor,
+    token_R: Tensor,
+    chance_RC: Tensor,
+    shared: Tensor | None = None,
+) -> None:
+    """Write one drawn token per row and its log-probabilities at temperature 1 and at this one.
 
     Args:
         hidden_RD: the rows that ``panels`` were made of.
@@ -123,15 +208,18 @@ def draw_from_panels(
         valid_vocab: ids from here on are padding.
         excluded: ids outside the softmax, int32 on the device.
         panels: with ``heat`` at this temperature.
-        columns_RC: what ``merge_panels`` made of them.
         block_n: ids of a panel.
         temperature: positive.
         uniforms_R: one number in [0, 1) per row, float64, on the device.
+        columns_RC: what ``merge_panels`` made of the panels.
+        token_R: written, int64.
+        chance_RC: [R, 2] written, float64.
+        shared: [R · (block_n + 1)] int32, where several programs work on one row; ``merge_panels`` must have
+            seen it.
     """
     rows, D = hidden_RD.shape
-    token_R = torch.empty(rows, device=hidden_RD.device, dtype=torch.int64)
-    chance_RC = torch.empty(rows, 2, device=hidden_RD.device, dtype=torch.float64)
-    _draw_kernel[(rows,)](
+    parts = 1 if shared is None else choose_parts(rows, D, block_n)
+    _draw_kernel[(rows * parts,)](
         hidden_RD,
         unembed_VD,
         excluded,
@@ -141,6 +229,7 @@ def draw_from_panels(
         columns_RC,
         token_R,
         chance_RC,
+        panels.token if shared is None else shared,
         rows,
         len(panels.top),
         valid_vocab,
@@ -150,7 +239,7 @@ def draw_from_panels(
         D=D,
         BLOCK_P=triton.next_power_of_2(len(panels.top)),
         BLOCK_N=block_n,
-        BLOCK_K=min(BLOCK_K, D & -D),
-        num_warps=8,
+        BLOCK_K=_columns(D),
+        PARTS=parts,
+        num_warps=WARPS,
     )
-    return token_R, chance_RC

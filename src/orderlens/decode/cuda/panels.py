@@ -1,13 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The output matrix reduced on the fly: a tile of logits never leaves the multiprocessor.
 
-The first kernel multiplies a tile of rows by a panel of the vocabulary and keeps six numbers per row: the two
+The kernel multiplies a tile of rows by a panel of the vocabulary and keeps six numbers per row: the two
 largest logits, the largest one's token, the sum of exponentials, and the sum of exponentials times logits
-(both relative to the largest). The second kernel merges the panels of a row in a fixed order. Target and EOS
-logits are picked out where they pass by, so they are the very numbers that the sum contains.
+(both relative to the largest). Target and EOS logits are picked out where they pass by, so they are the very
+numbers that the sum contains. ``panel_merge`` merges the panels of a row.
 
-To draw a token at some temperature, the first kernel also sums exponentials at that temperature; what is
-made of these sums is in ``panel_draw``.
+To draw a token at some temperature, the kernel also sums exponentials at that temperature; what is made of
+these sums is in ``panel_draw``.
 
 Shape letters: R rows, V vocabulary, D width, P panels, X EOS ids.
 """
@@ -56,7 +56,7 @@ TILINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """What the first kernel leaves for the second: [P, R] each, and the picked logits."""
+    """What the kernel leaves to be merged: [P, R] each, and the picked logits."""
 
     top: Tensor
     second: Tensor
@@ -156,80 +156,6 @@ def _panel_kernel(
         tl.store(target_out + r, picked, mask=real & here)
 
 
-@triton.jit
-def _merge_kernel(
-    top_in,
-    second_in,
-    token_in,
-    mass_in,
-    moment_in,
-    eos_in,
-    target_in,
-    token_out,
-    columns_out,
-    rows,
-    panels,
-    N_EOS: tl.constexpr,
-    HAS_TARGET: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-):
-    """Merge the panels of BLOCK_R rows into the final numbers; grid (R / BLOCK_R,).
-
-    Reads what the first kernel wrote ([P, R], eos [X, R], target [R]); writes token [R] and columns [R, 5 or
-    6]. Panels are taken in ascending order, BLOCK_P at a time, so sums do not vary from run to run, and the
-    first panel wins among equals: the lowest id. Sums carry over to a new largest logit a + d as
-    mass·exp(−d) and (moment − d·mass)·exp(−d), so nothing overflows and the entropy needs no second pass.
-    """
-    r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
-    p = tl.arange(0, BLOCK_P)
-    real = r < rows
-    top = tl.full([BLOCK_R], LOWEST, tl.float32)
-    second = tl.full([BLOCK_R], LOWEST, tl.float32)
-    token = tl.zeros([BLOCK_R], tl.int32)
-    mass = tl.zeros([BLOCK_R], tl.float32)
-    moment = tl.zeros([BLOCK_R], tl.float32)
-    for first in range(0, panels, BLOCK_P):
-        at = (first + p).to(tl.int64)[:, None] * rows + r[None, :]
-        inside = (first + p < panels)[:, None] & real[None, :]
-        tops = tl.load(top_in + at, mask=inside, other=LOWEST)
-        best, where = tl.max(tops, axis=0, return_indices=True)
-        winner = p[:, None] == where[None, :]
-        seconds = tl.load(second_in + at, mask=inside, other=LOWEST)
-        runner_up = tl.max(tl.where(winner, seconds, tops), axis=0)
-        tokens = tl.load(token_in + at, mask=inside, other=0)
-        best_token = tl.sum(tl.where(winner, tokens, 0), axis=0)
-
-        new_top = tl.maximum(top, best)
-        base = tl.where(new_top > LOWEST, new_top, 0.0)
-        shift = tl.where(tops > LOWEST, tops - base[None, :], 0.0)
-        scale = tl.where(tops > LOWEST, tl.exp2(shift * LOG2_E), 0.0)
-        masses = tl.load(mass_in + at, mask=inside, other=0.0)
-        moments = tl.load(moment_in + at, mask=inside, other=0.0)
-        old_shift = tl.where(top > LOWEST, top - base, 0.0)
-        old_scale = tl.where(top > LOWEST, tl.exp2(old_shift * LOG2_E), 0.0)
-        moment = old_scale * (moment + old_shift * mass) + tl.sum(scale * (moments + shift * masses), axis=0)
-        mass = old_scale * mass + tl.sum(scale * masses, axis=0)
-        second = tl.maximum(tl.minimum(top, best), tl.where(best > top, runner_up, second))
-        token = tl.where(best > top, best_token, token)
-        top = new_top
-    log_mass = tl.log(mass)
-    log_sum = top + log_mass
-    eos_mass = tl.zeros([BLOCK_R], tl.float32)
-    for index in tl.static_range(N_EOS):
-        eos_mass += tl.exp(tl.load(eos_in + index * rows + r, mask=real, other=LOWEST) - log_sum)
-    tl.store(token_out + r, token.to(tl.int64), mask=real)
-    tl.store(columns_out + r * COLUMNS, log_sum, mask=real)
-    tl.store(columns_out + r * COLUMNS + 1, top - log_sum, mask=real)
-    tl.store(columns_out + r * COLUMNS + 2, second - log_sum, mask=real)
-    tl.store(columns_out + r * COLUMNS + 3, tl.maximum(log_mass - moment / mass, 0.0), mask=real)
-    tl.store(columns_out + r * COLUMNS + 4, tl.log(eos_mass), mask=real)
-    if HAS_TARGET:
-        wanted = tl.load(target_in + r, mask=real, other=LOWEST)
-        tl.store(columns_out + r * COLUMNS + 5, wanted - log_sum, mask=real)
-
-
 def choose_tiling(rows: int, gpu: Gpu = HOPPER) -> HeadTiling:
     """Return the tiling for this many rows; the same fits every GPU, but not all have descriptors."""
     tiling = next(tiling for limit, tiling in TILINGS if rows <= limit)
@@ -297,31 +223,3 @@ def reduce_panels(
         **({"maxnreg": tiling.registers} if tiling.registers else {}),
     )
     return panels
-
-
-def merge_panels(panels: Panels, n_eos: int, has_target: bool) -> tuple[Tensor, Tensor]:
-    """Return top tokens [R] and columns (log-sum-exp, top, second, entropy, EOS[, target]) [R, 5 or 6]."""
-    n_panels, rows = panels.top.shape
-    n_columns = 6 if has_target else 5
-    token_R = torch.empty(rows, device=panels.top.device, dtype=torch.int64)
-    columns_RC = torch.empty(rows, n_columns, device=panels.top.device, dtype=torch.float32)
-    _merge_kernel[(triton.cdiv(rows, 8),)](
-        panels.top,
-        panels.second,
-        panels.token,
-        panels.mass,
-        panels.moment,
-        panels.eos_XR,
-        panels.target_R,
-        token_R,
-        columns_RC,
-        rows,
-        n_panels,
-        N_EOS=n_eos,
-        HAS_TARGET=has_target,
-        COLUMNS=n_columns,
-        BLOCK_R=8,
-        BLOCK_P=128,
-        num_warps=4,
-    )
-    return token_R, columns_RC

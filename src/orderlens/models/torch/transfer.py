@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+ROUNDING = 64
+"""Bytes that may lie between tensors that share a piece of memory."""
 
 
 def to_device(values: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
@@ -32,17 +36,50 @@ def fill(tensor: Tensor, values: NDArray[Any] | Tensor) -> None:
 
 
 def arriving(*tensors: Tensor) -> Callable[[], tuple[NDArray[Any], ...]]:
-    """Queue copies of ``tensors`` to the host; the returned function waits for these, not for later work."""
+    """Queue copies of ``tensors`` to the host; the returned function waits for these, not for later work.
+
+    Tensors that fill one piece of memory come in one copy.
+    """
     if not any(tensor.is_cuda for tensor in tensors):
         return lambda: tuple(tensor.cpu().numpy() for tensor in tensors)
-    hosts = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
-    for host, tensor in zip(hosts, tensors, strict=True):
-        host.copy_(tensor, non_blocking=True)
+    piece = shared_piece(tensors)
+    sources = tensors if piece is None else (piece,)
+    hosts = [torch.empty(source.shape, dtype=source.dtype, pin_memory=True) for source in sources]
+    for host, source in zip(hosts, sources, strict=True):
+        host.copy_(source, non_blocking=True)
     done = torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record()
 
     def wait() -> tuple[NDArray[Any], ...]:
         done.synchronize()
+        if piece is not None:
+            return parts_of(hosts[0].numpy(), tensors)
         return tuple(host.numpy() for host in hosts)
 
     return wait
+
+
+def shared_piece(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Return the bytes that several contiguous tensors lie in, where little else does; else None."""
+    if len(tensors) < 2 or not all(tensor.is_contiguous() for tensor in tensors):
+        return None
+    storage = tensors[0].untyped_storage()
+    same = all(tensor.untyped_storage().data_ptr() == storage.data_ptr() for tensor in tensors[1:])
+    if not same or storage.nbytes() > 2 * sum(tensor.nbytes for tensor in tensors) + ROUNDING:
+        return None
+    return torch.empty(0, dtype=torch.uint8, device=tensors[0].device).set_(storage)
+
+
+def parts_of(piece: NDArray[np.uint8], tensors: Sequence[Tensor]) -> tuple[NDArray[Any], ...]:
+    """Return what each of the tensors holds, from a copy of the piece that they lie in."""
+    found: list[NDArray[Any]] = []
+    for tensor in tensors:
+        low = tensor.storage_offset() * tensor.itemsize
+        part = piece[low : low + tensor.nbytes].view(_numpy_dtype(tensor.dtype))
+        found.append(part.reshape(tuple(tensor.shape)))
+    return tuple(found)
+
+
+@cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype
