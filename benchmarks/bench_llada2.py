@@ -62,7 +62,13 @@ def parse_arguments() -> argparse.Namespace:
         help="of passes and score: forwards of at most so many tokens, one after the other",
     )
     parser.add_argument("--generate", type=numbers, help="32 + 128 tokens at these batch sizes")
-    parser.add_argument("--temperatures", type=fractions, default=[0.0], help="of --generate")
+    parser.add_argument(
+        "--temperatures",
+        type=fractions,
+        default=[0.0],
+        help="of --generate; .0001 draws what 0 takes, so their ratio is what drawing costs (at 0 random "
+        "weights repeat themselves, which touches fewer experts than the texts of 1 do)",
+    )
     parser.add_argument(
         "--guessing",
         type=words,
