@@ -205,3 +205,20 @@ def test_halves_that_advance_in_turn_give_the_same_texts(hmm, mixed_samples, tem
         assert np.allclose(halves.columns[name], values, atol=1e-12), name
     assert [chain.finish_reason for chain in halves.chains] == [chain.finish_reason for chain in whole.chains]
     assert sum(told) == len(whole.columns["position"])
+
+
+def test_policies_of_a_prompt_share_their_first_state_where_nothing_is_guessed(
+    hmm, mixed_samples, monkeypatch
+):
+    counts, session = [], type(hmm.open_session())
+    evaluate = session.evaluate
+
+    def counted(self, states):
+        counts.append(len(states.tokens_NW))
+        return evaluate(self, states)
+
+    monkeypatch.setattr(session, "evaluate", counted)
+    monkeypatch.setattr(batches, "GROUP", 2)
+    generate_batch(hmm, mixed_samples, DEPLOYABLE, GenerationSettings(20, 0.7, stop_at_eos=False))
+    assert sum(counts[:2]) in (len(mixed_samples), len(mixed_samples) + 1)  # a sample may be in both halves
+    assert sum(counts[2:4]) == len(mixed_samples) * len(DEPLOYABLE)

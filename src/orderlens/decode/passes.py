@@ -143,6 +143,24 @@ class Pass:
         return self.index_C[self.chain_R]
 
 
+def begun_once(states: StateBatch, prefix_C: IntArray) -> tuple[StateBatch, IntArray]:
+    """Return the distinct states of chains that only begin, and where each wanted row is among their rows.
+
+    The policies of a prompt begin alike: one of its slots speaks for all of them.
+
+    Args:
+        states: one per chain.
+        prefix_C: equal numbers mean that two slots hold the same.
+    """
+    begun_CX = np.column_stack((prefix_C, states.starts_N, states.tokens_NW))
+    _, first_U, state_C = np.unique(begun_CX, axis=0, return_index=True, return_inverse=True)
+    width = states.tokens_NW.shape[1]
+    place_R = state_C.reshape(-1)[states.row_state_R] * width + states.row_offset_R
+    place_r, row_R = np.unique(place_R, return_inverse=True)
+    chosen = states.slots_N[first_U], states.starts_N[first_U], states.tokens_NW[first_U]
+    return StateBatch(*chosen, place_r // width, place_r % width), row_R
+
+
 def regroup(chain_r: IntArray) -> tuple[IntArray, IntArray]:
     """Return the distinct values of a sorted array, and each entry's place among them."""
     new_r = np.ones(len(chain_r), bool)

@@ -22,8 +22,8 @@ from orderlens.decode.chains import Chains
 from orderlens.decode.choosing import choose_rows
 from orderlens.decode.events import Recorder
 from orderlens.decode.guess import Guesser
-from orderlens.decode.head import ask
-from orderlens.decode.passes import Asked, Pass
+from orderlens.decode.head import ask, take_rows
+from orderlens.decode.passes import Asked, Pass, begun_once
 from orderlens.decode.revising import Revised, apply_changes, revise_rows
 from orderlens.decode.select import Choice
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch
@@ -69,6 +69,7 @@ class Rounds:
         self.looks = any(policy.looks_ahead for policy in chains.policies)
         self.tries_C = np.zeros(0, np.int64)
         self.session = model.open_session()
+        self.prefix_C: IntArray | None = None  # each chain's prefix by number, until the first pass
         guesser = Guesser(self.session, chains, members, model.eos_ids, temperature)
         self.guesser = guesser if alone and not self.revises and not self.looks else None
 
@@ -104,7 +105,8 @@ class Rounds:
         distinct = dict(zip(keys, prefixes, strict=True))
         self.session.prefill(list(distinct.values()), [offset for offset, _ in distinct])
         place = {key: index for index, key in enumerate(distinct)}
-        self.session.keep(np.array([place[key] for key in keys]))
+        self.prefix_C = np.array([place[key] for key in keys])
+        self.session.keep(self.prefix_C)
 
     def _finish(self, now: Pass) -> None:
         """Choose, commit and revise after one forward pass of every chain."""
@@ -123,7 +125,7 @@ class Rounds:
         asked = self._asked()
 
         def plain() -> tuple[Rows, Answer]:
-            rows = self.session.evaluate(asked.states)
+            rows = self._rows(asked.states)
             targets_R = np.where(asked.masked_R, 0, asked.token_R) if self.revises else None  # 0: any id
             return rows, ask(rows, self.model.eos_ids, targets_R, self._heat(asked))
 
@@ -134,6 +136,14 @@ class Rounds:
             return Pass(asked, rows, found.positions, found.draws, found.target_logprob)
 
         return finished
+
+    def _rows(self, states: StateBatch) -> Rows:
+        """Evaluate states, alike ones of the first pass once; a guesser needs the state of every chain."""
+        prefix_C, self.prefix_C = self.prefix_C, None
+        if prefix_C is None or self.guesser is not None:
+            return self.session.evaluate(states)
+        distinct, row_R = begun_once(states, prefix_C)
+        return take_rows(self.session.evaluate(distinct), row_R)
 
     def _asked(self) -> Asked:
         """Return what the next pass evaluates: every chain's window, and the rows that somebody needs."""
@@ -263,6 +273,7 @@ class Rounds:
         """End or advance every chain whose block is done; drop the ended ones."""
         chains = self.chains
         while (done := np.flatnonzero(chains.done_with_block(self.chain_C))).size:
+            self.prefix_C = None
             ending = {int(c): chains.ending(int(self.chain_C[c]), self.stop_at_eos) for c in done}
             moving = np.array([c for c, reason in ending.items() if reason is None], np.int64)
             if self.blockwise and len(moving):
