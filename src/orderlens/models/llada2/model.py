@@ -31,13 +31,14 @@ from orderlens.models.llada2.config import (
     LLaDA2Config,
     parse_config,
 )
-from orderlens.models.llada2.network import Network
+from orderlens.models.llada2.network import Network, kernels_apply
 from orderlens.models.llada2.roles import find_roles
 from orderlens.models.llada2.weights import Weights, cast_weights, published_tensors
 from orderlens.models.options import LoadOptions
 from orderlens.models.roles import IdsOnly, TokenRoles
 from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
+from orderlens.models.torch.compiling import compiling_meanwhile
 from orderlens.models.torch.device import pick_device, pick_dtype, with_index
 from orderlens.models.torch.engine import Engine
 from orderlens.models.torch.model import Facts, Loaded, NetworkModel, Plain
@@ -138,7 +139,16 @@ def load_llada2(
     check_tensors(checkpoint, config)
     place = with_index(pick_device(device, prefer=("cuda", "mps")))
     kind = pick_dtype(dtype, checkpoint.dtype_of(EMBEDDING))
-    weights = load_weights(checkpoint, config, place, kind, _expert_place(experts, config, place, kind))
+    experts_at = _expert_place(experts, config, place, kind)
+
+    def rehearsed() -> None:
+        if experts_at == "device" and kernels_apply(config, place, kind):
+            from orderlens.models.llada2.rehearsal import rehearse
+
+            rehearse(config, kind, roles, block_size, MAX_TOKENS)
+
+    with compiling_meanwhile(rehearsed, place):
+        weights = load_weights(checkpoint, config, place, kind, experts_at)
     return LLaDA2Model(
         weights,
         config,

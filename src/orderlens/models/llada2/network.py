@@ -92,18 +92,20 @@ class Network:
 
 def choose_ops(weights: Weights, config: LLaDA2Config) -> Ops:
     """Return our CUDA kernels where they apply, plain torch elsewhere."""
-    if (
-        runs_kernels(weights.device)
-        and weights.dtype in (torch.bfloat16, torch.float16)
-        and _stacked(weights)
-    ):
-        from orderlens.models.llada2.kernels import supports
+    if kernels_apply(config, weights.device, weights.dtype) and _stacked(weights):
+        from orderlens.models.llada2.triton_ops import TritonOps
 
-        if supports(config):
-            from orderlens.models.llada2.triton_ops import TritonOps
-
-            return TritonOps(config, weights.device, weights.dtype)
+        return TritonOps(config, weights.device, weights.dtype)
     return TorchOps(config, weights.device, weights.dtype)
+
+
+def kernels_apply(config: LLaDA2Config, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether our kernels compute this network there, if its experts are stacked on the device."""
+    if not runs_kernels(device) or dtype not in (torch.bfloat16, torch.float16):
+        return False
+    from orderlens.models.llada2.kernels import supports
+
+    return supports(config)
 
 
 def _stacked(weights: Weights) -> bool:

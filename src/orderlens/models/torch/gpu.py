@@ -40,7 +40,12 @@ HOPPER = Gpu(232_448, True, 132)
 
 @cache
 def gpu_of(device: torch.device) -> Gpu:
-    """Return what the device offers; without a GPU (Triton's interpreter) a Hopper with two processors."""
+    """Return what the device offers; without a GPU (Triton's interpreter) a Hopper with two processors.
+
+    Tensors without memory (device "meta") stand for the current GPU.
+    """
+    if device.type == "meta" and torch.cuda.is_available():
+        device = torch.device("cuda", torch.cuda.current_device())
     if device.type != "cuda":
         return HOPPER._replace(processors=2)
     about = torch.cuda.get_device_properties(device)

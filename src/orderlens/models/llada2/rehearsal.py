@@ -1,0 +1,64 @@
+"""Forwards of few and many windows on tensors without memory: they launch what decoding will launch.
+
+One layer of each kind stands for all of them, and sizes are halved from the widest forward down to one
+window, rows likewise, so that every way of cutting the experts' products comes up.
+
+Shape letters: N windows, W width, T tokens, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from importlib import import_module
+
+import torch
+
+from orderlens.models.llada2.config import LLaDA2Config
+from orderlens.models.llada2.network import Network
+from orderlens.models.llada2.triton_ops import TritonOps
+from orderlens.models.llada2.weights import random_weights
+from orderlens.models.protocol import HiddenRows
+from orderlens.models.roles import TokenRoles
+from orderlens.models.torch.graphs import ROW_STEPS, WHOLE_TOKENS
+from orderlens.models.torch.pages import PagePool
+from orderlens.models.torch.window import HEADER, Windows
+
+NOWHERE = torch.device("meta")
+HEAD = "orderlens.decode.cuda.rehearsal"
+"""Launches what reads the rows: decoding sees models, so they know it by name only."""
+START = 64
+"""A prefix too short to be cut."""
+
+
+def rehearse(config: LLaDA2Config, dtype: torch.dtype, roles: TokenRoles, width: int, widest: int) -> None:
+    """Launch forwards of up to ``widest`` tokens in windows of ``width``, and the head on their rows."""
+    few = replace(config, n_layers=config.n_dense_layers + 1)
+    weights = random_weights(few, NOWHERE, dtype)
+    network = Network(weights, few, TritonOps(few, NOWHERE, dtype))
+    pool = PagePool(few, NOWHERE, dtype, n_pages=2, n_rows=2)
+    for count in _halved(widest // width):
+        _forwards(network, pool, count, width)
+    rows = HiddenRows(
+        torch.empty(0, config.hidden_size, device=NOWHERE, dtype=dtype),
+        weights.unembed_VC,
+        (roles.mask_id,),
+        roles.valid_vocab,
+    )
+    import_module(HEAD).rehearse_head(rows, sorted(roles.eos_ids))
+
+
+def _forwards(network: Network, pool: PagePool, count: int, width: int) -> None:
+    windows = Windows(torch.zeros(count, HEADER + width, dtype=torch.int32, device=NOWHERE), START)
+    tokens = count * width
+    network.store(windows, pool)
+    network.hidden(windows, pool)
+    if tokens > WHOLE_TOKENS:
+        step = tokens // ROW_STEPS
+        for steps in range(1, ROW_STEPS):
+            rows_R = torch.zeros(steps * step, dtype=torch.int64, device=NOWHERE)
+            network.picked(windows, pool, rows_R, store=False)
+
+
+def _halved(size: int) -> Collection[int]:
+    return sorted({max(1, size >> times) for times in range(size.bit_length())}, reverse=True)
