@@ -145,3 +145,4 @@ def test_buckets_grow_and_hold_what_they_are_for() -> None:
     assert all(size >= count for count, size in enumerate(sizes, 1))
     assert sizes == sorted(sizes)
     assert (bucket(257), bucket(510)) == (288, 512)
+    assert (bucket(768), bucket(769), bucket(965), bucket(1535)) == (768, 776, 968, 1536)

@@ -41,6 +41,9 @@ ROW_STEPS = 16
 PLAIN_RUNS = 2
 """Forwards of a shape that run plainly before it is recorded: they compile kernels, and a prefill's shape
 may never come again."""
+MANY_WINDOWS = 768
+"""Beyond the list below counts are rounded up to 32, past this to 8: padding costs what windows cost, and a
+batch of so many keeps its size from pass to pass."""
 _BUCKETS = (
     1,
     2,
@@ -143,7 +146,8 @@ def run_plainly(
 
 def bucket(count: int) -> int:
     """Return the number of windows that ``count`` is rounded up to."""
-    return next((size for size in _BUCKETS if size >= count), -(-count // 32) * 32)
+    step = 32 if count <= MANY_WINDOWS else 8
+    return next((size for size in _BUCKETS if size >= count), -(-count // step) * step)
 
 
 def padded(items: NDArray[Any] | Tensor, count: int) -> Any:
