@@ -16,7 +16,7 @@ from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.samples import EncodedSample
 from orderlens.work.job import score_job
 from orderlens.work.options import Computing
-from orderlens.work.units import DEFAULT_BATCH, Unit, cut_units, shared_size, unit_samples
+from orderlens.work.units import DEFAULT_BATCH, Unit, cut_units, even_size, shared_size, unit_samples
 
 SAMPLES = [EncodedSample(str(i), np.arange(i), np.arange(3), "task") for i in range(5)]
 
@@ -82,6 +82,10 @@ def test_a_model_that_knows_what_fits_gets_many_sequences(hmm) -> None:
     assert unit_samples(large, 5000, None, 1) == 1
     large.unit_sequences = 3072  # one that says how many it wants
     assert unit_samples(large, 5, None, 128) == 614
+
+
+def test_several_units_are_equal() -> None:
+    assert [even_size(333, count) for count in (0, 1, 333, 334, 1000)] == [333, 333, 333, 167, 250]
 
 
 class Roomy(HiddenMarkovModel):

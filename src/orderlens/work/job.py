@@ -17,7 +17,7 @@ from orderlens.work.compute import canvases, longest_canvas
 from orderlens.work.inputs import whole_number
 from orderlens.work.options import Computing, ModelLike
 from orderlens.work.spec import RunSpec, describe_data, describe_model
-from orderlens.work.units import Unit, cut_units, shared_size, unit_samples
+from orderlens.work.units import Unit, cut_units, even_size, shared_size, unit_samples
 
 Orders: TypeAlias = PolicyLike | Iterable[PolicyLike]
 
@@ -157,6 +157,10 @@ def make_job(
         UserInputError: a sample is longer than the model's context.
     """
     length = more.get("max_new_tokens") or max((len(sample.target) for sample in samples), default=1)
+    on_cpu = options.stays_on_cpu(model)
+    size = unit_samples(model, len(orders), options.batch_size, length, on_cpu=on_cpu)
+    if options.batch_size is None and not on_cpu:
+        size = even_size(size, len(samples))
     spec = RunSpec(
         kind,
         describe_model(model),
@@ -164,13 +168,11 @@ def make_job(
         tuple(order.spec for order in orders),
         describe_data(samples, options.data_record),
         anchor=options.anchor_of(model),
-        batch_size=unit_samples(
-            model, len(orders), options.batch_size, length, on_cpu=options.stays_on_cpu(model)
-        ),
+        batch_size=size,
         likelihood=likelihoods(orders),
         **more,
     )
-    size, temperatures = spec.batch_size, spec.temperatures or (None,)
+    temperatures = spec.temperatures or (None,)
     units = [unit for value in temperatures for unit in cut_units(samples, size, value, extras=extras)]
     for unit in units:
         check_fits(model, unit.samples, canvases(spec, unit))

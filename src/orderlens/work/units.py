@@ -104,6 +104,15 @@ def unit_samples(
     return max(1, wanted // n_orders)
 
 
+def even_size(size: int, count: int) -> int:
+    """Return samples per unit, at most ``size``: where ``count`` of them need several units, equal ones.
+
+    Where one is enough, ``size`` stays, so that a run which is extended later has room in its units.
+    """
+    units = math.ceil(count / size)
+    return math.ceil(count / units) if units > 1 else size
+
+
 def shared_size(size: int, count: int, groups: int, workers: int) -> int:
     """Return samples per unit, at most ``size``, so that every one of several workers has work to the end.
 
