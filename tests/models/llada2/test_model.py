@@ -200,6 +200,6 @@ def test_suggested_batch(model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch) ->
     few = model.suggested_batch(400)
     assert 1 <= few < model.suggested_batch(40) <= model.unit_sequences
     free(10**13)
-    assert model.suggested_batch(400) == model.unit_sequences == 3 * fit.MAX_BATCH
+    assert model.suggested_batch(400) == model.unit_sequences == 5 * fit.MAX_BATCH
     free(None)
     assert model.suggested_batch(400) == 8

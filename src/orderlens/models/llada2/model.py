@@ -48,8 +48,8 @@ LOOK = Look(parse_config, check_tensors, {r"llada2.*mini": MINI, r"llada2.*flash
 """How ``doctor`` describes a checkpoint that is not loaded."""
 
 
-MAX_TOKENS = 49152
-"""Tokens of one forward: an expert's share (1,536 on average) fills its tiles, and all of it is recorded."""
+MAX_TOKENS = 81920
+"""Tokens of one forward: an expert's share (2,560 on average) fills its tiles, and all of it is recorded."""
 
 
 class LLaDA2Model(NetworkModel):
