@@ -177,9 +177,10 @@ def test_there_are_never_more_tiles_than_planned_for() -> None:
 
 
 def tilings() -> list[Any]:
-    """Full part, rest, gate and up, down: a program per tile; programs that stay; joined loops; tiles with a
+    """Full part, rest, gate and up, down: a program per tile; programs that stay; tiles with a rest, of which
 
-    rest, of which some are full, some hold the rest's places alone and some lie between.
+    some are full, some hold the rest's places alone and some lie between; tiles of another size than warps
+    that specialise know.
     """
     return [
         (16, 0, (16, 32, 4, 3), (32, 16, 4, 3)),
@@ -225,9 +226,26 @@ def test_tilings_go_from_few_tokens_to_many() -> None:
     sizes = [choose_tiling(tokens * 9, 257).rows for tokens in (32, 512, 1024, 4096, 16384)]
     assert sizes == sorted(sizes)
     for _, tiling in TILINGS:
-        assert not tiling.down.joined or not tiling.rest  # joined loops know no rest
+        assert not tiling.down.specialised or (tiling.rows, tiling.rest) == (128, 0)
         assert tiling.fitting(HOPPER) == tiling
-        assert tiling.fitting(gpu_with((10, 0), 148)) == tiling
+        elsewhere = tiling.fitting(gpu_with((10, 0), 148))
+        assert not elsewhere.down.specialised
+        assert replace(elsewhere, down=replace(elsewhere.down, specialised=tiling.down.specialised)) == tiling
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper"
+)
+def test_down_by_specialised_warps_is_bit_for_bit_the_same() -> None:
+    from orderlens.models.llada2.kernels.experts import TILINGS
+    from orderlens.models.llada2.kernels.products import down
+    from orderlens.models.llada2.kernels.tiles import plan_tiles
+
+    experts = StackedExperts(randn(6, 256, 512), randn(6, 512, 128, seed=7, scale=0.2))
+    ids = torch.randint(5, (700, 1), generator=torch.Generator().manual_seed(1)).int().to(DEVICE)
+    inner, plan, tiling = randn(700, 128, seed=8), plan_tiles(ids, 6, 128), TILINGS[-1][1].down
+    found = down(inner, experts, plan, tiling)
+    assert torch.equal(found, down(inner, experts, plan, replace(tiling, specialised=False)))
 
 
 @needs_triton

@@ -29,8 +29,20 @@ def present(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_what_tiles_were_chosen_on(present) -> None:
-    assert gpu.gpu_of(present(9))._replace(processors=132) == gpu.HOPPER
-    assert gpu.gpu_of(torch.device("cpu")) == gpu.HOPPER._replace(processors=2)
+    hopper = gpu.gpu_of(present(9))._replace(processors=132)
+    assert hopper._replace(specialises=True) == gpu.HOPPER
+    assert hopper.specialises == gpu.knows_gluon()
+    assert gpu.gpu_of(torch.device("cpu")) == gpu.HOPPER._replace(processors=2, specialises=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "known"), [("3.6.0", True), ("3.7.1", True), ("3.5.1", False), ("4.6.0", False)]
+)
+def test_gluon_of_known_versions(version: str, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu.knows_gluon.cache_clear()
+    monkeypatch.setattr(gpu.metadata, "version", lambda _: version)
+    assert gpu.knows_gluon() == known
+    gpu.knows_gluon.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -44,7 +56,7 @@ def test_what_tiles_were_chosen_on(present) -> None:
     ],
 )
 def test_other_gpus(present, capability: tuple[int, int], kib: int, descriptors: bool) -> None:
-    assert gpu.gpu_of(present(*capability)) == gpu.Gpu(kib * 1024, descriptors, 108)
+    assert gpu.gpu_of(present(*capability)) == gpu.Gpu(kib * 1024, descriptors, 108, False)
 
 
 def test_kernels_need_an_nvidia_gpu_from_ampere_on(present, monkeypatch: pytest.MonkeyPatch) -> None:

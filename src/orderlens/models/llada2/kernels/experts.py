@@ -63,7 +63,7 @@ TILINGS = (
     (180.0, ExpertTiling(128, 32, Tiling(128, 64, 8, 4), Tiling(128, 64, 4, 3))),
     (
         float("inf"),
-        ExpertTiling(128, 0, Tiling(128, 64, 8, 4, programs=1), Tiling(128, 64, 4, 3, 2, joined=True)),
+        ExpertTiling(128, 0, Tiling(128, 64, 8, 4, programs=1), Tiling(128, 64, 4, 3, 2, specialised=True)),
     ),
 )
 """(largest mean of assignments per expert, tiling), chosen on an H200; ``bench_llada2.py --tune`` measures

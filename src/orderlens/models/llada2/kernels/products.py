@@ -288,38 +288,6 @@ def _down_kernel(
             )  # fmt: skip
 
 
-@triton.jit
-def _down_joined_kernel(
-    inner,
-    weights,
-    out,
-    order,
-    tiles,
-    used,
-    C: tl.constexpr,
-    F: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """The same for tiles without a rest and through descriptors, in one loop over all tiles and steps."""
-    take_turn(EARLY)
-    panels: tl.constexpr = C // BLOCK_N
-    for item in tl.range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0), flatten=True):
-        tile, panel = item // panels, item % panels
-        row = tl.load(tiles + tile * 3) * C + panel * BLOCK_N
-        low, high = tl.load(tiles + tile * 3 + 1), tl.load(tiles + tile * 3 + 2)
-        acc = tl.zeros((ROWS, BLOCK_N), tl.float32)
-        for f in range(0, F, BLOCK_K):
-            acc = tl.dot(inner.load([low, f]), tl.trans(weights.load([row, f])), acc, input_precision="ieee")
-        place = low + tl.arange(0, ROWS)
-        real = place < high
-        target = tl.load(order + place, mask=real, other=0).to(tl.int64) * C
-        n = panel * BLOCK_N + tl.arange(0, BLOCK_N)
-        tl.store(out + target[:, None] + n[None, :], acc.to(out.dtype.element_ty), mask=real[:, None])
-
-
 def gate_up(x_TC: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tiling, rest: int = 0) -> Tensor:
     """Return silu(gate) · up of every assignment, in sorted order [A, F].
 
@@ -358,20 +326,35 @@ def gate_up(x_TC: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tilin
 
 def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tiling, rest: int = 0) -> Tensor:
     """Return every assignment's output [A, C], in the order of assignments (a token's rows together)."""
+    if tiling.specialised and not rest:
+        from orderlens.models.llada2.kernels import specialised
+
+        if specialised.applies(experts, plan):
+            return specialised.down(inner_AF, experts, plan)
     width, F = experts.down_ECF.shape[1:]
     rows, device = plan.block_m - rest, inner_AF.device
     block_n, block_k = _divisor(width, tiling.block_n), _divisor(F, tiling.block_k)
     y_AC = torch.empty(len(inner_AF), width, device=device, dtype=inner_AF.dtype)
     tokens, more = (_matrix(inner_AF, count, block_k, tiling.tiled) for count in (rows, rest or rows))
-    weights = _matrix(experts.down_ECF.view(-1, F), block_n, block_k, tiling.tiled)
-    grid, common = (_grid(plan, width // block_n, tiling, device),), (y_AC, plan.order_A, plan.tiles_M3)
-    sizes = {"C": width, "F": F, "ROWS": rows, "BLOCK_N": block_n, "BLOCK_K": block_k}
-    launch = {"num_warps": tiling.warps, "num_stages": tiling.stages} | launched_early(device)
-    if tiling.joined and not rest:
-        _down_joined_kernel[grid](tokens, weights, *common, plan.used, **sizes, **launch)
-    else:
-        rest_and_way = {"REST": rest, "TILED": tiling.tiled}
-        _down_kernel[grid](tokens, more, weights, *common, plan.used, **sizes, **rest_and_way, **launch)
+    _down_kernel[(_grid(plan, width // block_n, tiling, device),)](
+        tokens,
+        more,
+        _matrix(experts.down_ECF.view(-1, F), block_n, block_k, tiling.tiled),
+        y_AC,
+        plan.order_A,
+        plan.tiles_M3,
+        plan.used,
+        C=width,
+        F=F,
+        ROWS=rows,
+        REST=rest,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+        TILED=tiling.tiled,
+        **launched_early(device),
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+    )
     return y_AC
 
 

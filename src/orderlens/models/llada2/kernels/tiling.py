@@ -23,8 +23,8 @@ class Tiling:
         stages: steps that are loaded ahead.
         programs: per multiprocessor, when they stay and take one tile after the other; 0 launches one program
             per tile.
-        joined: one loop over all tiles and steps (down, tiled, without a rest): loads of the next tile begin
-            before this one is written. Tokens are the left operand then.
+        specialised: where it can be (down, without a rest), warps load, multiply and write side by side; the
+            rest of these parameters is for where it cannot.
         tiled: whether tiles come through tensor descriptors, else by addresses.
     """
 
@@ -33,7 +33,7 @@ class Tiling:
     warps: int
     stages: int
     programs: int = 0
-    joined: bool = False
+    specialised: bool = False
     tiled: bool = True
 
     def fitting(self, rows: int, panels: int, gpu: Gpu) -> Tiling:
@@ -46,6 +46,7 @@ class Tiling:
         """
         per_stage = BYTES * self.block_k * (panels * self.block_n + rows)
         stages = max(1, min(self.stages, (gpu.shared_bytes - BARRIERS) // per_stage))
+        specialised = self.specialised and gpu.specialises
         if gpu.descriptors:
-            return replace(self, stages=stages)
-        return replace(self, stages=stages, programs=0, joined=False, tiled=False)
+            return replace(self, stages=stages, specialised=specialised)
+        return replace(self, stages=stages, programs=0, specialised=False, tiled=False)
