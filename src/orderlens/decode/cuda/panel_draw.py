@@ -21,8 +21,8 @@ from orderlens.decode.cuda.panels import LOWEST, Panels
 
 BLOCK_K = 256
 """Columns of the output matrix per load: one row's panel is half a megabyte, read once."""
-PARTS, SHARED_ROWS, WARPS = 1, 32, 8
-"""Programs of one row, at most, where there are at most so many rows; warps of a program."""
+PARTS, WARPS = ((32, 8), (128, 4), (1024, 2)), 8
+"""(largest number of rows, programs of one row, at most); warps of a program."""
 LOADED = 8
 """Numbers of the output matrix that a thread loads at once (16 bytes) and adds up before others join in."""
 
@@ -179,7 +179,7 @@ def choose_parts(rows: int, width: int, block_n: int) -> int:
     Every thread keeps its ``LOADED`` numbers, so that sums are taken in the same order with any parts.
     """
     loads = block_n * _columns(width) // (32 * WARPS * LOADED)
-    return max(1, min(PARTS, loads)) if rows <= SHARED_ROWS else 1
+    return max(1, min(loads, next((parts for limit, parts in PARTS if rows <= limit), 1)))
 
 
 def _columns(width: int) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from orderlens.decode.cuda.panels import LOG2_E, LOWEST, Panels
 
-STAGES, FEW_ROWS = 1, 512
+STAGES, FEW_ROWS = 4, 512
 """Rounds of loads that are on their way at once, where there are at most so many rows: few programs would
 wait for each of them. The numbers are the same with any."""
 
