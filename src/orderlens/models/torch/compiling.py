@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Thread, get_ident
+from threading import Lock, Thread, get_ident
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ the copying thread needs the lock again."""
 PATIENCE_S = 60.0
 """Longest wait for kernels once the weights are there."""
 _log = logging.getLogger(__name__)
+_loading = Lock()
+"""What calls a kernel is a module of its own, and all have one name: imported at once they got mixed up."""
 
 
 @contextmanager
@@ -85,7 +87,8 @@ class LoadingPool(ThreadPoolExecutor):
 def _loaded(compile_kernel: Callable[..., Any], *args: Any, **options: Any) -> Any:
     kernel = compile_kernel(*args, **options)
     try:
-        kernel.run  # noqa: B018  a property that loads the kernel and makes what calls it
+        with _loading:
+            kernel.run  # noqa: B018  a property that loads the kernel and makes what calls it
     except Exception:  # noqa: BLE001  as above
         _log.debug("a kernel is loaded when it is first launched", exc_info=True)
     return kernel
