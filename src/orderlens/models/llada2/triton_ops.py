@@ -29,9 +29,6 @@ from orderlens.models.torch.pages import PagePool
 from orderlens.models.torch.rotary import rotary_tables
 from orderlens.models.torch.window import Windows
 
-PRODUCTS_OF_FEW = False
-"""Whether few tokens are multiplied by our own kernels."""
-
 
 class TritonOps:
     """The CUDA implementation."""
@@ -94,14 +91,14 @@ class TritonOps:
 
 def projected(x_TC: Tensor, weight_OC: Tensor) -> Tensor:
     """Return x @ weightᵀ [T, O], or for few tokens its float32 parts [S, T, O]."""
-    if PRODUCTS_OF_FEW and applies(x_TC, weight_OC):
+    if applies(x_TC, weight_OC):
         return product_parts(x_TC, weight_OC)
     return functional.linear(x_TC, weight_OC)
 
 
 def dense_product(h_TC: Tensor, block: DenseWeights) -> Tensor:
     """Return a plain SwiGLU feed-forward [T, C], or for few tokens its float32 parts [S, T, C]."""
-    if PRODUCTS_OF_FEW and applies(h_TC, block.gate_up_FC):
+    if applies(h_TC, block.gate_up_FC):
         inner_TF = swiglu(product_parts(h_TC, block.gate_up_FC, WIDE), h_TC.dtype)
         return product_parts(inner_TF, block.down_CF, WIDE)
     return dense(h_TC, block)
@@ -109,6 +106,6 @@ def dense_product(h_TC: Tensor, block: DenseWeights) -> Tensor:
 
 def router_logits(x_TC: Tensor, router_EC: Tensor) -> Tensor:
     """Return float32 logits [T, E], or for few tokens their parts [S, T, E]."""
-    if PRODUCTS_OF_FEW and applies(x_TC, router_EC):
+    if applies(x_TC, router_EC):
         return product_parts(x_TC, router_EC)
     return routing.router_logits(x_TC, router_EC)

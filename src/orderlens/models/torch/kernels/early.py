@@ -17,9 +17,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from orderlens.models.torch.gpu import gpu_of
 
-EARLY = False
-"""Whether kernels that can come early do."""
-
 
 @triton.jit
 def let_next(EARLY: tl.constexpr):
@@ -43,6 +40,9 @@ def take_turn(EARLY: tl.constexpr):
 
 
 def launched_early(device: torch.device) -> dict[str, Any]:
-    """Return the launch options of a kernel that can come early."""
-    early = EARLY and device.type == "cuda" and gpu_of(device).descriptors
+    """Return the launch options of a kernel that can come early: whether it does.
+
+    On torch's device "meta", where kernels are only compiled, as on the GPU that it stands for.
+    """
+    early = device.type in ("cuda", "meta") and torch.cuda.is_available() and gpu_of(device).descriptors
     return {"EARLY": early, "launch_pdl": early}

@@ -44,6 +44,8 @@ class Cut(NamedTuple):
     stages: int = 1
 
 
+FEWEST_ROWS, FEWEST = 32, Cut(block_n=128, warps=8)
+"""One window's rows leave room for twice the outputs; the sum is cut alike, so the numbers are the same."""
 WIDE = Cut(span=1024, block_k=128, stages=4)
 """For a matrix so large that fewer programs ask for enough of it, and fewer parts matter more."""
 
@@ -117,8 +119,8 @@ def applies(x_TD: Tensor, matrix_ND: Tensor) -> bool:
 
 def product_parts(x_TD: Tensor, matrix_ND: Tensor, cut: Cut | None = None) -> Tensor:
     """Return float32 parts [S, T, N] whose sum over S is x @ matrixᵀ."""
-    cut = cut or Cut()
     rows, (outputs, width) = len(x_TD), matrix_ND.shape
+    cut = cut or (FEWEST if rows <= FEWEST_ROWS else Cut())
     block_n, span = _divisor(outputs, cut.block_n), _divisor(width, cut.span)
     block_k = min(span, cut.block_k)
     parts_STN = torch.empty(width // span, rows, outputs, device=x_TD.device, dtype=torch.float32)
