@@ -17,15 +17,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.models.torch.kernels.early import launched_early, take_turn
+from orderlens.models.torch.kernels.early import launched_early, let_next, take_turn, wait_for_last
 from orderlens.models.torch.pages import PAGE, PagePool
 from orderlens.models.torch.shapes import HeadShape
 from orderlens.models.torch.window import Windows
 
 LOG2_E = 1.4426950408889634
 BLOCK_KEYS = 64
-MOST_QUERIES = 128
-"""Queries of a program at most, heads that share keys side by side."""
+MOST_QUERIES, FEW_WINDOWS, FEW_QUERIES = 128, 8, 64
+"""Queries of a program at most, heads that share keys side by side; of up to so many windows, which leave
+most of a GPU idle, fewer."""
 TARGET_PROGRAMS = 264
 """Two per multiprocessor of a large Hopper GPU."""
 KEYS_PER_SPLIT = 512
@@ -84,9 +85,10 @@ def _attend_kernel(
     page number]. Writes out [T, H·D] when the prefix is not split; else the unnormalised sums part_acc
     [T·H·S, D] with part_top and part_mass [T·H·S] for ``_merge_kernel``. A tile's rows are (head of the
     group, position): heads that share keys stand side by side, so each key is read once for all of them.
-    The window's own keys belong to the last split.
+    The window's own keys belong to the last split, and come first: they do not wait for the table. What is
+    packed was there before the forward began, so it needs no waiting for the kernel in front.
     """
-    take_turn(EARLY)
+    let_next(EARLY)
     window, kv, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     tile, split = part // SPLITS, part % SPLITS
     group: tl.constexpr = HEADS // KV_HEADS
@@ -95,14 +97,24 @@ def _attend_kernel(
     real = m < group * WIDTH
     token = window * WIDTH + m % WIDTH
     head = kv * group + m // WIDTH
-    q = tl.load(qk + ((token * (HEADS + KV_HEADS) + head) * HEAD)[:, None] + d, mask=real[:, None], other=0.0)
     row = tl.load(packed + window * packed_stride).to(tl.int64)
     start = tl.load(packed + window * packed_stride + 1)
     width = tl.load(packed + window * packed_stride + 2)
+    wait_for_last(EARLY)
+    q = tl.load(qk + ((token * (HEADS + KV_HEADS) + head) * HEAD)[:, None] + d, mask=real[:, None], other=0.0)
 
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     mass = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD], tl.float32)
+    if split == SPLITS - 1:
+        w = tl.arange(0, BLOCK_W)
+        seen = w < width
+        other = window * WIDTH + w
+        k_place = ((other * (HEADS + KV_HEADS) + HEADS + kv) * HEAD)[:, None] + d
+        v_place = ((other * (HEADS + 2 * KV_HEADS) + HEADS + KV_HEADS + kv) * HEAD)[:, None] + d
+        k = tl.load(qk + k_place, mask=seen[:, None], other=0.0)
+        v = tl.load(fused + v_place, mask=seen[:, None], other=0.0)
+        top, mass, acc = _fold(q, k, v, seen, top, mass, acc, scale)
     span = tl.cdiv(tl.cdiv(start, SPLITS), BLOCK_N) * BLOCK_N
     low = split * span
     high = tl.minimum(start, low + span)
@@ -113,15 +125,6 @@ def _attend_kernel(
         place = (((page * KV_HEADS + kv) * PAGE + position % PAGE) * HEAD)[:, None] + d
         k = tl.load(keys + place, mask=seen[:, None], other=0.0)
         v = tl.load(values + place, mask=seen[:, None], other=0.0)
-        top, mass, acc = _fold(q, k, v, seen, top, mass, acc, scale)
-    if split == SPLITS - 1:
-        w = tl.arange(0, BLOCK_W)
-        seen = w < width
-        other = window * WIDTH + w
-        k_place = ((other * (HEADS + KV_HEADS) + HEADS + kv) * HEAD)[:, None] + d
-        v_place = ((other * (HEADS + 2 * KV_HEADS) + HEADS + KV_HEADS + kv) * HEAD)[:, None] + d
-        k = tl.load(qk + k_place, mask=seen[:, None], other=0.0)
-        v = tl.load(fused + v_place, mask=seen[:, None], other=0.0)
         top, mass, acc = _fold(q, k, v, seen, top, mass, acc, scale)
     if SPLITS == 1:
         place = ((token * HEADS + head) * HEAD)[:, None] + d
@@ -175,7 +178,8 @@ def attend(
     parts = tokens * config.n_heads * splits if splits > 1 else 1
     part_acc = torch.empty(parts * D, device=device, dtype=torch.float32)
     part_top, part_mass = torch.empty(2, parts, device=device, dtype=torch.float32)
-    block_m = min(MOST_QUERIES, max(16, triton.next_power_of_2(group * windows.width)))
+    most = FEW_QUERIES if windows.count <= FEW_WINDOWS else MOST_QUERIES
+    block_m = min(most, max(16, triton.next_power_of_2(group * windows.width)))
     tiles = triton.cdiv(group * windows.width, block_m)
     _attend_kernel[(windows.count, config.n_kv_heads, tiles * splits)](
         qk_THD,

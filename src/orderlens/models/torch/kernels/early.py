@@ -1,9 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Kernels that come before the one in front of them has ended: programmatic dependent launch, from Hopper on.
 
-A kernel that comes early takes the places its forerunner leaves idle, reads weights if it likes, and must
-wait before it touches anything else. All its programs must wait: only then does its own end say that
-everything in front has ended too. Launched plainly, the same kernel neither comes early nor waits.
+A kernel that comes early takes the places its forerunner leaves idle, reads weights and what else was there
+before the forward began if it likes, and must wait before it touches anything else. All its programs must
+wait: only then does its own end say that everything in front has ended too. Launched plainly, the same kernel
+neither comes early nor waits.
 """
 
 from __future__ import annotations
