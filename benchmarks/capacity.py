@@ -91,12 +91,12 @@ def studies() -> list[Study]:
 
 
 def speeds(text: str) -> dict[str, float]:
-    """Return tokens per second and GPU by row of RESULTS.md."""
-    found = {name: re.search(pattern, text) for name, pattern in _ROWS.items()}
-    missing = [name for name, match in found.items() if match is None]
+    """Return tokens per second and GPU by row of RESULTS.md: the last such row."""
+    found = {name: re.findall(pattern, text) for name, pattern in _ROWS.items()}
+    missing = [name for name, rates in found.items() if not rates]
     if missing:
         raise SystemExit(f"{RESULTS} no longer has the rows of {', '.join(missing)}: mend _ROWS")
-    return {name: float(match[1].replace(",", "")) for name, match in found.items() if match}
+    return {name: float(rates[-1].replace(",", "")) for name, rates in found.items()}
 
 
 def table() -> None:

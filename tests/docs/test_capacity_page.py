@@ -59,9 +59,9 @@ def test_each_row_follows_from_its_speed(capacity: ModuleType) -> None:
 
 def test_every_gpu_has_work_and_the_last_round_counts_whole(capacity: ModuleType) -> None:
     study = capacity.Study("s", capacity.SEQUENCES, 4, 1_000_000, ())
-    assert (study.units(1), study.units(8), study.units(64), study.units(5000)) == (4, 16, 64, 3072)
+    assert [study.units(gpus) for gpus in (1, 8, 64, 10_000)] == [4, 16, 64, study.texts]
     assert study.hours(1000, 1) == pytest.approx(64 * study.hours(1000, 64))
-    assert study.hours(1000, 5000) == pytest.approx(study.hours(1000, 1) / 3072)  # a text each, and no less
+    assert study.hours(1000, 10_000) == pytest.approx(study.hours(1000, 1) / study.texts)  # a text each
     uneven = capacity.Study("u", 9, capacity.SEQUENCES, 1_000_000, ())
     assert uneven.hours(1000, 4) == pytest.approx(uneven.hours(1000, 1) / 3)
 
