@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import as_completed
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -40,22 +42,30 @@ roles, found, skipping = TokenRoles(503, frozenset({500}), frozenset(), 512), {}
 rehearsal.WHOLE_TOKENS = 512
 for place in ("meta", "cpu"):
     rehearsal.NOWHERE = torch.device(place)
-    with compiling._launching_nothing():
+    with compiling.rehearsing():
         rehearsal.rehearse(TINY, torch.bfloat16, roles, 32, 2048)
     found[place], asked = asked, []
 
 skipping = False
-def norm(place):
-    x = torch.empty(64, 256, device=place, dtype=torch.bfloat16)
-    add_rms_norm(x, x, torch.empty(256, device=place, dtype=torch.bfloat16), 1e-6)
+def norm(place, width=256):
+    x = torch.empty(64, width, device=place, dtype=torch.bfloat16)
+    add_rms_norm(x, x, torch.empty(width, device=place, dtype=torch.bfloat16), 1e-6)
 pool = compiling.LoadingPool()
 compiling.compile_launched(lambda: norm("meta"), pool)
 pool.shutdown()
 first, asked = len(asked), []
-with compiling._launching_nothing():
+with compiling.rehearsing():
     norm("cpu")
+again = len(asked)
+
+closed = compiling.LoadingPool()
+closed._closed.set()
+compiling.compile_launched(lambda: norm("meta", 512), closed)
+asked = []
+with compiling.rehearsing():
+    norm("cpu", 512)
 kernels = sorted({name for name, _ in found["meta"]})
-print(json.dumps([found["meta"] == found["cpu"], kernels, first, len(asked)]))
+print(json.dumps([found["meta"] == found["cpu"], kernels, first, again, len(asked)]))
 """
 
 
@@ -65,12 +75,13 @@ def test_kernels_are_found_by_real_launches(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    same, names, compiled, compiled_again = json.loads(done.stdout.splitlines()[-1])
+    same, names, compiled, compiled_again, compiled_late = json.loads(done.stdout.splitlines()[-1])
     assert same
     assert {"_gate_up_kernel", "_down_kernel", "_attend_kernel", "_panel_kernel", "_draw_kernel"} <= set(
         names
     )
     assert (compiled, compiled_again) == (1, 0)
+    assert compiled_late == 1  # what was not compiled ahead is compiled by its first launch
 
 
 @pytest.mark.needs_torch
@@ -110,3 +121,68 @@ def test_a_failed_rehearsal_breaks_no_loading(monkeypatch: pytest.MonkeyPatch, f
         assert fails
     assert sys.getswitchinterval() == usual
     assert rehearsed == [True] or fails
+
+
+@pytest.mark.needs_torch
+def test_whoever_waits_for_kernels_that_are_given_up_goes_on() -> None:
+    from orderlens.models.torch.compiling import THREADS, LoadingPool
+
+    pool, held = LoadingPool(), Event()
+    kernels = [pool.submit(held.wait) for _ in range(2 * THREADS)]
+    waiting = Thread(target=lambda: list(as_completed(kernels)), daemon=True)
+    waiting.start()
+    pool.close()
+    held.set()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.needs_torch
+def test_models_that_load_at_once_leave_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from orderlens.models.torch import compiling
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(compiling, "runs_kernels", lambda _: True)
+    monkeypatch.setattr(compiling, "_compile", lambda *_: None)
+    usual = sys.getswitchinterval()
+    first, second = (compiling.compiling_meanwhile(lambda: None, torch.device("cuda")) for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert sys.getswitchinterval() == pytest.approx(compiling.SWITCH_S)
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == usual
+
+
+@pytest.mark.needs_torch
+def test_rehearsals_at_once_launch_nothing_and_leave_launches_as_they_were() -> None:
+    """The one that ends first must not let the other one launch, nor the last one leave anything behind."""
+    jit = pytest.importorskip("triton.runtime.jit")
+    from orderlens.models.torch import compiling
+
+    original, told = jit.JITFunction.run, []
+    jit.JITFunction.run = lambda _, *, warmup: told.append(warmup)
+    usual = jit.JITFunction.run
+    begun, ended = Event(), Event()
+
+    def other() -> None:
+        with compiling.rehearsing():
+            begun.set()
+            ended.wait(10)
+            jit.JITFunction.run(None, warmup=False)
+
+    thread = Thread(target=other)
+    try:
+        with compiling.rehearsing():
+            thread.start()
+            begun.wait(10)
+            jit.JITFunction.run(None, warmup=False)
+        jit.JITFunction.run(None, warmup=False)  # nobody rehearses in this thread
+        ended.set()
+        thread.join()
+        assert told == [True, False, True]
+        assert jit.JITFunction.run is usual
+    finally:
+        jit.JITFunction.run = original
