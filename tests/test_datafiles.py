@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -181,6 +182,17 @@ def test_missing_file_suggests_a_built_in_name():
 @pytest.mark.parametrize("source", ["", "a" * 3000, "no\0thing", "~nobody-of-this-name/x"])
 def test_absurd_names_are_files_that_do_not_exist(source):
     with pytest.raises(DataFileError, match=r"does not exist \(built-in: passages, c4"):
+        list(sample_rows(source))
+
+
+@pytest.mark.parametrize("source", [".", "./", "..", "sub", "sub.jsonl"])
+def test_a_folder_is_called_one_and_what_is_expected_is_said(source, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    for name in ("sub", "sub.jsonl"):
+        (here / name).mkdir(parents=True)
+    monkeypatch.chdir(here)
+    wanted = r" is a folder; give a dataset's name \(passages, c4\) or a file: \.jsonl"
+    with pytest.raises(DataFileError, match=f"'{re.escape(source)}'{wanted}"):
         list(sample_rows(source))
 
 

@@ -84,9 +84,14 @@ def at_home(path: Path) -> Path:
 def is_there(path: Path) -> bool:
     """Whether something is at ``path``; names that no file system takes are not."""
     try:
-        return str(path) != "." and at_home(path).exists()
+        return at_home(path).exists()
     except (OSError, ValueError):
         return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether ``path`` is a folder."""
+    return is_there(path) and at_home(path).is_dir()
 
 
 def _check_there(path: Path) -> None:

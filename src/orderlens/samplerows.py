@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orderlens.errors import DataFileError
 from orderlens.registry import suggest
-from orderlens.rowfiles import FORMATS, Numbered, Row, TextSplit, is_there, read_rows
+from orderlens.rowfiles import FORMATS, Numbered, Row, TextSplit, is_folder, is_there, read_rows
 from orderlens.samples import TextOrTokens
 
 BUILT_IN = ("passages", "c4")
@@ -28,7 +28,12 @@ def sample_rows(source: str, split: TextSplit = "none") -> Iterator[Row]:
         yield from _checked(read_rows(_c4()), "c4")
         return
     path = Path(source)
-    if not path.suffix and not is_there(path):
+    if source and is_folder(path):  # "" is the path "."
+        raise DataFileError(
+            f"data '{source[:80]}' is a folder; give a dataset's name ({', '.join(BUILT_IN)}) "
+            f"or a file: {FORMATS}"
+        )
+    if not source or (not path.suffix and not is_there(path)):
         hint = suggest(source, BUILT_IN)
         raise DataFileError(
             f"data file '{source[:80]}' does not exist{hint} "
