@@ -17,6 +17,24 @@ def small() -> HiddenMarkovModel:
     return HiddenMarkovModel(seed=3, n_states=3, n_characters=3, block_size=4)
 
 
+@pytest.mark.parametrize("device", [None, "auto", "cpu", "cpu:0", "cuda", "cuda:7", "mps"])
+def test_a_device_is_ignored(device: str | None) -> None:
+    assert load_model("hmm", device=device).digest == load_model("hmm").digest
+
+
+@pytest.mark.parametrize(
+    "device", ["nonsense", "", "CPU", "gpu", "xpu", "cuda:x", "cuda:", "cuda:01", "cpu\n"]
+)
+def test_what_is_no_device_is_refused_as_by_the_other_models(device: str) -> None:
+    pytest.importorskip("torch")
+    said = []
+    for name in ("hmm", "tiny"):
+        with pytest.raises(UserInputError) as caught:
+            load_model(name, device=device)
+        said.append(str(caught.value))
+    assert said == [f"device '{device}' is unknown; use auto, cpu, cuda, cuda:N or mps"] * 2
+
+
 def enumerated_joint(model: HiddenMarkovModel, tokens: tuple[int, ...]) -> float:
     """Sum over all hidden paths, the definition of the joint."""
     p, total = model.parameters, 0.0

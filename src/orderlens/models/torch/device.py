@@ -12,6 +12,7 @@ import torch
 
 from orderlens.errors import UserInputError
 from orderlens.machine import total_memory
+from orderlens.models.options import unknown_device
 
 DTYPES: Mapping[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
@@ -34,7 +35,7 @@ def pick_device(wanted: str | None = None, prefer: Sequence[str] = ("cuda",)) ->
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda", "mps"):
-        raise UserInputError(f"device '{wanted}' is unknown; use auto, cpu, cuda, cuda:N or mps")
+        raise unknown_device(wanted)
     if not _visible(device.type):
         what = "no CUDA GPU is visible to torch" if device.type == "cuda" else "Apple MPS is not available"
         raise UserInputError(f"device '{wanted}': {what}; use --device cpu")
