@@ -9,7 +9,7 @@ import pytest
 import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study
 from orderlens.errors import UndefinedFigureError
-from orderlens.figures import couplings, frontier
+from orderlens.figures import couplings, frontier, lorenz
 from orderlens.plaintext import plain
 from orderlens.testing import make_run, make_trace
 
@@ -87,6 +87,27 @@ def test_a_measure_that_never_varies_is_named_below() -> None:
     ]
     figure = frontier.draw(sidecar({**data, "panels": [*data["panels"], varied]}))
     assert "The same under every policy: texts that end, texts: 0 %." in texts(figure)
+
+
+def test_families_of_one_frontier_never_look_alike() -> None:
+    orders = ["forced-ar", "max-prob", "top-margin", "random", "reverse-ar"]
+    rules = ["threshold=0.9", "factor=1", "bound=0.1", "above=0.9", "near=0.9", "credit=0.9"]
+    orders += [f"entropy+{rule}" for rule in rules]
+    points = [
+        {"order": order, "front": True} | dict.fromkeys(("quality", "tokens_per_pass"), cell)
+        for order, cell in zip(orders, ({"value": x, "low": x, "high": x} for x in range(1, 12)), strict=True)
+    ]
+    panel = {"measure": "x", "better": 1, "n": 3, "points": points}
+    (legend,) = frontier.draw({"panels": [panel], "ladder": []}).legends
+    looks = {(item.get_color(), item.get_marker()) for item in legend.legend_handles}
+    assert len(looks) == len(orders)
+
+
+def test_the_rungs_of_a_ladder_differ_where_each_has_a_line_of_its_own() -> None:
+    orders = ["max-prob", "max-prob+top=2", "max-prob+top=8"]
+    run = make_run([make_trace("a", order, [-1.0, -2.0 - place]) for place, order in enumerate(orders)])
+    (legend,) = lorenz.draw(sidecar(lorenz.data(Study(run, QUICK)))).legends
+    assert len({item.get_marker() for item in legend.legend_handles}) == len(orders)
 
 
 @pytest.mark.parametrize(

@@ -162,3 +162,31 @@ def test_policies_of_one_order_share_its_colour_and_differ_by_marker():
     assert {look.color for look in looks} == {looks[0].color}
     assert len({look.marker for look in looks}) == len(looks)
     assert not style.is_variant("random:7")
+
+
+TOPS = [f"max-prob+top={k}" for k in (2, 3, 4, 8, 16)]
+
+
+def test_policies_of_one_figure_never_look_alike():
+    assert len({style.order_style(order).marker for order in TOPS}) < len(TOPS)  # why a figure must ask
+    labels = ["random", "max-prob", *TOPS, "forced-ar+top=2", "forced-ar+top=8"]
+    looks = style.order_styles(labels)
+    assert set(looks) == set(labels)
+    assert len({(look.color, look.marker) for look in looks.values()}) == len(labels)
+    assert len({looks[order].marker for order in TOPS}) == len(TOPS)
+    assert {looks[order].color for order in TOPS} == {looks["max-prob"].color}
+    assert looks["random"] == style.order_style("random")
+    assert style.order_styles(reversed(labels)) == looks
+
+
+def test_more_policies_than_markers_take_other_colours():
+    labels = [f"max-prob+threshold=0.{k}" for k in range(10, 50)]
+    looks = style.order_styles(labels).values()
+    assert len({(look.color, look.marker) for look in looks}) == len(labels)
+    many = style.order_styles(f"max-prob+top={k}" for k in range(2, 100))  # beyond that looks repeat
+    assert len(many) == 98
+
+
+def test_seeds_of_one_order_share_its_look_in_a_figure():
+    looks = style.order_styles(["random:0", "random:1", "random"])
+    assert len({(look.color, look.marker) for look in looks.values()}) == 1

@@ -10,7 +10,7 @@ from orderlens.analysis.orders import display_name
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import graded_cells, task_panels
 from orderlens.figures.numbers import arms, centre, interval, real
-from orderlens.figures.style import footnote, look, order_style
+from orderlens.figures.style import OrderStyle, footnote, look, order_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,8 +40,9 @@ def draw(data: Mapping[str, Any]) -> Figure:
     """Draw a line with intervals per order."""
     with look():
         figure, panels = task_panels(data["tasks"], 2.4)
+        styles = order_styles(item["order"] for task in data["tasks"] for item in task["series"])
         for panel, task in zip(panels, data["tasks"], strict=True):
-            _panel(panel, task)
+            _panel(panel, task, styles)
         names: dict[str, Any] = {}
         for panel in panels:
             handles, labels = panel.get_legend_handles_labels()
@@ -55,10 +56,10 @@ def draw(data: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _panel(panel: Axes, task: Mapping[str, Any]) -> None:
+def _panel(panel: Axes, task: Mapping[str, Any], styles: Mapping[str, OrderStyle]) -> None:
     lowest = []
     for item in task["series"]:
-        style, bins = order_style(item["order"]), item["bins"]
+        style, bins = styles[item["order"]], item["bins"]
         x = [real(one["var"]) for one in bins]
         y = [centre(one["accuracy"]) for one in bins]
         ends = [arms(one["accuracy"]) for one in bins]

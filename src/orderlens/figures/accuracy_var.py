@@ -10,7 +10,7 @@ from orderlens.analysis.orders import display_name
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import graded_cells, task_panels
 from orderlens.figures.numbers import interval, real
-from orderlens.figures.style import GREY, footnote, look, order_style, point
+from orderlens.figures.style import GREY, OrderStyle, footnote, look, order_styles, point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,22 +55,23 @@ def draw(data: Mapping[str, Any]) -> Figure:
     """Draw one panel per task; the legend names the orders once."""
     with look():
         figure, panels = task_panels(data["tasks"], 2.3)
+        seen = list({item["order"]: None for task in data["tasks"] for item in task["points"]})
+        styles = order_styles(seen)
         for panel, task in zip(panels, data["tasks"], strict=True):
-            _panel(panel, task)
-        seen = {item["order"]: None for task in data["tasks"] for item in task["points"]}
-        _legend(figure, list(seen))
+            _panel(panel, task, styles)
+        _legend(figure, {order: styles[order] for order in seen})
         text = "Bars: 95 % intervals over items. Small marks: single seeds of an order. Dashed: guessing."
         footnote(figure, f"{text} T = {real(data['temperature']):g}.")
     return figure
 
 
-def _panel(panel: Axes, task: Mapping[str, Any]) -> None:
+def _panel(panel: Axes, task: Mapping[str, Any], styles: Mapping[str, OrderStyle]) -> None:
     for item in task["points"]:
-        style = order_style(item["order"])
+        style = styles[item["order"]]
         for seed in item["seeds"]:
             small: dict[str, Any] = {"markersize": 3.0, "alpha": 0.4, "markeredgewidth": 0}
             panel.plot(real(seed["var"]), real(seed["accuracy"]), style.marker, color=style.color, **small)
-        point(panel, item["order"], item["var"], item["accuracy"])
+        point(panel, style, item["var"], item["accuracy"])
     if math.isfinite(real(task["guessing"])):
         panel.axhline(real(task["guessing"]), color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
     panel.set_xlabel("content Var(log q) (nats²)")
@@ -83,15 +84,14 @@ def _panel(panel: Axes, task: Mapping[str, Any]) -> None:
     panel.locator_params(axis="x", nbins=5)
 
 
-def _legend(figure: Figure, orders: list[str]) -> None:
+def _legend(figure: Figure, styles: Mapping[str, OrderStyle]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], linestyle="none", marker=order_style(order).marker, color=order_style(order).color)
-        for order in orders
+        Line2D([], [], linestyle="none", marker=style.marker, color=style.color) for style in styles.values()
     ]
-    names = [display_name(order) for order in orders]
-    figure.legend(handles, names, loc="outside upper center", ncols=min(6, len(orders)))
+    names = [display_name(order) for order in styles]
+    figure.legend(handles, names, loc="outside upper center", ncols=min(6, len(styles)))
 
 
 RECIPE = Recipe("Accuracy against content Var per order", data, draw, "evaluate")

@@ -16,6 +16,7 @@ from orderlens.figures.style import (
     look,
     new_figure,
     order_style,
+    order_styles,
     panel_letters,
     point,
     row_labels,
@@ -85,8 +86,10 @@ def draw(data: Mapping[str, Any]) -> Figure:
 
 
 def _plane(panel: Axes, data: Mapping[str, Any]) -> None:
+    styles = order_styles(item["order"] for item in data["points"])
     for item in data["random_seeds"]:
-        look_of_random = order_style(item.get("order", "random"))
+        order = item.get("order", "random")
+        look_of_random = styles.get(order) or order_style(order)
         panel.plot(
             real(item["mean"]),
             real(item["var"]),
@@ -97,7 +100,8 @@ def _plane(panel: Axes, data: Mapping[str, Any]) -> None:
             markeredgewidth=0,
         )
     for item in data["points"]:
-        point(panel, item["order"], item["mean"], item["var"], hollow=item["kind"] == "target-aware")
+        style, hollow = styles[item["order"]], item["kind"] == "target-aware"
+        point(panel, style, item["mean"], item["var"], hollow=hollow)
     panel.set_xlabel("mean log q of the target (nats per token)")
     panel.set_ylabel("Var(log q) (nats²)")
     panel.margins(0.08)

@@ -12,7 +12,7 @@ from orderlens.analysis.orders import display_name
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import arms, centre, interval, is_drawable
-from orderlens.figures.style import footnote, look, new_figure, order_style
+from orderlens.figures.style import footnote, look, new_figure, order_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _COLORS = ("#1a273f", "#ac530f", "#558cef", "#eea005", "#195e33", "#661584", "#7c7c7c", "#a33a5b", "#1f8a99")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+Look = tuple[str, str]
+"""Colour and marker."""
 
 
 def family_of(order: str) -> str:
@@ -71,13 +73,14 @@ def draw(data: Mapping[str, Any]) -> Figure:
         rows = math.ceil(len(panels) / columns)
         orders = list(dict.fromkeys(point["order"] for panel in panels for point in panel["points"]))
         families = list(dict.fromkeys(_family(order, ladder) for order in orders))
+        looks = _looks(families)
         height = 0.6 + 2.15 * rows + 0.16 * math.ceil(len(families) / 3)
         figure, axes = new_figure(rows, columns, height=height)
         for axis, panel in zip(axes, panels, strict=False):
-            _draw_panel(axis, panel, families, ladder)
+            _draw_panel(axis, panel, looks, ladder)
         for axis in axes[len(panels) :]:
             axis.set_axis_off()
-        handles, names = _handles(axes[0], families)
+        handles, names = _handles(axes[0], {family: looks[family] for family in families})
         figure.legend(handles, names, loc="outside upper center", ncols=min(3, len(families)), fontsize=6.8)
         note = "Arms: intervals over prompts. Filled: no other policy is as good with as few passes."
         alike = "; ".join(f"{panel['measure']}: {min(_values(panel)):g} %" for panel in same)
@@ -98,25 +101,30 @@ def _family(order: str, ladder: Sequence[str]) -> str:
     return family_of(ladder[-1]) if order in ladder else family_of(order)
 
 
-def _look(family: str, families: Sequence[str]) -> tuple[str, str]:
-    """Return colour and marker: an order's own, and for policies those that no order in the figure has."""
-    if "+" not in family:
-        style = order_style(family)
-        return style.color, style.marker
-    orders = [order_style(name) for name in families if "+" not in name]
-    place = [name for name in families if "+" in name].index(family)
-    colors = [item for item in _COLORS if item not in {style.color for style in orders}] or _COLORS
-    markers = [item for item in _MARKERS if item not in {style.marker for style in orders}] or _MARKERS
-    return colors[place % len(colors)], markers[place % len(markers)]
+def _looks(families: Sequence[str]) -> dict[str, Look]:
+    """Return colours and markers: an order's own, and for policies those that no order in the figure has.
+
+    Colours and markers change together; where that comes round, markers are moved on against the colours.
+    """
+    orders = order_styles(name for name in families if "+" not in name)
+    looks = {name: (style.color, style.marker) for name, style in orders.items()}
+    colors = [item for item in _COLORS if item not in {color for color, _ in looks.values()}] or _COLORS
+    markers = [item for item in _MARKERS if item not in {marker for _, marker in looks.values()}] or _MARKERS
+    period = math.lcm(len(colors), len(markers))
+    for place, name in enumerate(name for name in families if "+" in name):
+        looks[name] = colors[place % len(colors)], markers[(place + place // period) % len(markers)]
+    return looks
 
 
-def _draw_panel(axis: Axes, panel: Mapping[str, Any], families: list[str], ladder: Sequence[str]) -> None:
+def _draw_panel(
+    axis: Axes, panel: Mapping[str, Any], looks: Mapping[str, Look], ladder: Sequence[str]
+) -> None:
     by_family: dict[str, list[Mapping[str, Any]]] = {}
     for point in panel["points"]:
         if is_drawable(point["quality"]) and is_drawable(point["tokens_per_pass"]):
             by_family.setdefault(_family(point["order"], ladder), []).append(point)
     for family, points in by_family.items():
-        color, marker = _look(family, families)
+        color, marker = looks[family]
         ordered = sorted(points, key=lambda point: centre(point["tokens_per_pass"]))
         xs, ys = ([centre(point[name]) for point in ordered] for name in ("tokens_per_pass", "quality"))
         axis.plot(xs, ys, "-", color=color, linewidth=0.9, alpha=0.6)
@@ -142,12 +150,11 @@ def _draw_panel(axis: Axes, panel: Mapping[str, Any], families: list[str], ladde
     axis.set_ylabel(unit_of(str(panel["measure"])))
 
 
-def _handles(axis: Axes, families: list[str]) -> tuple[list[Any], list[str]]:
+def _handles(axis: Axes, looks: Mapping[str, Look]) -> tuple[list[Any], list[str]]:
     handles = []
-    for family in families:
-        color, marker = _look(family, families)
+    for color, marker in looks.values():
         handles += axis.plot([], [], marker=marker, color=color, linewidth=0.9)
-    return handles, [display_name(family) for family in families]
+    return handles, [display_name(family) for family in looks]
 
 
 RECIPE = Recipe("Quality against tokens per pass", data, draw)

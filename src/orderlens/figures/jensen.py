@@ -14,7 +14,7 @@ from orderlens.analysis.tables_theory import TraceHits, fit_hits, read_hits
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import real, short
-from orderlens.figures.style import footnote, look, new_figure, order_style, panel_letters
+from orderlens.figures.style import footnote, look, new_figure, order_styles, panel_letters
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import SIGMAS, segment_jensen_loss
 from orderlens.metrics.segments import FloatArray, Segments
@@ -179,8 +179,7 @@ def _draw_hits(panel: Axes, data: Mapping[str, Any]) -> None:
 
 def _draw_losses(panel: Axes, data: Mapping[str, Any]) -> None:
     orders = in_paper_order(item["order"] for item in data["traces"])
-    for order in orders:
-        style = order_style(order)
+    for order, style in order_styles(orders).items():
         mine = [item for item in data["traces"] if item["order"] == order]
         panel.plot(
             [real(item["var"]) for item in mine],

@@ -14,7 +14,7 @@ from orderlens.analysis.traces import Traces, read_chunks, read_traces
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import real, short
-from orderlens.figures.style import footnote, look, new_figure, order_style, panel_letters
+from orderlens.figures.style import OrderStyle, footnote, look, new_figure, order_styles, panel_letters
 from orderlens.metrics.concentration import lorenz_gini, segment_lorenz
 from orderlens.metrics.path import sub_blocks
 from orderlens.metrics.segments import BoolArray, FloatArray
@@ -59,10 +59,12 @@ def draw(data: Mapping[str, Any]) -> Figure:
         steps = np.linspace(0, 1, data["length"] + 1)
         whole.plot([0, 1], [0, 1], color="#b9b9b9", linewidth=0.9, linestyle=(0, (4, 3)))
         depth.axhline(0, color="#b9b9b9", linewidth=0.9, linestyle=(0, (4, 3)))
+        styles = order_styles(item["order"] for item in data["curves"])
         for place, item in enumerate(data["curves"]):
+            style = styles[item["order"]]
             heights = np.array([real(value) for value in item["lorenz"]])
-            _curve(whole, item, steps, heights, place)
-            _curve(depth, item, steps, steps - heights, place)
+            _curve(whole, item, style, steps, heights, place)
+            _curve(depth, item, style, steps, steps - heights, place)
         whole.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         whole.set_ylabel("share of −Σ log q")
         depth.set(xlim=(0, 1), box_aspect=1)
@@ -77,8 +79,14 @@ def draw(data: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _curve(panel: Axes, item: Mapping[str, Any], steps: FloatArray, heights: FloatArray, place: int) -> None:
-    style = order_style(item["order"])
+def _curve(
+    panel: Axes,
+    item: Mapping[str, Any],
+    style: OrderStyle,
+    steps: FloatArray,
+    heights: FloatArray,
+    place: int,
+) -> None:
     spacing = max(len(steps) // 4, 1)
     panel.plot(
         steps,

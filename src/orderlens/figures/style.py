@@ -7,13 +7,13 @@ This module knows the cards of orders, not runs or metrics.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from orderlens.analysis.orders import base_name, display_name, order_card
+from orderlens.analysis.orders import base_name, display_name, in_paper_order, order_card
 from orderlens.figures.numbers import arms, centre, is_drawable
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def order_style(order: str) -> OrderStyle:
     """Return the style of an order's label; ``random:3`` looks like ``random``.
 
     The marker is the card's and the colour goes by its rank; where the card leaves them open, a spare look is
-    taken that depends on the id alone. A policy has its order's colour and a spare marker by its label.
+    taken that depends on the id alone. A policy has its order's colour and a spare marker by its label, which
+    another policy may share: a figure asks ``order_styles``.
     """
     card = order_card(order)
     turn = sum(base_name(order).encode())
@@ -114,6 +115,28 @@ def order_style(order: str) -> OrderStyle:
     if is_variant(order):
         marker = _SPARE_MARKERS[crc32(order.encode()) % len(_SPARE_MARKERS)]
     return OrderStyle(color, line, marker, display_name(order))
+
+
+def order_styles(orders: Iterable[str]) -> dict[str, OrderStyle]:
+    """Return the styles of one figure: no two policies look alike, as far as there are looks.
+
+    An order keeps its own. A policy whose marker is taken gets a spare one, and when these run out a spare
+    one in another colour. This depends on which labels the figure has, not on their succession.
+    """
+    labels = in_paper_order(orders)
+    found = {order: order_style(order) for order in labels if not is_variant(order)}
+    taken = {(style.color, style.marker) for style in found.values()}
+    for order in labels:
+        if order in found:
+            continue
+        own, used = order_style(order), {marker for _, marker in taken}
+        markers = (own.marker, *_SPARE_MARKERS)
+        looks = [(own.color, marker) for marker in markers if marker not in used]
+        looks += [(color, marker) for color in (own.color, *_SPARE_COLORS) for marker in markers]
+        color, marker = next((look for look in looks if look not in taken), looks[0])
+        taken.add((color, marker))
+        found[order] = replace(own, color=color, marker=marker)
+    return {order: found[order] for order in labels}
 
 
 def is_variant(order: str) -> bool:
@@ -175,11 +198,10 @@ Cell = Mapping[str, Any]
 GREY = "#8a8a8a"
 
 
-def point(panel: Axes, order: str, x: Cell | float, y: Cell | float, *, hollow: bool = False) -> None:
+def point(panel: Axes, style: OrderStyle, x: Cell | float, y: Cell | float, *, hollow: bool = False) -> None:
     """Draw one order's point; intervals become thin arms, and ``hollow`` leaves the marker empty."""
     if any(isinstance(item, Mapping) and not is_drawable(item) for item in (x, y)):
         return
-    style = order_style(order)
     panel.errorbar(
         _place(x),
         _place(y),
@@ -198,8 +220,9 @@ def point(panel: Axes, order: str, x: Cell | float, y: Cell | float, *, hollow: 
 
 def rows(panel: Axes, orders: Sequence[str], cells: Sequence[Cell], hollow: Sequence[bool]) -> None:
     """Draw one point per row, the first order on top; the row labels are the caller's."""
+    styles = order_styles(orders)
     for place, (order, cell, empty) in enumerate(zip(orders, cells, hollow, strict=True)):
-        point(panel, order, cell, float(place), hollow=empty)
+        point(panel, styles[order], cell, float(place), hollow=empty)
     panel.set_ylim(max(len(orders), 1) - 0.5, -0.5)
     panel.grid(visible=False, axis="y")
     panel.tick_params(axis="y", length=0)

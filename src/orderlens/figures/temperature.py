@@ -18,7 +18,7 @@ from orderlens.figures.style import (
     is_variant,
     look,
     new_figure,
-    order_style,
+    order_styles,
     panel_letters,
 )
 
@@ -99,8 +99,9 @@ def _draw_panel(panel: Axes, data: Mapping[str, Any], name: str) -> bool:
     """Draw one quantity and tell whether there was any."""
     any_drawn = False
     count = len(data["series"])
+    styles = order_styles(item["order"] for item in data["series"])
     for place, item in enumerate(data["series"]):
-        style = order_style(item["order"])
+        style = styles[item["order"]]
         variant = is_variant(item["order"])
         points = [point for point in item["points"] if is_drawable(point[name])]
         any_drawn = any_drawn or bool(points)
