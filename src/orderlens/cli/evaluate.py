@@ -11,6 +11,7 @@ from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, progress_bar, stdout
 from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.cli.option_groups import Grid, Machine, computing
+from orderlens.cli.policy_table import policy_table
 from orderlens.errors import UserInputError
 
 if TYPE_CHECKING:
@@ -125,21 +126,17 @@ def _show(run: Run, out: str, *, as_json: bool) -> None:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    from rich.table import Table
-
+    """Return the accuracies under a title for every task and grader."""
     from orderlens.policies import spec_of
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("task", "order", "grader", "n", "accuracy %", "95 % interval", "no answer"):
-        table.add_column(
-            head, justify="left" if head in ("task", "order", "grader") else "right", overflow="fold"
-        )
+    below: dict[str, list[tuple[str, ...]]] = {}
     for row in rows:
-        order = spec_of(row["order"], row["seed"])
         accuracy, interval = "–", "not graded"
         if row["n"]:
             accuracy = f"{100 * row['accuracy']:.2f}"
             interval = f"{100 * row['low']:.2f}–{100 * row['high']:.2f}"
-        cells = (row["task"], order, row["grader"], str(row["n"]), accuracy, interval)
-        table.add_row(*cells, str(row["n_without_answer"]))
-    return table
+        cells = (spec_of(row["order"], row["seed"]), str(row["n"]), accuracy, interval)
+        title = f"{row['task']} ({row['grader']})"
+        below.setdefault(title, [(title,)]).append((*cells, str(row["n_without_answer"])))
+    heads = ("order", "n", "accuracy %", "95 % interval", "no answer")
+    return policy_table(heads, [row for group in below.values() for row in group], stdout.width)

@@ -9,6 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from orderlens.cli.console import print_json, stdout
+from orderlens.cli.policy_table import policy_table
 from orderlens.datafiles import describe
 from orderlens.plaintext import printable
 from orderlens.policies import spec_of
@@ -48,7 +49,6 @@ def show_summary(run: Run, *, out: str, as_json: bool) -> None:
         known = {"run": out, "kind": run.spec["kind"], "model": run.spec["model"]["name"]}
         print_json(known | {"data": run.spec["data"], "orders": rows})
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
     with_temperature = any(row["temperature"] is not None for row in rows)
     heads = [
         "order",
@@ -59,13 +59,12 @@ def show_summary(run: Run, *, out: str, as_json: bool) -> None:
         "content mean",
         "content Var",
     ]
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="left" if index == 0 else "right", overflow="fold")
+    shown = []
     for row in rows:
         numbers = [_number(row, name) for name in ("mean", "var", "content_mean", "content_var")]
         temperature = [f"{row['temperature']:g}"] if with_temperature else []
-        table.add_row(spec_of(row["order"], row["seed"]), *temperature, str(row["n_samples"]), *numbers)
-    stdout.print(table)
+        shown.append((spec_of(row["order"], row["seed"]), *temperature, str(row["n_samples"]), *numbers))
+    stdout.print(policy_table(heads, shown, stdout.width))
     if run.spec["kind"] == "generate":
         _show_texts(run, out)
     for line in describe(run.spec["data"]):
