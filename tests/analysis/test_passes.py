@@ -5,8 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from orderlens.analysis.passes import total_passes, trace_rows
+from orderlens.analysis.passes import in_sets, total_passes, trace_rows
 from orderlens.analysis.study import Study
+from orderlens.analysis.tables_frontier import has_ladder
+from orderlens.analysis.tables_policies import pace, policies
 from orderlens.store.reader import open_run
 from orderlens.testing import make_run, make_trace
 
@@ -67,3 +69,19 @@ def test_rows_hold_the_key_and_what_was_asked_for():
     assert "prompt_text" not in narrow.columns
     assert narrow["run"].tolist() == run.names
     assert "prompt_text" in trace_rows(run, "outputs").columns
+
+
+def test_sets_show_where_the_tail_of_the_block_was_filled_first():
+    """Two passes for two requested tokens, but they come after one that filled two places past them."""
+    key = {"temperature": 0.0, "path": [3, 2, 1, 0], "n_requested": 2}
+    sets = make_trace("a", "max-prob+top=2", [-1.0] * 4, forward=[0, 0, 1, 1], **key)
+    alone = make_trace("a", "top-margin", [-1.0] * 4, **key)
+    study = Study(make_run([sets, alone, make_trace("a", "max-prob", [-1.0] * 4, **key)]))
+    frame = study.samples.set_index("order")
+    assert (frame["n_forwards"] >= frame["n"]).all()  # so these two do not tell
+    assert in_sets(frame).to_dict() == {"max-prob": False, "max-prob+top=2": True, "top-margin": False}
+    assert has_ladder(study)
+    speed = pace(study, study.samples[study.samples["order"] == "max-prob+top=2"])
+    assert (speed["tokens_per_pass"].value, speed["passes_per_token"].value) == (2.0, 0.5)
+    counts = {row["scope"]: row["n_policies"] for row in policies(study)[1].rows}
+    assert (counts["one token per pass"], counts["several tokens per pass"]) == (2, 1)

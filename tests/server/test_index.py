@@ -55,6 +55,20 @@ def test_passes_past_the_requested_length_count_in_list_and_view(tmp_path):
     assert listed == dict.fromkeys(paths, 4)
 
 
+def test_sets_that_filled_the_tail_first_do_not_widen_the_gap(tmp_path):
+    """Two passes for the two requested tokens; the first of them filled two places past these."""
+    tail = {"path": [3, 2, 1, 0], "n_requested": 2}
+    traces = [
+        make_trace("a", order, [-1.0 - at] * 4, **tail) for at, order in enumerate(("max-prob", "entropy"))
+    ]
+    traces.append(make_trace("a", "max-prob+top=2", [-9.0] * 4, forward=[0, 0, 1, 1], **tail))
+    make_run(traces).save(tmp_path)
+    opened = open_run(tmp_path)
+    listed = {row["order"]: row["gap"] for row in Index(opened).page(Query())["rows"]}
+    assert listed == {row["order"]: row["gap"] for row in plain_rows(opened.sample("a"))}
+    assert listed == dict.fromkeys(("max-prob", "entropy", "max-prob+top=2"), 1.0)
+
+
 def test_list_view_and_tables_count_the_same_verdicts(tmp_path):
     """Three texts were graded by ``strict``; that one of them was graded again by ``loose`` moves nothing."""
     key = {"order": "max-prob", "temperature": 0.0, "task": "t"}

@@ -1,4 +1,7 @@
-"""Forward passes behind each trace, whatever they were for: the compute that policies are compared at."""
+"""Forward passes behind each trace, whatever they were for, and whether they revealed tokens in sets.
+
+Passes are the compute that policies are compared at.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,17 @@ def total_passes(run: Run, frame: pd.DataFrame) -> pd.Series:
         merged = frame[TRACE].merge(later, on=TRACE, how="left")["made"]
         made = np.fmax(made, merged.to_numpy(np.float64))
     return pd.Series(made + frame["n_ahead"].to_numpy(np.float64), index=frame.index)
+
+
+def in_sets(frame: pd.DataFrame) -> pd.Series:
+    """Return which traces show by the number of their passes that a pass revealed several tokens.
+
+    Tokens past the requested length count, because the passes that revealed them do.
+
+    Args:
+        frame: one row per trace with ``n_passes``, ``n`` and ``n_overflow``.
+    """
+    return frame["n_passes"] < frame["n"] + frame["n_overflow"]
 
 
 def _revising(run: Run) -> pd.DataFrame | None:

@@ -29,7 +29,7 @@ from orderlens.analysis.frames import (
     with_reason,
 )
 from orderlens.analysis.orders import in_paper_order
-from orderlens.analysis.passes import total_passes, trace_rows
+from orderlens.analysis.passes import in_sets, total_passes, trace_rows
 from orderlens.analysis.sample_table import PARTS, matched_distinct, sample_table
 from orderlens.analysis.setups import RUNS_OF, Setup, differences, is_replication, labels
 from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
@@ -269,7 +269,7 @@ class Study:
         differ from each other under one and the same joint distribution.
         """
         frame = self.scored
-        sets = frame.loc[frame["n_forwards"] < frame["n"], "order"].unique()
+        sets = frame.loc[in_sets(frame), "order"].unique()
         return frame[~frame["order"].isin(sets)]
 
     @property

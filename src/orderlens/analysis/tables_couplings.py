@@ -12,6 +12,7 @@ from orderlens.analysis.couplings import NOT_MEASURED, VAR_PARTS, measured_sets,
 from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums, means
 from orderlens.analysis.frames import TRACE, side_by_side
 from orderlens.analysis.orders import is_deployable
+from orderlens.analysis.passes import in_sets
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
@@ -137,7 +138,7 @@ def _span(low: int, high: int) -> str:
 def reference_of(study: Study, frame: pd.DataFrame) -> str:
     """Return the policy that others are compared with: one token per pass, left to right where it was run."""
     named = study.orders(frame)
-    sets = set(frame.loc[frame["n_forwards"] < frame["n"], "order"])
+    sets = set(frame.loc[in_sets(frame), "order"])
     alone = [order for order in named if order not in sets and is_deployable(order)]
     return (alone or named or [""])[0]
 

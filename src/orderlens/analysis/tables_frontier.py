@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.frontier import Measure, ladder_of, measures
+from orderlens.analysis.passes import in_sets
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
@@ -28,7 +29,7 @@ NOT_HERE = "not measured under this policy"
 def has_ladder(study: Study) -> bool:
     """Whether an order was run with several numbers of tokens per pass."""
     frame = study.samples
-    return bool((frame["n_forwards"] < frame["n"]).any()) and bool(ladder_of(study.orders(frame)))
+    return bool(in_sets(frame).any()) and bool(ladder_of(study.orders(frame)))
 
 
 @table("quality against tokens per pass, compared at equal passes", needs=("text",), suits=has_ladder)

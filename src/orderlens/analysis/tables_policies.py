@@ -10,7 +10,7 @@ from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums
 from orderlens.analysis.frames import TRACE, side_by_side
 from orderlens.analysis.likelihood import TextBits
 from orderlens.analysis.order_range import order_range
-from orderlens.analysis.passes import trace_rows
+from orderlens.analysis.passes import in_sets, trace_rows
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
@@ -39,7 +39,7 @@ _COLUMNS = (
 
 def has_sets(study: Study) -> bool:
     """Whether a policy committed several tokens in one pass while scoring."""
-    return bool((study.scored["n_forwards"] < study.scored["n"]).any())
+    return bool(in_sets(study.scored).any())
 
 
 NOT_SCORED = "generated: nothing was scored"
@@ -129,7 +129,7 @@ def _notes(rows: list[dict[str, Cell]], reference: str) -> tuple[str, ...]:
 
 def _deviation(study: Study, frame: pd.DataFrame, wide: pd.DataFrame) -> Table:
     kind = frame.groupby("order")["likelihood"].first()
-    sets = set(frame.loc[frame["n_forwards"] < frame["n"], "order"])
+    sets = set(frame.loc[in_sets(frame), "order"])
     proper = [order for order in study.orders(frame) if kind.get(order) in ("exact", "estimate")]
     scopes = {
         "one token per pass": [order for order in proper if order not in sets],

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from orderlens.analysis.judge import Finding, Reading, judge
+from orderlens.analysis.passes import in_sets
 from orderlens.analysis.study import NO_TARGET, NOT_GENERATED, NOT_GRADED, Study
 from orderlens.analysis.tables_downstream import guessing_levels
 from orderlens.errors import UserInputError
@@ -89,8 +90,7 @@ def parallel(study: Study) -> list[Finding]:
     """Return what runs say about committing several tokens per pass."""
     from orderlens.findings.parallel import parallel_findings
 
-    frame = study.samples
-    _require(int((frame["n_forwards"] < frame["n"]).sum()), "parallel", "every policy reveals one by one")
+    _require(int(in_sets(study.samples).sum()), "parallel", "every policy reveals one by one")
     with study.needing(("text",)):
         return parallel_findings(study)
 

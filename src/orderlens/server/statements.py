@@ -24,7 +24,7 @@ SORTS = {
 
 _KEYS = ", ".join(f'"{name}"' for name in KEY)
 _SAME = " AND ".join(f'a."{name}" IS NOT DISTINCT FROM b."{name}"' for name in KEY)
-_LIKELY = "FILTER (likelihood IN ('exact', 'estimate') AND n_forwards >= n) OVER beside"
+_LIKELY = "FILTER (likelihood IN ('exact', 'estimate') AND n_passes >= n + n_overflow) OVER beside"
 
 _LISTED = f"""
 SELECT row_number() OVER () AS row, {_KEYS}, n, n_eos, n_overflow, n_passes AS passes,

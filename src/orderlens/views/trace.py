@@ -206,9 +206,8 @@ class TraceView:
 
     @property
     def is_one_by_one(self) -> bool:
-        """Whether no pass revealed several of the counted tokens, as far as the number of passes tells."""
-        kept = self.reveals.forward[self.counted]
-        return int(kept.max(initial=-1)) + 1 >= len(kept)
+        """Whether no pass revealed several tokens, as far as the number of passes tells."""
+        return int(self.reveals.forward.max(initial=-1)) + 1 >= len(self.reveals)
 
     @cached_property
     def cascade(self) -> EosCascade:
