@@ -17,7 +17,6 @@ from orderlens.decode.head import draw_stats
 from orderlens.models.llada2.experts import grouped_product, loop_over_experts
 from orderlens.models.llada2.kernels import experts as expert_kernels
 from orderlens.models.llada2.kernels.route import choose_experts as route
-from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.kernels.visits import Visits, plan_visits
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.routing import choose_experts, with_shared
@@ -27,6 +26,7 @@ from orderlens.models.llada2.weights import LayerWeights, StackedExperts, random
 from orderlens.models.protocol import HiddenRows
 from orderlens.models.torch import graphs
 from orderlens.models.torch.engine import Engine
+from orderlens.models.torch.gpu import gpu_of
 from orderlens.models.torch.kernels.attention import attend
 from orderlens.models.torch.kernels.norm import add_rms_norm
 from orderlens.models.torch.kernels.queries_keys import prepare_heads
@@ -96,25 +96,17 @@ def check_plan(bench: Bench) -> None:
     n_experts = bench.config.n_experts + bench.config.n_shared
     for tokens, block_m in ((32, 16), (1000, 64), (4096, 128), (16384, 128)):
         ids, visits = random_visits(bench, tokens)
-        for how, plan in (
-            ("from ids", plan_tiles(ids, n_experts, block_m)),
-            ("from visits", plan_visits(ids, visits, n_experts, block_m)),
-        ):
-            flat, order = ids.flatten(), plan.order_A.long()
-            wrong = int((flat[order] != flat.sort(stable=True).values).sum())
-            wrong += int((order != flat.argsort(stable=True)).sum())
-            used = plan.tiles_M3[: int(plan.used)]
-            wrong += abs(int((used[:, 2] - used[:, 1]).sum()) - ids.numel())
-            expect(bench, f"tiles of {tokens} tokens, {how}", float(wrong), 0.5)
-
-
-def random_ids(bench: Bench, tokens: int) -> Tensor:
-    """Experts of ``tokens`` tokens under random logits, shared ones included (int32)."""
-    return random_visits(bench, tokens)[0]
+        plan = plan_visits(ids, visits, n_experts, block_m)
+        flat, order = ids.flatten(), plan.order_A.long()
+        wrong = int((flat[order] != flat.sort(stable=True).values).sum())
+        wrong += int((order != flat.argsort(stable=True)).sum())
+        used = plan.tiles_M3[: int(plan.used)]
+        wrong += abs(int((used[:, 2] - used[:, 1]).sum()) - ids.numel())
+        expect(bench, f"tiles of {tokens} tokens", float(wrong), 0.5)
 
 
 def random_visits(bench: Bench, tokens: int) -> tuple[Tensor, Visits]:
-    """The same, with the visits that their choice left."""
+    """Experts of ``tokens`` tokens under random logits, shared ones included (int32), and their visits."""
     config = bench.config
     logits = torch.randn(tokens, config.n_experts, device=bench.device)
     ids, _, visits = route(logits, torch.zeros(config.n_experts, device=bench.device), config)
@@ -127,12 +119,12 @@ def check_experts(bench: Bench) -> None:
     experts = StackedExperts(randn(bench, E, 2 * F, C, scale=0.02), randn(bench, E, C, F, scale=0.02))
     exact = StackedExperts(experts.gate_up_EFC.float(), experts.down_ECF.float())
     for tokens in (32, 200, 1024, 3000) if bench.cuda else (20,):
-        x, ids = randn(bench, tokens, C), random_ids(bench, tokens)
+        x, (ids, visits) = randn(bench, tokens, C), random_visits(bench, tokens)
         weights = torch.rand(ids.shape, device=bench.device)
         expected = loop_over_experts(x.float(), ids, weights, exact)
         zero, ones = torch.zeros_like(x), torch.ones(C, device=bench.device, dtype=bench.dtype)
-        for _, tiling in expert_kernels.TILINGS:
-            y = expert_kernels.expert_rows(x, experts, ids, tiling)
+        for tiling in (tiling.fitting(gpu_of(bench.device)) for _, tiling in expert_kernels.TILINGS):
+            y = expert_kernels.expert_rows(x, experts, ids, visits, tiling)
             total, _ = expert_kernels.combine(y, weights, zero, ones, 1e-6)
             expect(
                 bench,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from llada2_bench.checks import random_ids
+from llada2_bench.checks import random_visits
 from llada2_bench.setting import Bench, expert_values
 from llada2_bench.tuning import floor_seconds, random_experts, timed
 from orderlens.models.llada2.kernels.products import down, gate_up
-from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.kernels.tiling import Tiling
+from orderlens.models.llada2.kernels.visits import Visits, plan_visits
 from orderlens.models.llada2.weights import StackedExperts
 
 Parts = tuple[int, int]
@@ -57,10 +57,10 @@ def tune_products(bench: Bench, sizes: Iterable[int]) -> None:
     experts = random_experts(bench)
     for tokens in sizes:
         x = torch.randn(tokens, bench.config.hidden_size, device=bench.device).to(bench.dtype)
-        ids = random_ids(bench, tokens)
+        ids, visits = random_visits(bench, tokens)
         floor, work = floor_seconds(bench, ids, 1.0), 2 * ids.numel() * expert_values(bench.config)
         for parts in PARTS[tokens]:
-            seconds = _tune_tile(bench, experts, x, ids, parts)
+            seconds = _tune_tile(bench, experts, x, ids, visits, parts)
             bench.report(
                 f"both products, {tokens} tokens, tiles of {parts[0]} + {parts[1]}",
                 f"{seconds * 1e3:.3f} ms {work / seconds / 1e12:.0f} TF/s",
@@ -69,9 +69,11 @@ def tune_products(bench: Bench, sizes: Iterable[int]) -> None:
             )
 
 
-def _tune_tile(bench: Bench, experts: StackedExperts, x: Tensor, ids: Tensor, parts: Parts) -> float:
+def _tune_tile(
+    bench: Bench, experts: StackedExperts, x: Tensor, ids: Tensor, visits: Visits, parts: Parts
+) -> float:
     """Return the seconds of both products, each at its best."""
-    plan, right = (plan_tiles(ids, len(experts), size) for size in (sum(parts), 64))
+    plan, right = (plan_visits(ids, visits, len(experts), size) for size in (sum(parts), 64))
     inner = gate_up(x, experts, right, Tiling(64, 64, 4, 4))  # the measure of all candidates
     outer = down(inner, experts, right, Tiling(64, 64, 4, 4))
     work = 2 * ids.numel() * expert_values(bench.config)

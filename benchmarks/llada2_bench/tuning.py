@@ -5,15 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from llada2_bench.checks import random_ids
+from llada2_bench.checks import random_visits
 from llada2_bench.setting import Bench, expert_values
 from orderlens.decode.cuda.fused_head import blank_answer
 from orderlens.decode.cuda.panel_merge import merge_panels
 from orderlens.decode.cuda.panels import HeadTiling, reduce_panels
 from orderlens.decode.cuda.panels import choose_tiling as choose_head_tiling
 from orderlens.models.llada2.experts import grouped_product
-from orderlens.models.llada2.kernels.experts import choose_tiling, combine, expert_rows
+from orderlens.models.llada2.kernels.experts import ExpertTiling, choose_tiling, combine, expert_rows
+from orderlens.models.llada2.kernels.visits import Visits
 from orderlens.models.llada2.weights import StackedExperts
+from orderlens.models.torch.gpu import gpu_of
 
 
 def random_experts(bench: Bench) -> StackedExperts:
@@ -48,12 +50,19 @@ def compare_experts(bench: Bench) -> None:
     norm = torch.ones(config.hidden_size, device=bench.device, dtype=bench.dtype)
     for tokens in (32, 128, 256, 1024, 2048, 4096, 8192, 16384):
         x = torch.randn(tokens, config.hidden_size, device=bench.device).to(bench.dtype)
-        ids = random_ids(bench, tokens)
+        ids, visits = random_visits(bench, tokens)
+        tiling = choose_tiling(ids.numel(), len(experts), gpu_of(bench.device))
         weights = torch.rand(ids.shape, device=bench.device)
         wide = ids.long()
 
-        def ours(x: Tensor = x, ids: Tensor = ids, weights: Tensor = weights) -> object:
-            y = expert_rows(x, experts, ids, choose_tiling(ids.numel(), len(experts)))
+        def ours(
+            x: Tensor = x,
+            ids: Tensor = ids,
+            visits: Visits = visits,
+            tiling: ExpertTiling = tiling,
+            weights: Tensor = weights,
+        ) -> object:
+            y = expert_rows(x, experts, ids, visits, tiling)
             return combine(y, weights, x, norm, 1e-6)
 
         def theirs(x: Tensor = x, wide: Tensor = wide, weights: Tensor = weights) -> object:

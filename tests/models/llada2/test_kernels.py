@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from orderlens.models.llada2 import kernels
 from orderlens.models.llada2.config import MINI
 from orderlens.models.llada2.experts import loop_over_experts
 from orderlens.models.llada2.network import Network
-from orderlens.models.llada2.routing import choose_experts, combine_weights, with_shared
+from orderlens.models.llada2.routing import choose_experts, with_shared
 from orderlens.models.llada2.torch_ops import TorchOps
 from orderlens.models.llada2.weights import StackedExperts, random_weights
 from orderlens.models.torch.gpu import HOPPER, gpu_with
@@ -88,94 +87,6 @@ def test_routing() -> None:
     assert torch.allclose(weights, expected_weights, atol=1e-6)
 
 
-@needs_triton
-@pytest.mark.parametrize(
-    ("tokens", "segments", "groups", "shared"), [(9, 128, 4, 1), (21, 2, 4, 2), (19, 3, 1, 0), (40, 1, 1, 1)]
-)
-def test_visits(
-    monkeypatch: pytest.MonkeyPatch, tokens: int, segments: int, groups: int, shared: int
-) -> None:
-    """The choice, the lowest id among equals, with marks and counts; and the plan made from them.
-
-    Words of 4, 16, 8 and 32 tokens, of which the last one is never full; one segment of two words.
-    """
-    from orderlens.models.llada2.kernels import visits as module
-    from orderlens.models.llada2.kernels.route import choose_experts as route
-
-    monkeypatch.setattr(module, "SEGMENTS", segments)
-    config = replace(SMALL, n_groups=groups, n_kept_groups=max(1, groups // 2), n_shared=shared)
-    generator = torch.Generator().manual_seed(3)
-    logits = (torch.randn(tokens, 16, generator=generator).abs() * 4).round().to(DEVICE) / 4  # many are equal
-    ids, weights, visits = route(logits, torch.zeros(16, device=DEVICE), config)
-    expected_ids = lowest_of_the_best(logits, config)
-    assert ids[:, :4].tolist() == expected_ids.tolist()
-    expected_weights = combine_weights(logits.sigmoid().gather(1, expected_ids), config)
-    assert torch.allclose(weights[:, :4], expected_weights, atol=1e-6)
-    check_visits(visits, ids)
-    wide = replace(visits, counts_SR=visits.counts_SR.int())  # as with 65,536 tokens and more
-    for each, block_m in ((visits, 1), (visits, 20), (wide, 20)):
-        plan = module.plan_visits(ids, each, 16 + shared, block_m)
-        check_plan(plan, ids.cpu(), 16 + shared, block_m)
-
-
-def lowest_of_the_best(logits: Any, config: Any) -> Any:
-    """Return the chosen experts without a bias, the lowest group and the lowest id among equals."""
-    grid = logits.sigmoid().view(len(logits), config.n_groups, -1)
-    score = grid.topk(2, dim=2).values.sum(dim=2)
-    left = score.sort(dim=1, descending=True, stable=True).indices[:, config.n_kept_groups :]
-    out = torch.zeros_like(score, dtype=torch.bool).scatter_(1, left, True)
-    allowed = grid.masked_fill(out[..., None], -torch.inf).flatten(1)
-    return allowed.sort(dim=1, descending=True, stable=True).indices[:, : config.n_active]
-
-
-def check_visits(visits: Any, ids: Any) -> None:
-    """Marks are one bit per visit, counts their sums over segments; both are 0 beyond the last expert."""
-    rows = visits.marks_NR.shape[1]
-    visited = torch.nn.functional.one_hot(ids.cpu().long(), rows).sum(dim=1)
-    bits = (visits.marks_NR.cpu()[:, None, :] >> torch.arange(visits.word)[:, None]) & 1
-    assert torch.equal(bits.flatten(0, 1)[: len(ids)].long(), visited)
-    assert not bits.flatten(0, 1)[len(ids) :].any()
-    held = visits.word * visits.words
-    counts = [visited[begin : begin + held].sum(dim=0).tolist() for begin in range(0, len(ids), held)]
-    assert visits.counts_SR.tolist() == counts
-
-
-def check_plan(plan: Any, ids: Any, n_experts: int, block_m: int) -> None:
-    """Every assignment stands once, by expert and in order; tiles are full but for an expert's last one."""
-    flat, order = ids.flatten(), plan.order_A.cpu().long()
-    assert order.tolist() == flat.argsort(stable=True).tolist()
-    tiles = plan.tiles_M3[: int(plan.used)].tolist()
-    expected = []
-    for expert, count in enumerate(flat.bincount(minlength=n_experts).tolist()):
-        begin = int((flat < expert).sum())
-        edges = [*range(begin, begin + count, block_m), begin + count]
-        expected += [[expert, low, high] for low, high in pairwise(edges)]
-    assert tiles == expected
-
-
-@needs_triton
-@pytest.mark.parametrize(
-    ("shape", "n_experts", "block_m"),
-    [((13, 3), 12, 1), ((13, 3), 12, 4), ((50, 2), 7, 20), ((5, 1), 3, 16), ((600, 2), 5, 48)],
-)
-def test_plans_cover_every_assignment_once(shape: tuple[int, int], n_experts: int, block_m: int) -> None:
-    from orderlens.models.llada2.kernels.tiles import plan_tiles
-
-    ids = torch.randint(0, n_experts, shape, generator=torch.Generator().manual_seed(5), dtype=torch.int32)
-    ids[ids == 1] = n_experts - 1  # an idle expert, and a busy one
-    check_plan(plan_tiles(ids.to(DEVICE), n_experts, block_m), ids, n_experts, block_m)
-
-
-@needs_triton
-def test_there_are_never_more_tiles_than_planned_for() -> None:
-    from orderlens.models.llada2.kernels.tiles import most_tiles, plan_tiles
-
-    spread = torch.arange(12, dtype=torch.int32)[:, None]  # one assignment each: a tile per expert
-    plan = plan_tiles(spread.to(DEVICE), 12, 16)
-    assert int(plan.used) == 12 <= most_tiles(12, 12, 16)
-    assert most_tiles(3, 12, 16) == 3
-
-
 def tilings() -> list[Any]:
     """Full part, rest, gate and up, down: a program per tile; programs that stay; tiles with a rest, of which
 
@@ -199,6 +110,7 @@ def tilings() -> list[Any]:
 def test_experts(rows: int, rest: int, gate_up: Any, down: Any) -> None:
     from orderlens.models.llada2.kernels.experts import ExpertTiling, combine, expert_rows
     from orderlens.models.llada2.kernels.tiling import Tiling
+    from orderlens.models.llada2.kernels.visits import Visits
 
     if not INTERPRETED:  # what the matrix unit takes
         rows, rest = 64, 4 * rest
@@ -208,7 +120,7 @@ def test_experts(rows: int, rest: int, gate_up: Any, down: Any) -> None:
     ids[ids == 2] = 5  # an idle expert, and a busy one
     weights = torch.rand(37, 2, generator=generator).to(DEVICE)
     tiling = ExpertTiling(rows, rest, Tiling(*gate_up), Tiling(*down))
-    y = expert_rows(x, experts, ids.int(), tiling)
+    y = expert_rows(x, experts, ids.int(), Visits.of(ids, 6), tiling)
     residual, norm = randn(37, 64, seed=10), randn(64, seed=11)
     total, normed = combine(y, weights, residual, norm, 1e-6)
     expected = residual + loop_over_experts(x, ids, weights, experts)
@@ -239,11 +151,12 @@ def test_tilings_go_from_few_tokens_to_many() -> None:
 def test_down_by_specialised_warps_is_bit_for_bit_the_same() -> None:
     from orderlens.models.llada2.kernels.experts import TILINGS
     from orderlens.models.llada2.kernels.products import down
-    from orderlens.models.llada2.kernels.tiles import plan_tiles
+    from orderlens.models.llada2.kernels.visits import Visits, plan_visits
 
     experts = StackedExperts(randn(6, 256, 512), randn(6, 512, 128, seed=7, scale=0.2))
     ids = torch.randint(5, (700, 1), generator=torch.Generator().manual_seed(1)).int().to(DEVICE)
-    inner, plan, tiling = randn(700, 128, seed=8), plan_tiles(ids, 6, 128), TILINGS[-1][1].down
+    plan = plan_visits(ids, Visits.of(ids, 6), 6, 128)
+    inner, tiling = randn(700, 128, seed=8), TILINGS[-1][1].down
     found = down(inner, experts, plan, tiling)
     assert torch.equal(found, down(inner, experts, plan, replace(tiling, specialised=False)))
 

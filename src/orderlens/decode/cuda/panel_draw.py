@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from orderlens.decode.cuda.panels import LOWEST, Panels
+from orderlens.models.torch.kernels.blocks import divisor
 
 BLOCK_K = 256
 """Columns of the output matrix per load: one row's panel is half a megabyte, read once."""
@@ -178,12 +179,8 @@ def choose_parts(rows: int, width: int, block_n: int) -> int:
 
     Every thread keeps its ``LOADED`` numbers, so that sums are taken in the same order with any parts.
     """
-    loads = block_n * _columns(width) // (32 * WARPS * LOADED)
+    loads = block_n * divisor(width, BLOCK_K) // (32 * WARPS * LOADED)
     return max(1, min(loads, next((parts for limit, parts in PARTS if rows <= limit), 1)))
-
-
-def _columns(width: int) -> int:
-    return min(BLOCK_K, width & -width)
 
 
 def draw_from_panels(
@@ -239,7 +236,7 @@ def draw_from_panels(
         D=D,
         BLOCK_P=triton.next_power_of_2(len(panels.top)),
         BLOCK_N=block_n,
-        BLOCK_K=_columns(D),
+        BLOCK_K=divisor(D, BLOCK_K),
         PARTS=parts,
         num_warps=WARPS,
     )

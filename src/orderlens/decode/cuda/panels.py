@@ -24,6 +24,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from orderlens.models.torch.gpu import HOPPER, Gpu
+from orderlens.models.torch.kernels.blocks import divisor
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(float("-inf"))
@@ -186,7 +187,7 @@ def reduce_panels(
     picked_R = eos_XR[0] if target_R is None else torch.full((rows,), -torch.inf, device=device)
     top, second, mass, moment, *heat = numbers.unbind()
     panels = Panels(top, second, token, mass, moment, heat[0] if heat else mass, eos_XR, picked_R)
-    block_k = min(tiling.block_k, D & -D)
+    block_k = divisor(D, tiling.block_k)
     matrices: tuple[Any, Any] = hidden_RD, unembed_VD
     if tiling.tiled:
         matrices = (

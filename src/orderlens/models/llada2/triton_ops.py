@@ -85,7 +85,7 @@ class TritonOps:
         logits_TE = router_logits(h_TC, block.router_EC)
         ids_TK, weights_TK, visits = choose_experts(logits_TE, block.bias_E, self.config)
         tiling = choose_tiling(ids_TK.numel(), len(block.experts), gpu_of(h_TC.device))
-        y_AC = expert_rows(h_TC, block.experts, ids_TK, tiling, visits)
+        y_AC = expert_rows(h_TC, block.experts, ids_TK, visits, tiling)
         return combine(y_AC, weights_TK, x_TC, next_norm_C, self.config.norm_eps)
 
 

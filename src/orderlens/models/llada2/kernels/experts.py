@@ -18,7 +18,6 @@ import triton.language as tl
 from torch import Tensor
 
 from orderlens.models.llada2.kernels.products import down, gate_up
-from orderlens.models.llada2.kernels.tiles import plan_tiles
 from orderlens.models.llada2.kernels.tiling import Tiling
 from orderlens.models.llada2.kernels.visits import Visits, plan_visits
 from orderlens.models.llada2.weights import StackedExperts
@@ -112,17 +111,10 @@ def _combine_kernel(
 
 
 def expert_rows(
-    x_TC: Tensor, experts: StackedExperts, ids_TK: Tensor, tiling: ExpertTiling, visits: Visits | None = None
+    x_TC: Tensor, experts: StackedExperts, ids_TK: Tensor, visits: Visits, tiling: ExpertTiling
 ) -> Tensor:
-    """Return every assignment's output [A, C], in the order of assignments (a token's rows together).
-
-    Assignments are sorted from ``visits`` where whoever chose the experts left them, else from the ids alone.
-    """
-    rows = tiling.rows + tiling.rest
-    if visits is None:
-        plan = plan_tiles(ids_TK, len(experts), rows)
-    else:
-        plan = plan_visits(ids_TK, visits, len(experts), rows)
+    """Return every assignment's output [A, C], in the order of assignments (a token's rows together)."""
+    plan = plan_visits(ids_TK, visits, len(experts), tiling.rows + tiling.rest)
     inner_AF = gate_up(x_TC, experts, plan, tiling.gate_up, tiling.rest)
     return down(inner_AF, experts, plan, tiling.down, tiling.rest)
 

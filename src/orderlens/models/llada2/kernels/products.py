@@ -4,9 +4,9 @@
 At decoding batches every expert holds a few to some hundred tokens: few make reading weights the work, many
 make it arithmetic. Weights, and for the down product the tokens' rows as well, come through tensor
 descriptors: one instruction moves a whole tile, so that the warps only multiply. GPUs before Hopper cannot do
-that and get addresses instead. Weights are the left
-operand, because the matrix unit takes any number of tokens from 16 on as the right one. A tile may hold a
-rest beyond its full part: 139 tokens are 128 and 32 that ride along on the same weights, not two times 128.
+that and get addresses instead. Weights are the left operand, because the matrix unit takes any number of
+tokens from 16 on as the right one. A tile may hold a rest beyond its full part: 139 tokens are 128 and 32
+that ride along on the same weights, not two times 128.
 
 Shape letters: T tokens, C model width, F expert width, A assignments, E experts, M tiles.
 """
@@ -24,7 +24,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from orderlens.models.llada2.kernels.tiles import TilePlan
 from orderlens.models.llada2.kernels.tiling import Tiling
 from orderlens.models.llada2.weights import StackedExperts
-from orderlens.models.torch.gpu import gpu_of
+from orderlens.models.torch.kernels.blocks import divisor
 from orderlens.models.torch.kernels.early import launched_early, take_turn
 
 
@@ -299,10 +299,10 @@ def gate_up(x_TC: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tilin
         rest: how many of a tile's places ride along on the others' weights; both parts are powers of two.
     """
     width, F = x_TC.shape[1], experts.down_ECF.shape[2]
-    block_n, block_k = _divisor(F, tiling.block_n), _divisor(width, tiling.block_k)
+    block_n, block_k = divisor(F, tiling.block_n), divisor(width, tiling.block_k)
     weights = _matrix(experts.gate_up_EFC.view(-1, width), block_n, block_k, tiling.tiled)
     inner_AF = torch.empty(len(plan.order_A), F, device=x_TC.device, dtype=x_TC.dtype)
-    _gate_up_kernel[(_grid(plan, F // block_n, tiling, x_TC.device),)](
+    _gate_up_kernel[(plan.grid(F // block_n, tiling.programs),)](
         x_TC,
         weights,
         inner_AF,
@@ -317,9 +317,9 @@ def gate_up(x_TC: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tilin
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         TILED=tiling.tiled,
-        **launched_early(x_TC.device),
         num_warps=tiling.warps,
         num_stages=tiling.stages,
+        **launched_early(x_TC.device),
     )
     return inner_AF
 
@@ -333,10 +333,10 @@ def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tili
             return specialised.down(inner_AF, experts, plan)
     width, F = experts.down_ECF.shape[1:]
     rows, device = plan.block_m - rest, inner_AF.device
-    block_n, block_k = _divisor(width, tiling.block_n), _divisor(F, tiling.block_k)
+    block_n, block_k = divisor(width, tiling.block_n), divisor(F, tiling.block_k)
     y_AC = torch.empty(len(inner_AF), width, device=device, dtype=inner_AF.dtype)
     tokens, more = (_matrix(inner_AF, count, block_k, tiling.tiled) for count in (rows, rest or rows))
-    _down_kernel[(_grid(plan, width // block_n, tiling, device),)](
+    _down_kernel[(plan.grid(width // block_n, tiling.programs),)](
         tokens,
         more,
         _matrix(experts.down_ECF.view(-1, F), block_n, block_k, tiling.tiled),
@@ -351,9 +351,9 @@ def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tili
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         TILED=tiling.tiled,
-        **launched_early(device),
         num_warps=tiling.warps,
         num_stages=tiling.stages,
+        **launched_early(device),
     )
     return y_AC
 
@@ -361,14 +361,3 @@ def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tili
 def _matrix(matrix: Tensor, rows: int, columns: int, tiled: bool) -> Any:
     """Return a kernel's argument: a descriptor of tiles of this size, or the matrix itself."""
     return TensorDescriptor.from_tensor(matrix, [rows, columns]) if tiled else matrix
-
-
-def _divisor(size: int, wanted: int) -> int:
-    """Return the largest power of two that divides ``size`` and does not exceed ``wanted``."""
-    return min(wanted, size & -size)
-
-
-def _grid(plan: TilePlan, panels: int, tiling: Tiling, device: torch.device) -> int:
-    """Return the number of programs: one per possible tile, or as many as stay resident."""
-    most = len(plan.tiles_M3) * panels
-    return min(most, tiling.programs * gpu_of(device).processors) if tiling.programs else most

@@ -31,7 +31,6 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from orderlens.models.llada2.kernels.tiles import TilePlan
 from orderlens.models.llada2.weights import StackedExperts
-from orderlens.models.torch.gpu import gpu_of
 
 ROWS, COLUMNS, DEPTH = 128, 256, 64
 """Of a tile: places, columns of weights, numbers summed per step."""
@@ -194,7 +193,7 @@ def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan) -> Tensor:
     """Return every assignment's output [A, C], in the order of assignments (a token's rows together)."""
     width, F = experts.down_ECF.shape[1:]
     y_AC = torch.empty(len(inner_AF), width, device=inner_AF.device, dtype=inner_AF.dtype)
-    down_kernel[(_grid(plan, width // COLUMNS, inner_AF.device),)](
+    down_kernel[(plan.grid(width // COLUMNS, resident=1),)](
         _matrix(inner_AF, ROWS),
         _matrix(experts.down_ECF.view(-1, F), COLUMNS),
         y_AC,
@@ -212,7 +211,3 @@ def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan) -> Tensor:
 
 def _matrix(matrix: Tensor, rows: int) -> Any:
     return TensorDescriptor.from_tensor(matrix, [rows, DEPTH], SWIZZLED)
-
-
-def _grid(plan: TilePlan, panels: int, device: torch.device) -> int:
-    return min(len(plan.tiles_M3) * panels, gpu_of(device).processors)

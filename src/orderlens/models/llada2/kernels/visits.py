@@ -59,6 +59,18 @@ class Visits:
         counts_SR = torch.empty(triton.cdiv(len(marks_NR), words), row, device=device, dtype=dtype)
         return cls(marks_NR, counts_SR, word, words)
 
+    @classmethod
+    def of(cls, ids_TK: Tensor, n_experts: int) -> Visits:
+        """Return the visits to the experts ``ids_TK`` in plain torch: what the choice of experts leaves."""
+        visits = cls.empty(len(ids_TK), n_experts, ids_TK.device)
+        (words, row), segments = visits.marks_NR.shape, len(visits.counts_SR)
+        visited_TR = torch.zeros(segments * visits.words * visits.word, row, device=ids_TK.device).long()
+        visited_TR[: len(ids_TK)].scatter_(1, ids_TK.long(), 1)
+        bit = 1 << torch.arange(visits.word, device=ids_TK.device)[:, None]
+        visits.marks_NR.copy_((visited_TR.view(-1, visits.word, row) * bit).sum(dim=1)[:words])
+        visits.counts_SR.copy_(visited_TR.view(segments, -1, row).sum(dim=1))
+        return visits
+
 
 @triton.jit
 def bits_set(x):

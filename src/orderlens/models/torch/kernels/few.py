@@ -20,6 +20,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from orderlens.models.torch.gpu import gpu_of
+from orderlens.models.torch.kernels.blocks import divisor
 from orderlens.models.torch.kernels.early import launched_early, let_next, take_turn, wait_for_last
 
 MOST_ROWS = 64
@@ -121,7 +122,7 @@ def product_parts(x_TD: Tensor, matrix_ND: Tensor, cut: Cut | None = None) -> Te
     """Return float32 parts [S, T, N] whose sum over S is x @ matrixᵀ."""
     rows, (outputs, width) = len(x_TD), matrix_ND.shape
     cut = cut or (FEWEST if rows <= FEWEST_ROWS else Cut())
-    block_n, span = _divisor(outputs, cut.block_n), _divisor(width, cut.span)
+    block_n, span = divisor(outputs, cut.block_n), divisor(width, cut.span)
     block_k = min(span, cut.block_k)
     parts_STN = torch.empty(width // span, rows, outputs, device=x_TD.device, dtype=torch.float32)
     _few_kernel[(outputs // block_n, width // span)](
@@ -140,8 +141,3 @@ def product_parts(x_TD: Tensor, matrix_ND: Tensor, cut: Cut | None = None) -> Te
         **launched_early(x_TD.device),
     )
     return parts_STN
-
-
-def _divisor(size: int, wanted: int) -> int:
-    """Return the largest power of two that divides ``size`` and does not exceed ``wanted``."""
-    return min(wanted, size & -size)
