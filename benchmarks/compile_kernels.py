@@ -1,8 +1,9 @@
 """Compile our kernels for GPUs that are not there, and see whether they fit: shared memory, registers.
 
-Triton needs no GPU to compile for one. Every kernel is launched through our own code on tensors that are
-never written, at the shapes of published models; the launch is stopped after compiling. Says nothing of speed
-and nothing of results: the tests' interpreter and a real GPU do that. From the repository's root:
+Triton needs no GPU to compile for one. Every kernel is launched through our own code on tensors without
+memory, at the shapes of published models and as on that GPU; the launch is stopped after compiling. Says
+nothing of speed and nothing of results: the tests' interpreter and a real GPU do that. From the repository's
+root:
 
     python benchmarks/compile_kernels.py                           five kinds of GPUs, some minutes
     python benchmarks/compile_kernels.py --gpus 8.0 --parts experts
@@ -30,11 +31,12 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from orderlens.decode.cuda import fused_head
+from orderlens.models.llada2 import rehearsal
 from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.kernels import experts, route, tiles
+from orderlens.models.llada2.kernels import experts, route
 from orderlens.models.llada2.weights import StackedExperts
-from orderlens.models.torch.gpu import Gpu, gpu_with
-from orderlens.models.torch.kernels import attention, canvas, few, norm, queries_keys, swiglu
+from orderlens.models.torch.gpu import Gpu, gpu_of, gpu_with
+from orderlens.models.torch.kernels import attention, canvas, norm, queries_keys, swiglu
 from orderlens.models.torch.pages import PAGE
 from orderlens.models.torch.window import Windows
 
@@ -45,22 +47,26 @@ GPUS = {
     "10.0": "B200",
     "12.0": "RTX 5090, RTX PRO 6000",
 }
-EXPERT_TOKENS = "32,512,1024,2048,4096,16384"
+EXPERT_TOKENS = "32,512,1024,2048,4096,16384,81920"
 HEAD_ROWS = (16, 32, 64, 1024, 4096)
 
 
 class Compiled(NamedTuple):
-    """One kernel at one set of sizes: bytes of shared memory, registers, and bytes spilled per thread."""
+    """One kernel at one set of sizes: bytes of shared memory, registers, and bytes spilled per thread.
+
+    Also whether it comes before the one in front of it has ended.
+    """
 
     what: str
     kernel: str
     shared: int
     registers: int
     spilled: int
+    early: bool
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.empty(*shape, dtype=dtype)
+    return torch.empty(*shape, dtype=dtype, device="meta")
 
 
 def launch_experts(gpu: Gpu, sizes: list[int]) -> Iterator[str]:
@@ -73,10 +79,15 @@ def launch_experts(gpu: Gpu, sizes: list[int]) -> Iterator[str]:
         bias_E = _empty(MINI.n_experts, dtype=torch.float32)
         ids_TK, weights_TK, visits = route.choose_experts(logits_TE, bias_E, MINI)
         tiling = experts.choose_tiling(ids_TK.numel(), E, gpu)
-        y_AC = experts.expert_rows(_empty(tokens, C), stacked, ids_TK, tiling, visits)
+        y_AC = experts.expert_rows(_empty(tokens, C), stacked, ids_TK, visits, tiling)
         experts.combine(y_AC, weights_TK, _empty(tokens, C), _empty(C), 1e-6)
-    yield "sorting by ids alone"
-    tiles.plan_tiles(_empty(32, MINI.n_active + MINI.n_shared, dtype=torch.int32), E, 16)
+
+
+def launch_few(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
+    """Launch whole forwards of few tokens, whose projections come in parts where the GPU loads tiles."""
+    for count in (1, 2):
+        yield f"LLaDA-2, forward of {32 * count} tokens"
+        rehearsal.rehearse_forwards(MINI, torch.bfloat16, 32, (count,))
 
 
 def launch_attention(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
@@ -93,21 +104,21 @@ def launch_attention(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
             table_RX=_empty(4, 16, dtype=torch.int32),
         )
         norms: Any = SimpleNamespace(**dict.fromkeys(("q_norm_D", "k_norm_D"), _empty(D) if normed else None))
-        for width in (32, 64):
-            windows = Windows(_empty(4, 3 + width, dtype=torch.int32), 1024)
-            fused_TO = _empty(4 * width, (H + 2 * K) * D)
-            yield f"{name}, windows of {width}"
+        for count, width in ((4, 32), (16, 32), (16, 64)):
+            windows = Windows(_empty(count, 3 + width, dtype=torch.int32), 1024)
+            fused_TO = _empty(count * width, (H + 2 * K) * D)
+            yield f"{name}, {count} windows of {width}"
             for store in (False, True):
                 queries_keys.prepare_heads(fused_TO, norms, _tables(rotary), windows, pool, 0, shape, store)
             for splits in (1, 8):
-                attention.attend(_empty(4 * width, H + K, D), fused_TO, windows, pool, 0, shape, splits)
+                attention.attend(_empty(count * width, H + K, D), fused_TO, windows, pool, 0, shape, splits)
     for name, H, D, width in (("LLaDA-8B", 32, 128, 160), ("LLaDA-8B", 32, 128, 192), ("MDLM", 12, 64, 1024)):
         for count in (1, 32):
             yield f"{name}, {count} canvases of {width}"
             canvas.attend_canvas(_empty(count * width, 3 * H * D), count, _tables(D), _heads(H, H, D, D))
 
 
-def launch_head(gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
+def launch_head(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
     """Launch the output head with and without draws, and what else goes row by row."""
     for name, V, D in (("LLaDA-2", 157184, 2048), ("smol", 49152, 576)):
         unembed_VD = _empty(V, D)
@@ -122,14 +133,11 @@ def launch_head(gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
     yield "norm, SwiGLU"
     norm.add_rms_norm(_empty(32, 2048), _empty(32, 2048), _empty(2048), 1e-6)
     swiglu.swiglu(_empty(32, 2 * 12288))
-    for rows in (32, 64) if gpu.descriptors else ():
-        yield f"LLaDA-2, products of {rows} rows"
-        parts_STC = few.product_parts(_empty(rows, 2048), _empty(2048, 2048))
-        norm.add_rms_norm(_empty(rows, 2048), parts_STC, _empty(2048), 1e-6)
 
 
 PARTS: dict[str, Callable[[Gpu, list[int]], Iterator[str]]] = {
     "experts": launch_experts,
+    "few": launch_few,
     "attention": launch_attention,
     "head": launch_head,
 }
@@ -172,19 +180,22 @@ class _Absent:
 @contextmanager
 def compiling(capability: tuple[int, int], found: Callable[[str, Any], None]) -> Iterator[Gpu]:
     """Compile instead of launch, for a GPU of this compute capability; ``found`` gets name and kernel."""
-    launch, gpu = JITFunction.run, gpu_with(capability, processors=100)
+    launch, number = JITFunction.run, 10 * capability[0] + capability[1]
+    about = SimpleNamespace(major=capability[0], minor=capability[1], multi_processor_count=100)
 
     def compile_only(self: Any, *args: Any, **options: Any) -> Any:
         kernel = launch(self, *args, **(options | {"warmup": True}))
         found(self.__name__, kernel)
         return kernel
 
-    driver.set_active(_Absent(10 * capability[0] + capability[1]))
+    driver.set_active(_Absent(number))
     with (
         patch.object(JITFunction, "run", compile_only),
-        patch.object(fused_head, "gpu_of", lambda _: gpu),
+        patch.object(torch.cuda, "is_available", lambda: True),
+        patch.object(torch.cuda, "current_device", lambda: number),
+        patch.object(torch.cuda, "get_device_properties", lambda _: about),
     ):
-        yield gpu
+        yield gpu_of(torch.device("meta"))
 
 
 def resources(cubin: bytes) -> tuple[int, int]:
@@ -209,7 +220,9 @@ def compile_all(capability: tuple[int, int], parts: list[str], tokens: list[int]
     def found(name: str, kernel: Any) -> None:
         if kernel.hash not in seen:
             registers, spilled = resources(kernel.asm["cubin"])
-            seen[kernel.hash] = Compiled(what, name, kernel.metadata.shared, registers, spilled)
+            early = "griddepcontrol.wait" in kernel.asm["ptx"]
+            assert early == bool(kernel.metadata.launch_pdl), name
+            seen[kernel.hash] = Compiled(what, name, kernel.metadata.shared, registers, spilled, early)
 
     with compiling(capability, found) as gpu:
         for part in parts:
@@ -245,7 +258,8 @@ def report(name: str, parts: list[str], tokens: list[int], every: bool) -> bool:
     print(
         f"{name} ({GPUS.get(name, 'GPU')}): {len(kernels)} kernels; shared memory at most "
         f"{max(kernel.shared for kernel in kernels):,} of {limit:,} bytes, {len(over)} too large; "
-        f"{len(spills)} spill registers, {max(spills, default=0)} bytes per thread at most",
+        f"{len(spills)} spill registers, {max(spills, default=0)} bytes per thread at most; "
+        f"{sum(kernel.early for kernel in kernels)} come early",
         flush=True,
     )
     for kernel in kernels if every else over:

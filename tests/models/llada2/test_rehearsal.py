@@ -20,6 +20,8 @@ pytestmark = pytest.mark.skipif(  # not imported: the interpreter must be asked 
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import json, sys, torch
+from types import SimpleNamespace
+from unittest.mock import patch
 from triton import knobs
 from triton.runtime import driver
 sys.path.insert(0, "benchmarks")
@@ -28,6 +30,7 @@ from llada2_bench.setting import TINY
 from orderlens.models.llada2 import rehearsal
 from orderlens.models.roles import TokenRoles
 from orderlens.models.torch import compiling
+from orderlens.models.torch.kernels.early import launched_early
 from orderlens.models.torch.kernels.norm import add_rms_norm
 
 driver.set_active(_Absent(90))
@@ -64,8 +67,17 @@ compiling.compile_launched(lambda: norm("meta", 512), closed)
 asked = []
 with compiling.rehearsing():
     norm("cpu", 512)
+early = []
+for major in (8, 9):
+    about = SimpleNamespace(major=major, minor=0, multi_processor_count=100)
+    with (
+        patch.object(torch.cuda, "is_available", lambda: True),
+        patch.object(torch.cuda, "current_device", lambda: major),
+        patch.object(torch.cuda, "get_device_properties", lambda _: about),
+    ):
+        early += [launched_early(torch.device(place)) for place in ("meta", f"cuda:{major}")]
 kernels = sorted({name for name, _ in found["meta"]})
-print(json.dumps([found["meta"] == found["cpu"], kernels, first, again, len(asked)]))
+print(json.dumps([found["meta"] == found["cpu"], kernels, first, again, len(asked), early]))
 """
 
 
@@ -75,13 +87,15 @@ def test_kernels_are_found_by_real_launches(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    same, names, compiled, compiled_again, compiled_late = json.loads(done.stdout.splitlines()[-1])
+    same, names, compiled, again, late, early = json.loads(done.stdout.splitlines()[-1])
     assert same
     assert {"_gate_up_kernel", "_down_kernel", "_attend_kernel", "_panel_kernel", "_draw_kernel"} <= set(
         names
     )
-    assert (compiled, compiled_again) == (1, 0)
-    assert compiled_late == 1  # what was not compiled ahead is compiled by its first launch
+    assert (compiled, again) == (1, 0)
+    assert late == 1  # what was not compiled ahead is compiled by its first launch
+    plain, first = ({"EARLY": on, "launch_pdl": on} for on in (False, True))
+    assert early == [plain, plain, first, first]  # without memory and on the GPU, before Hopper and there
 
 
 @pytest.mark.needs_torch

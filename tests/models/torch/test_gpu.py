@@ -19,12 +19,12 @@ def present(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
         monkeypatch.setattr(torch.version, "hip", hip)
         monkeypatch.setattr(gpu, "triton_installed", lambda: True)
-        gpu.gpu_of.cache_clear()
+        gpu._offered.cache_clear()
         gpu.runs_kernels.cache_clear()
         return torch.device("cuda:0")
 
     yield pretend
-    gpu.gpu_of.cache_clear()
+    gpu._offered.cache_clear()
     gpu.runs_kernels.cache_clear()
 
 
@@ -57,6 +57,19 @@ def test_gluon_of_known_versions(version: str, known: bool, monkeypatch: pytest.
 )
 def test_other_gpus(present, capability: tuple[int, int], kib: int, descriptors: bool) -> None:
     assert gpu.gpu_of(present(*capability)) == gpu.Gpu(kib * 1024, descriptors, 108, False)
+
+
+def test_tensors_without_memory_stand_for_the_current_gpu(present, monkeypatch: pytest.MonkeyPatch) -> None:
+    present(9)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda device: SimpleNamespace(major=8 + device.index, minor=0, multi_processor_count=108),
+    )
+    for current in (0, 1):  # two kinds of GPU in one machine
+        monkeypatch.setattr(torch.cuda, "current_device", lambda current=current: current)
+        assert gpu.gpu_of(torch.device("meta")) == gpu.gpu_with((8 + current, 0), 108)
 
 
 def test_kernels_need_an_nvidia_gpu_from_ampere_on(present, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import torch
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.triton_ops import TritonOps
-from orderlens.models.llada2.weights import random_weights
+from orderlens.models.llada2.weights import Weights, random_weights
 from orderlens.models.protocol import HiddenRows
 from orderlens.models.roles import TokenRoles
 from orderlens.models.torch.graphs import ROW_STEPS, WHOLE_TOKENS
@@ -33,12 +33,7 @@ START = 64
 
 def rehearse(config: LLaDA2Config, dtype: torch.dtype, roles: TokenRoles, width: int, widest: int) -> None:
     """Launch forwards of up to ``widest`` tokens in windows of ``width``, and the head on their rows."""
-    few = replace(config, n_layers=config.n_dense_layers + 1)
-    weights = random_weights(few, NOWHERE, dtype)
-    network = Network(weights, few, TritonOps(few, NOWHERE, dtype))
-    pool = PagePool(few, NOWHERE, dtype, n_pages=2, n_rows=2)
-    for count in _halved(widest // width):
-        _forwards(network, pool, count, width)
+    weights = rehearse_forwards(config, dtype, width, _halved(widest // width))
     rows = HiddenRows(
         torch.empty(0, config.hidden_size, device=NOWHERE, dtype=dtype),
         weights.unembed_VC,
@@ -46,6 +41,19 @@ def rehearse(config: LLaDA2Config, dtype: torch.dtype, roles: TokenRoles, width:
         roles.valid_vocab,
     )
     import_module(HEAD).rehearse_head(rows, sorted(roles.eos_ids))
+
+
+def rehearse_forwards(
+    config: LLaDA2Config, dtype: torch.dtype, width: int, counts: Collection[int]
+) -> Weights:
+    """Launch forwards of these numbers of windows; return the weights, which have no memory either."""
+    few = replace(config, n_layers=config.n_dense_layers + 1)
+    weights = random_weights(few, NOWHERE, dtype)
+    network = Network(weights, few, TritonOps(few, NOWHERE, dtype))
+    pool = PagePool(few, NOWHERE, dtype, n_pages=2, n_rows=2)
+    for count in counts:
+        _forwards(network, pool, count, width)
+    return weights
 
 
 def _forwards(network: Network, pool: PagePool, count: int, width: int) -> None:

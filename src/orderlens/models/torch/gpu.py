@@ -44,14 +44,18 @@ HOPPER = Gpu(232_448, True, 132, True)
 """The GPU that tiles were chosen on (H100, H200)."""
 
 
-@cache
 def gpu_of(device: torch.device) -> Gpu:
     """Return what the device offers; without a GPU (Triton's interpreter) a Hopper with two processors.
 
-    Tensors without memory (device "meta") stand for the current GPU.
+    Tensors without memory (device "meta") stand for whichever GPU is the current one.
     """
     if device.type == "meta" and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
+    return _offered(device)
+
+
+@cache
+def _offered(device: torch.device) -> Gpu:
     if device.type != "cuda":
         return HOPPER._replace(processors=2, specialises=False)
     about = torch.cuda.get_device_properties(device)

@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.runtime.jit import JITFunction
 
 from orderlens.models.torch.gpu import gpu_of
 
@@ -40,10 +41,13 @@ def take_turn(EARLY: tl.constexpr):
     wait_for_last(EARLY)
 
 
+COMPILED = isinstance(take_turn, JITFunction)
+
+
 def launched_early(device: torch.device) -> dict[str, Any]:
     """Return the launch options of a kernel that can come early: whether it does.
 
-    On torch's device "meta", where kernels are only compiled, as on the GPU that it stands for.
+    GPUs that load tiles through descriptors can do this too; the interpreter cannot.
     """
-    early = device.type in ("cuda", "meta") and torch.cuda.is_available() and gpu_of(device).descriptors
+    early = COMPILED and gpu_of(device).descriptors
     return {"EARLY": early, "launch_pdl": early}
