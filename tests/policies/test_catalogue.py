@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+import orderlens as ol
 from orderlens.errors import UserInputError
 from orderlens.orders import parse_order
-from orderlens.policies import parse_policies, parse_policy
+from orderlens.policies import Policy, parse_policies, parse_policy
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,70 @@ def test_orders_and_policies_pass_through():
     assert parse_policies([order, parse_policy("max-prob+top=2"), "random"])[0].order is order
     with pytest.raises(UserInputError, match="3 is no order"):
         parse_policies([3])
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "label", "seed"),
+    [
+        ("max-prob+ancestral=4", "max-prob:0+ancestral=4", "max-prob+ancestral=4", 0),
+        ("max-prob:3+ancestral=4", "max-prob:3+ancestral=4", "max-prob+ancestral=4", 3),
+        (
+            "forced-ar:12+ancestral=4+spaced",
+            "forced-ar:12+ancestral=4+spaced",
+            "forced-ar+ancestral=4+spaced",
+            12,
+        ),
+        ("max-prob:argmax:3+ancestral=4", "max-prob:select=argmax:3+ancestral=4", None, 3),
+        ("random:3+ancestral=4", "random:3+ancestral=4", "random+ancestral=4", 3),
+        (
+            "ahead-gain:temp=0:3+ancestral=4",
+            "ahead-gain:temp=0:3+ancestral=4",
+            "ahead-gain:temp=0+ancestral=4",
+            3,
+        ),
+        (
+            "entropy:2+ancestral=4+edit=0.9",
+            "entropy:2+ancestral=4+edit=0.9",
+            "entropy+ancestral=4+edit=0.9",
+            2,
+        ),
+        ("mdlm:5", "random:5+ancestral=128", "random+ancestral=128", 5),
+        ("max-prob+top=2", "max-prob+top=2", "max-prob+top=2", None),
+    ],
+)
+def test_a_rule_that_draws_has_a_seed_whatever_its_order(text, spec, label, seed):
+    policy = parse_policy(text)
+    assert (policy.spec, policy.seed) == (spec, seed)
+    assert policy.label == (label or "max-prob:select=argmax+ancestral=4")
+    again = parse_policy(policy.spec)
+    assert (again.spec, again.label, again.seed) == (policy.spec, policy.label, policy.seed)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("max-prob:3+top=2", "max-prob:3"),
+        ("max-prob:x+ancestral=4", "max-prob:x"),
+        ("random:1:2+ancestral=4", "random:1:2"),
+        ("max-prob:3:4+ancestral=4", "max-prob:3"),
+        (f"max-prob:{'9' * 19}+ancestral=4", "max-prob:999"),
+    ],
+)
+def test_a_seed_that_nothing_draws_with_is_refused(text, words):
+    with pytest.raises(UserInputError, match=words):
+        parse_policy(text)
+    with pytest.raises(UserInputError, match="no rule takes the seed 3"):
+        Policy(parse_policy("random").order, parse_policy("random+ancestral=4").commit, None, 3)
+
+
+def test_two_seeds_of_a_drawn_schedule_are_two_policies():
+    samples = [ol.Sample(str(i), "hello", " there she is") for i in range(3)]
+    orders = ["max-prob+ancestral=4", "max-prob:1+ancestral=4", "max-prob:2+ancestral=4"]
+    frame = ol.score("hmm:block=8", samples, orders).samples().to_pandas()
+    assert set(frame["order"]) == {"max-prob+ancestral=4"}
+    assert sorted(frame["seed"].unique()) == [0, 1, 2]
+    assert set(frame["likelihood"]) == {"estimate"}
+    assert frame.groupby("seed")["log_prob"].apply(tuple).nunique() == 3
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from orderlens.errors import UnknownNameError, UserInputError
+from orderlens.orders.arguments import MAX_SEED_DIGITS
 from orderlens.orders.catalogue import ORDERS, parse_order
 from orderlens.orders.protocol import Order
 from orderlens.policies.policy import Policy
@@ -77,7 +78,23 @@ def parse_policy(spec: PolicyLike) -> Policy:
             f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule "
             "(and 'spaced' may stand behind the commit rule that it narrows)"
         )
-    return Policy(parse_order(order), commits[0] if commits else Top(1), revisions[0] if revisions else None)
+    commit = commits[0] if commits else Top(1)
+    order_found, seed = _parse_seeded(order) if commit.randomised else (parse_order(order), None)
+    return Policy(order_found, commit, revisions[0] if revisions else None, seed)
+
+
+def _parse_seeded(text: str) -> tuple[Order, int | None]:
+    """Return the order before a commit rule that draws, and the seed behind an order that takes none."""
+    name, _, digits = text.strip().rpartition(":")
+    try:
+        return parse_order(text), None
+    except UserInputError:
+        if not (name and digits.isascii() and digits.isdigit() and len(digits) <= MAX_SEED_DIGITS):
+            raise
+        order = parse_order(name)
+        if order.seed is not None:
+            raise
+        return order, int(digits)
 
 
 def _narrowed(commits: list[Commit]) -> list[Commit]:

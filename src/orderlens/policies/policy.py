@@ -5,7 +5,7 @@ Plain data with a canonical spec; decoding it is the decoder's business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -45,13 +45,21 @@ class Policy:
         order: which position comes first.
         commit: how many are revealed by one pass; one by default.
         revise: what may be changed afterwards; nothing by default.
+        rule_seed: seed of a commit rule that draws where the order has none; 0 by default.
     """
 
     order: Order
     commit: Commit = field(default_factory=lambda: Top(1))
     revise: Revision | None = None
+    rule_seed: int | None = None
 
     def __post_init__(self) -> None:
+        if self.order.seed is None and self.commit.randomised:
+            object.__setattr__(self, "rule_seed", self.rule_seed or 0)
+        elif self.rule_seed is not None:
+            raise UserInputError(
+                f"policy '{self.spec}': no rule takes the seed {self.rule_seed}; leave it out"
+            )
         if self.needs_target and self.revise is not None:
             raise UserInputError(
                 f"policy '{self.spec}': order '{self.order.spec}' sees the target and can only score, "
@@ -67,13 +75,13 @@ class Policy:
 
     @property
     def label(self) -> str:
-        """The canonical spec without the order's seed: the trace's ``order`` column."""
+        """The canonical spec without the seed: the trace's ``order`` column."""
         return self.order.label + self._rules
 
     @property
     def seed(self) -> int | None:
-        """The order's seed."""
-        return self.order.seed
+        """The order's seed, or that of a commit rule that draws beside an order which does not."""
+        return self.rule_seed if self.order.seed is None else self.order.seed
 
     @property
     def spec(self) -> str:
@@ -175,5 +183,5 @@ class Policy:
         if self.revise is not None:
             raise UserInputError(
                 f"policy '{self.spec}' changes tokens after it committed them, so a fixed text has no path "
-                f"under it; score with '{Policy(self.order, self.commit).spec}' or use it with generate"
+                f"under it; score with '{replace(self, revise=None).spec}' or use it with generate"
             )

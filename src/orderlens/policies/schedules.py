@@ -153,8 +153,9 @@ class Ancestral(Commit):
     MDLM's ancestral sampler (kuleshov-group/mdlm ``diffusion.py``; 128 steps) and Dream's alg ``origin``.
     With even steps that is one step per position, drawn evenly and independently when the block begins; steps
     that reveal nothing are left out, as in MDLM's ``ddpm_cache``. The order says only what comes first in a
-    set. The numbers are those of the order's seed, so ``random:3+ancestral=128`` is seed 3. N counts the
-    steps of a block. The public final step takes the most probable tokens; here it draws like every other.
+    set. The numbers are those of the seed behind the order, so ``random:3+ancestral=128`` and
+    ``max-prob:3+ancestral=128`` are seed 3. N counts the steps of a block. The public final step
+    takes the most probable tokens; here it draws like every other.
     """
 
     id = "ancestral"
