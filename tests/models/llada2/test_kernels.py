@@ -149,8 +149,8 @@ def test_tilings_go_from_few_tokens_to_many() -> None:
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper"
 )
 def test_down_by_specialised_warps_is_bit_for_bit_the_same() -> None:
+    from orderlens.models.llada2.kernels.down import down
     from orderlens.models.llada2.kernels.experts import TILINGS
-    from orderlens.models.llada2.kernels.products import down
     from orderlens.models.llada2.kernels.visits import Visits, plan_visits
 
     experts = StackedExperts(randn(6, 256, 512), randn(6, 512, 128, seed=7, scale=0.2))

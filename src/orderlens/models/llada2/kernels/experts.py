@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.models.llada2.kernels.products import down, gate_up
+from orderlens.models.llada2.kernels.down import down
+from orderlens.models.llada2.kernels.gate_up import gate_up
 from orderlens.models.llada2.kernels.tiling import Tiling
 from orderlens.models.llada2.kernels.visits import Visits, plan_visits
 from orderlens.models.llada2.weights import StackedExperts

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The down product on a Hopper where experts hold many tokens: warps that load, that multiply, that write.
 
-Computes what ``products.down`` computes, in the same order of sums. There every warp loads, multiplies and
+Computes what ``down.down`` computes, in the same order of sums. There every warp loads, multiplies and
 writes in turn. Here a program stays, one of its warps asks for the next tiles, eight multiply, and two write
 results while the next ones are made. Tokens are the left operand and 256 columns of weights the right one,
 which is what asks least of the shared memory. Written in Gluon, in which layouts, barriers and copies are
@@ -159,7 +159,7 @@ def down_kernel(
 ):
     """Multiply by the down weights tile by tile; any grid.
 
-    As ``products._down_kernel``; ``inner`` and ``weights`` are descriptors of ROWS and COLUMNS × DEPTH.
+    As ``down._down_kernel``; ``inner`` and ``weights`` are descriptors of ROWS and COLUMNS × DEPTH.
     """
     ROWS: gl.constexpr = inner.block_shape[0]
     COLUMNS: gl.constexpr = weights.block_shape[0]
