@@ -94,7 +94,8 @@ def check_route(bench: Bench) -> None:
 
 def check_plan(bench: Bench) -> None:
     n_experts = bench.config.n_experts + bench.config.n_shared
-    for tokens, block_m in ((32, 16), (1000, 64), (4096, 128), (16384, 128)):
+    sizes = ((32, 16), (1000, 64), (4096, 128), (16384, 128), (81920, 128))
+    for tokens, block_m in sizes if bench.cuda else sizes[:1]:
         ids, visits = random_visits(bench, tokens)
         plan = plan_visits(ids, visits, n_experts, block_m)
         flat, order = ids.flatten(), plan.order_A.long()

@@ -172,6 +172,22 @@ def test_draws_are_the_same_in_parts(rows: int, width: int, parts: int, monkeypa
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("rows", [1, 11])
+def test_merging_clears_the_counts_of_who_is_done_and_nothing_else(rows: int) -> None:
+    """Nothing else clears what several programs share, and it lies in memory that was used before."""
+    from orderlens.decode.cuda.fused_head import blank_answer
+    from orderlens.decode.cuda.panel_merge import merge_panels
+    from orderlens.decode.cuda.panels import choose_tiling, reduce_panels
+
+    nobody = torch.zeros(0, dtype=torch.int32, device=DEVICE)
+    tiling = choose_tiling(rows)
+    panels = reduce_panels(randn(rows, 64), randn(140, 64, seed=1), 140, nobody, nobody, None, tiling)
+    shared = torch.full((rows * (tiling.block_n + 1),), 7, dtype=torch.int32, device=DEVICE)
+    merge_panels(panels, 0, *blank_answer(rows, 5, False, DEVICE), shared)
+    assert shared[: rows * tiling.block_n].eq(7).all()
+    assert shared[rows * tiling.block_n :].eq(0).all()
+
+
 def test_draws_leave_the_statistics_as_they_are() -> None:
     from orderlens.decode.cuda.fused_head import Draw, reduce_fused
 
