@@ -23,7 +23,7 @@ def test_a_device_is_ignored(device: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "device", ["nonsense", "", "CPU", "gpu", "xpu", "cuda:x", "cuda:", "cuda:01", "cpu\n"]
+    "device", ["nonsense", "", "CPU", "gpu", "xpu", "cuda:x", "cuda:", "cuda:01", "cuda:256", "cpu\n"]
 )
 def test_what_is_no_device_is_refused_as_by_the_other_models(device: str) -> None:
     pytest.importorskip("torch")
@@ -33,6 +33,12 @@ def test_what_is_no_device_is_refused_as_by_the_other_models(device: str) -> Non
             load_model(name, device=device)
         said.append(str(caught.value))
     assert said == [f"device '{device}' is unknown; use auto, cpu, cuda, cuda:N or mps"] * 2
+
+
+def test_a_dtype_is_ignored_but_must_be_one() -> None:
+    assert load_model("hmm", dtype="bfloat16").digest == load_model("hmm").digest
+    with pytest.raises(UserInputError, match="dtype 'nonsense' is unknown; allowed are auto, bfloat16"):
+        load_model("hmm", dtype="nonsense")
 
 
 def enumerated_joint(model: HiddenMarkovModel, tokens: tuple[int, ...]) -> float:

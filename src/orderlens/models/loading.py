@@ -17,7 +17,7 @@ from typing import TypeAlias
 from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError
 from orderlens.models.configfile import CONFIG
 from orderlens.models.families import FAMILIES, find_family
-from orderlens.models.options import LoadOptions, check_device
+from orderlens.models.options import LoadOptions, check_device, check_dtype
 from orderlens.models.protocol import Model
 from orderlens.registry import Registry
 
@@ -88,10 +88,11 @@ def load_local_folder(folder: Path, name: str, options: LoadOptions) -> Model:
 
 
 def load_hmm(argument: str, options: LoadOptions) -> Model:
-    """Load the exact control model; it runs on numpy and ignores the device, which must still be one."""
+    """Load the exact control model; it runs on numpy and ignores device and dtype, if there are such."""
     from orderlens.models.hmm import HiddenMarkovModel
 
     check_device(options.device)
+    check_dtype(options.dtype)
     return HiddenMarkovModel.parse(argument)
 
 

@@ -12,13 +12,9 @@ import torch
 
 from orderlens.errors import UserInputError
 from orderlens.machine import total_memory
-from orderlens.models.options import unknown_device
+from orderlens.models.options import DTYPE_NAMES, check_device, check_dtype
 
-DTYPES: Mapping[str, torch.dtype] = {
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float32": torch.float32,
-}
+DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
 def pick_device(wanted: str | None = None, prefer: Sequence[str] = ("cuda",)) -> torch.device:
@@ -30,12 +26,8 @@ def pick_device(wanted: str | None = None, prefer: Sequence[str] = ("cuda",)) ->
     """
     if wanted is None or wanted == "auto":
         return _own_gpu(torch.device(next((kind for kind in prefer if _visible(kind)), "cpu")))
-    try:
-        device = torch.device(wanted)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda", "mps"):
-        raise unknown_device(wanted)
+    check_device(wanted)  # first: torch keeps the lowest 8 bits of an index, so that its cuda:256 is cuda:0
+    device = torch.device(wanted)
     if not _visible(device.type):
         what = "no CUDA GPU is visible to torch" if device.type == "cuda" else "Apple MPS is not available"
         raise UserInputError(f"device '{wanted}': {what}; use --device cpu")
@@ -65,11 +57,8 @@ def pick_dtype(
     wanted: str | None, default: torch.dtype, allowed: Sequence[str] = tuple(DTYPES)
 ) -> torch.dtype:
     """Return the dtype called ``wanted``; None or ``auto`` gives the default."""
-    if wanted is None or wanted == "auto":
-        return default
-    if wanted not in allowed:
-        raise UserInputError(f"dtype '{wanted}' is unknown; allowed are auto, {', '.join(allowed)}")
-    return DTYPES[wanted]
+    check_dtype(wanted, allowed)
+    return default if wanted is None or wanted == "auto" else DTYPES[wanted]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
