@@ -30,7 +30,7 @@ def randn(*shape: int, seed: int) -> Tensor:
 def test_windows_see_their_prefix_and_themselves(
     monkeypatch: pytest.MonkeyPatch, few: int, splits: int
 ) -> None:
-    """The two heads of a group are 24 queries: of few windows in two tiles, else in one.
+    """The two heads of a group are 24 queries: of few windows with uncut prefixes in two tiles, else in one.
 
     A window without a prefix, one that does not fill its last page, one with several tiles of keys.
     """

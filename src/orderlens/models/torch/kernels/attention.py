@@ -25,8 +25,8 @@ from orderlens.models.torch.window import Windows
 LOG2_E = 1.4426950408889634
 BLOCK_KEYS = 64
 MOST_QUERIES, FEW_WINDOWS, FEW_QUERIES = 128, 8, 64
-"""Queries of a program at most, heads that share keys side by side; of up to so many windows, which leave
-most of a GPU idle, fewer."""
+"""Queries of a program at most, heads that share keys side by side; of up to so many windows with
+short prefixes, which leave most of a GPU idle, fewer. A long prefix would be read once more for that."""
 TARGET_PROGRAMS = 264
 """Two per multiprocessor of a large Hopper GPU."""
 KEYS_PER_SPLIT = 512
@@ -178,7 +178,7 @@ def attend(
     parts = tokens * config.n_heads * splits if splits > 1 else 1
     part_acc = torch.empty(parts * D, device=device, dtype=torch.float32)
     part_top, part_mass = torch.empty(2, parts, device=device, dtype=torch.float32)
-    most = FEW_QUERIES if windows.count <= FEW_WINDOWS else MOST_QUERIES
+    most = FEW_QUERIES if windows.count <= FEW_WINDOWS and splits == 1 else MOST_QUERIES
     block_m = min(most, max(16, triton.next_power_of_2(group * windows.width)))
     tiles = triton.cdiv(group * windows.width, block_m)
     _attend_kernel[(windows.count, config.n_kv_heads, tiles * splits)](
