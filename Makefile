@@ -67,7 +67,7 @@ slow: $(VENV)/.installed
 
 # Kills, hangs, fills and cuts off real workers, drivers, nodes and disks; each line is a fault and its outcome.
 faults: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -m 'slow or not slow' -p no:cacheprovider tests/engines
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -m 'slow or not slow' -p no:cacheprovider tests/runs
 
 # Builds what report and viewer run in the browser; users need no Node, the built files are committed.
 frontend/node_modules/.installed: frontend/package.json frontend/package-lock.json

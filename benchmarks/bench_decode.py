@@ -30,16 +30,16 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
+from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
 from orderlens.models.characters import CharacterTokenizer
+from orderlens.models.engine.packed import product
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer, block_causal_mask
-from orderlens.models.torch.packed import product
-from orderlens.policies import parse_policies
-from orderlens.rng import keyed_generator
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies
+from orderlens.texts.samples import EncodedSample
 
 PREFIX, TARGET = 32, 128
 

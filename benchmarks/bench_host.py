@@ -29,16 +29,16 @@ from orderlens.decode.chains import Chain
 from orderlens.decode.places import plan_canvases
 from orderlens.metrics.external import load_evaluator
 from orderlens.models.evaluators import small, windows
-from orderlens.models.tokenizer import FastTokenizer
-from orderlens.policies import parse_policies
-from orderlens.replicate import external
-from orderlens.replicate.plan import SWEPT
-from orderlens.samples import EncodedSample
+from orderlens.models.files.tokenizer import FastTokenizer
+from orderlens.rules import parse_policies
+from orderlens.runs.outputs import float_type, generated_outputs, token_table
+from orderlens.runs.traces import TraceLabels, reveal_table
 from orderlens.store.reader import Run
 from orderlens.store.writer import RunWriter, open_writer
+from orderlens.studies.replicate import external
+from orderlens.studies.replicate.plan import SWEPT
 from orderlens.testing.traces import make_run, make_trace
-from orderlens.work.outputs import float_type, generated_outputs, token_table
-from orderlens.work.traces import TraceLabels, reveal_table
+from orderlens.texts.samples import EncodedSample
 
 PROMPT, NEW, BLOCK, TEXTS_PER_PROMPT = 32, 128, 32, 39
 FLOATS = ("logq", "max_logprob", "second_logprob", "entropy", "eos_logprob", "tempered_logq")

@@ -16,8 +16,8 @@ import numpy as np
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.models.protocol import LogProbRows, StateBatch
-from orderlens.policies import parse_policies
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies
+from orderlens.texts.samples import EncodedSample
 
 NEW, CHARACTERS, REPEATS = 128, 6, 7
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from orderlens.rng import keyed_generator
+from orderlens.common.rng import keyed_generator
+from orderlens.runs.execute import execute
 from orderlens.store.compact import compact_run
-from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import open_run
 from orderlens.store.records import load_snapshot

@@ -28,9 +28,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
-from orderlens.rng import keyed_generator
+from orderlens.common.rng import keyed_generator
+from orderlens.runs.execute import execute
 from orderlens.store.compact import compact_run
-from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder
 from orderlens.store.writer import open_writer
 

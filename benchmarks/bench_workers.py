@@ -29,10 +29,10 @@ import pyarrow as pa
 from places import LOST, SERVERS, counted, disk, s3_server, shared_files
 
 import orderlens as ol
-from orderlens.store.execute import Shift, execute
+from orderlens.runs.execute import Shift, execute
+from orderlens.runs.worker_log import read_log, read_states
 from orderlens.store.folder import open_folder
 from orderlens.store.reader import open_run
-from orderlens.store.workers import read_log, read_states
 from orderlens.store.writer import open_writer
 
 ORDERS = ["forced-ar", "max-prob", "random"]

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.models.llada2.model import LLaDA2Model
-from orderlens.replicate.plan import make_plan
-from orderlens.work.units import shared_size
+from orderlens.runs.units import shared_size
+from orderlens.studies.replicate.plan import make_plan
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _WHOLE = r" \| \d+ s \(([\d,]+)/s[^|]*\) \| \d+ s \|\n"
@@ -125,10 +125,10 @@ def shown(hours: float) -> str:
 def plan(prompts: int) -> None:
     """Print what it takes to encode, cut, state and hand out a study of so many prompts of 200 tokens."""
     import orderlens as ol
-    from orderlens.engines.worker import brief_items
+    from orderlens.runs.job import generate_job
+    from orderlens.runs.options import Computing
+    from orderlens.runs.worker import brief_items
     from orderlens.store.writer import open_writer
-    from orderlens.work.job import generate_job
-    from orderlens.work.options import Computing
 
     took: dict[str, float] = {}
 

@@ -30,15 +30,15 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from orderlens.decode.cuda import fused_head
+from orderlens.kernels import attention, canvas, norm, queries_keys, swiglu
+from orderlens.kernels.experts import experts, route
+from orderlens.kernels.gpu import Gpu, gpu_of, gpu_with
+from orderlens.kernels.head import fused_head
+from orderlens.models.engine.pages import PAGE
+from orderlens.models.engine.window import Windows
 from orderlens.models.llada2 import rehearsal
 from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.kernels import experts, route
 from orderlens.models.llada2.weights import StackedExperts
-from orderlens.models.torch.gpu import Gpu, gpu_of, gpu_with
-from orderlens.models.torch.kernels import attention, canvas, norm, queries_keys, swiglu
-from orderlens.models.torch.pages import PAGE
-from orderlens.models.torch.window import Windows
 
 GPUS = {
     "8.0": "A100",

@@ -8,7 +8,7 @@ import path from "node:path";
 
 const here = path.dirname(fileURLToPath(import.meta.url));
 const flag = process.argv.indexOf("--out");
-const out = flag > 0 ? process.argv[flag + 1] : path.join(here, "../src/orderlens/report/assets");
+const out = flag > 0 ? process.argv[flag + 1] : path.join(here, "../src/orderlens/show/report/assets");
 const common = {
   bundle: true,
   charset: "utf8",

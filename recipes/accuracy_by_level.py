@@ -14,7 +14,7 @@ import sys
 from collections import Counter, defaultdict
 from typing import Any
 
-from orderlens.analysis.significance import wilson
+from orderlens.metrics.significance import wilson
 from orderlens.store.reader import Run, open_run
 from orderlens.store.verdicts import latest_verdicts
 from orderlens.tasks.bundled import LETTERS, items

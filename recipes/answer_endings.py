@@ -17,7 +17,7 @@ import typer
 
 import orderlens as ol
 from orderlens.metrics import eos_cascade
-from orderlens.policies import spec_of
+from orderlens.rules import spec_of
 
 CASCADES = (3, 8)
 

@@ -16,10 +16,10 @@ import pandas as pd
 
 import orderlens as ol
 from orderlens.analysis.compare import Paired
-from orderlens.analysis.estimate import Estimate, Resampling
-from orderlens.analysis.order_range import order_range
 from orderlens.analysis.rendering import render
 from orderlens.analysis.table import Column, Table
+from orderlens.metrics.estimate import Estimate, Resampling
+from orderlens.metrics.order_range import order_range
 
 RESAMPLING = Resampling(reps=2000)
 REFERENCE, BASE = "forced-ar", "block-causal"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from check_overlap import document_digest
 
-from orderlens.models.tokenizer import FastTokenizer
+from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.training.data import Tokens, read_documents
 
 LEFT_OUT = frozenset((Path(__file__).parent / "left_out.txt").read_text().split())

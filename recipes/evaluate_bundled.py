@@ -1,7 +1,7 @@
 """Compare bundled models and counting baselines on the same held-out bytes.
 
     PYTHONPATH=src python recipes/evaluate_bundled.py --c4 validation.jsonl.gz --work WORK \
-        --model src/orderlens/data/models/tiny --model src/orderlens/data/models/tiny-ar
+        --model src/orderlens/models/data/tiny --model src/orderlens/models/data/tiny-ar
 
 Texts of at least 32 + 128 tokens; bits per byte of the 128 after the prompt. Order-agnostic models are scored
 under forced, reverse and several random orders. The counting baselines are trained on the natural-text

@@ -18,8 +18,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from orderlens.rowfiles import read_rows
 from orderlens.tasks.hellaswag import context, endings
+from orderlens.texts.rowfiles import read_rows
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

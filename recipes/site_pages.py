@@ -74,7 +74,7 @@ def commands_page() -> str:
     from typer.main import get_command
 
     from orderlens.cli.main import build_app
-    from orderlens.templating import fill
+    from orderlens.common.templating import fill
 
     verbs = [
         {"name": name, "told": (command.help or "").strip().partition("\n")[0], "rows": _rows(command)}

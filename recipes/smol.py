@@ -31,16 +31,16 @@ import typer
 from corpus import document_windows, encoded, in_turn, may_train
 from smol_distil import BLOCK, SEED, STOPS, WINDOW, chat_text, distil_chat, distil_text, original, say
 
+from orderlens.common.rng import keyed_generator
 from orderlens.errors import OrderLensError
+from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings, check_adapter, load_adapter, merge
 from orderlens.models.smol.causal import continue_rows
 from orderlens.models.smol.gguf import GgufFile
 from orderlens.models.smol.llama import read_network, read_shape, read_tokenizer
 from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
-from orderlens.models.tokenizer import FastTokenizer
-from orderlens.rng import keyed_generator
-from orderlens.rowfiles import read_rows
+from orderlens.texts.rowfiles import read_rows
 from orderlens.training.adapt import AdapterTrainer, AdaptSettings
 from orderlens.training.data import Tokens, WindowMixture, pack, text_rows, write_shard
 from orderlens.training.lowrank import LowRankRates

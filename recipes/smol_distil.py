@@ -13,12 +13,12 @@ import numpy as np
 import smol_prompts
 import torch
 
+from orderlens.common.rng import keyed_generator
+from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings
 from orderlens.models.smol.causal import continue_rows
 from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
-from orderlens.models.tokenizer import FastTokenizer
-from orderlens.rng import keyed_generator
 from orderlens.training.data import Tokens, write_shard
 
 SEED = 20261115

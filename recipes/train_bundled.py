@@ -31,12 +31,12 @@ import torch
 import typer
 from corpus import document_windows, encoded, in_turn, may_train
 
+from orderlens.common.rng import keyed_generator
 from orderlens.errors import OrderLensError
+from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder
 from orderlens.models.small.network import Transformer
-from orderlens.models.tokenizer import FastTokenizer
-from orderlens.rng import keyed_generator
 from orderlens.tasks.bundled import training_documents
 from orderlens.training.checkpoint import load_checkpoint
 from orderlens.training.data import EOS_ID, WindowMixture, pack, text_rows, write_shard

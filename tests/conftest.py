@@ -30,16 +30,16 @@ if importlib.util.find_spec("hypothesis"):  # not in the minimal environment
     settings.register_profile("search", patient, derandomize=False)
     settings.load_profile(os.environ.get("ORDERLENS_PROPERTIES", "repeatable"))
 
+from orderlens.common.rng import keyed_generator
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.rng import keyed_generator
-from orderlens.samples import EncodedSample
+from orderlens.texts.samples import EncodedSample
 
-TOGETHER = ("tests/browser/", "tests/replicate/")
+TOGETHER = ("tests/browser/", "tests/studies/replicate/")
 """Folders whose files share a session fixture that costs more than a file of tests: one process each."""
 
 LONGEST = (
-    "tests/engines/",
-    "tests/replicate/",
+    "tests/runs/",
+    "tests/studies/replicate/",
     "tests/contracts/test_every_model.py",
     "tests/browser/",
     "tests/docs/test_readme.py",

@@ -9,9 +9,9 @@ import pytest
 
 import orderlens as ol
 from orderlens.errors import RunError, UnknownNameError, UserInputError
-from orderlens.replicate.entry import replicate as front_door
 from orderlens.store.samples import SAMPLES_SCHEMA
 from orderlens.store.schema import SCHEMAS
+from orderlens.studies.replicate.entry import replicate as front_door
 
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps. "
 SAMPLES = [ol.Sample("a", TEXT[:20], TEXT[20:]), ol.Sample("b", "", TEXT[:33]), ol.Sample("c", TEXT, "ok")]
@@ -163,7 +163,7 @@ def test_the_four_verbs_name_their_options_alike():
 
 
 def test_replicate_can_be_called_though_a_package_has_its_name():
-    import orderlens.replicate  # which puts the package in the function's place
+    import orderlens.studies.replicate  # which puts the package in the function's place
 
     with pytest.raises(UnknownNameError, match="unknown preset 'nope'"):
         orderlens.replicate("hmm", preset="nope", out="nowhere")

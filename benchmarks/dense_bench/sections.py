@@ -15,10 +15,10 @@ from orderlens.decode import head_torch
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.head import position_stats
 from orderlens.decode.score import score_batch
-from orderlens.models.dense import ops
-from orderlens.models.dense.network import Network
-from orderlens.policies import parse_policies
-from orderlens.samples import EncodedSample
+from orderlens.models.decoder import ops
+from orderlens.models.decoder.network import Network
+from orderlens.rules import parse_policies
+from orderlens.texts.samples import EncodedSample
 
 SCORED_ORDERS = ("forced-ar", "reverse-ar", "random", "oracle-max-q", "oracle-margin", "oracle-min-q")
 
@@ -82,7 +82,7 @@ def _products(bench: DenseBench, matrices: list[torch.Tensor], tokens: int, *, b
 
 def tune_canvas(bench: DenseBench, batches: Iterable[int]) -> None:
     """Tiles of the attention over canvases, timed; the best ones are used for the rest of this run."""
-    from orderlens.models.torch.kernels import canvas
+    from orderlens.kernels import canvas
 
     network: Any = bench.model.engine.network
     original, best = canvas.choose_tiling, {}

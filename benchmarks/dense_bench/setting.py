@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from llada2_bench.setting import Bench
 
-from orderlens.models.dense.config import DenseConfig
-from orderlens.models.dense.llada import DIALECT, LLADA_8B
-from orderlens.models.dense.model import DenseModel
-from orderlens.models.dense.weights import random_weights
+from orderlens.models.decoder.config import DenseConfig
+from orderlens.models.decoder.model import DenseModel
+from orderlens.models.decoder.weights import random_weights
+from orderlens.models.families.llada import DIALECT, LLADA_8B
+from orderlens.models.files.roles import TokenRoles
 from orderlens.models.protocol import StateBatch
-from orderlens.models.roles import TokenRoles
 
 TINY = replace(
     LLADA_8B, vocab_size=512, hidden_size=64, n_layers=3, ffn_width=96, n_heads=2, n_kv_heads=2, head_width=32

@@ -14,13 +14,13 @@ from llada2_bench.decoding import PROMPT, half_open, prefilled
 from llada2_bench.setting import Bench
 from orderlens.decode import head_torch
 from orderlens.decode.head import position_stats
+from orderlens.models.engine.graphs import GraphedNetwork
+from orderlens.models.engine.session import PagedSession
 from orderlens.models.llada2 import triton_ops
 from orderlens.models.llada2.experts import grouped_product
 from orderlens.models.llada2.routing import router_logits
 from orderlens.models.llada2.weights import SparseWeights
 from orderlens.models.protocol import StateBatch
-from orderlens.models.torch.graphs import GraphedNetwork
-from orderlens.models.torch.session import PagedSession
 
 CANVAS_BLOCKS = 5
 """Blocks of a canvas of 32 + 128 tokens, all of which a step without a prefix cache computes."""

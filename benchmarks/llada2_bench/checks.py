@@ -11,29 +11,29 @@ from torch import Tensor
 
 from llada2_bench.setting import Bench
 from orderlens.decode import head_torch
-from orderlens.decode.cuda import panels as head_kernels
-from orderlens.decode.cuda.fused_head import FusedHead, reduce_fused
 from orderlens.decode.head import draw_stats
+from orderlens.kernels.attention import attend
+from orderlens.kernels.experts import experts as expert_kernels
+from orderlens.kernels.experts.route import choose_experts as route
+from orderlens.kernels.experts.visits import Visits, plan_visits
+from orderlens.kernels.gpu import gpu_of
+from orderlens.kernels.head import panels as head_kernels
+from orderlens.kernels.head.fused_head import FusedHead, reduce_fused
+from orderlens.kernels.norm import add_rms_norm
+from orderlens.kernels.queries_keys import prepare_heads
+from orderlens.models.engine import graphs
+from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.paged import attend as plain_attend
+from orderlens.models.engine.pages import PagePool
+from orderlens.models.engine.window import HEADER, Windows, pack
 from orderlens.models.llada2.experts import grouped_product, loop_over_experts
-from orderlens.models.llada2.kernels import experts as expert_kernels
-from orderlens.models.llada2.kernels.route import choose_experts as route
-from orderlens.models.llada2.kernels.visits import Visits, plan_visits
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.routing import choose_experts, with_shared
 from orderlens.models.llada2.torch_ops import TorchOps
 from orderlens.models.llada2.triton_ops import TritonOps
 from orderlens.models.llada2.weights import LayerWeights, StackedExperts, random_weights
 from orderlens.models.protocol import HiddenRows
-from orderlens.models.torch import graphs
-from orderlens.models.torch.engine import Engine
-from orderlens.models.torch.gpu import gpu_of
-from orderlens.models.torch.kernels.attention import attend
-from orderlens.models.torch.kernels.norm import add_rms_norm
-from orderlens.models.torch.kernels.queries_keys import prepare_heads
-from orderlens.models.torch.paged import attend as plain_attend
-from orderlens.models.torch.pages import PagePool
-from orderlens.models.torch.window import HEADER, Windows, pack
-from orderlens.stats import DrawStats
+from orderlens.rules.stats import DrawStats
 
 
 def check_all(bench: Bench) -> None:
@@ -177,7 +177,7 @@ def check_attention(bench: Bench) -> None:
 
 
 def _rotated(x_NHWD: Tensor, ops: TorchOps, windows: Windows) -> Tensor:
-    from orderlens.models.torch.rotary import rotate
+    from orderlens.models.engine.rotary import rotate
 
     positions = windows.positions.clamp_max(ops.config.max_positions - 1)
     return rotate(x_NHWD, ops.cos[positions][:, None], ops.sin[positions][:, None])

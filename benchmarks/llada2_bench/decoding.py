@@ -13,11 +13,11 @@ from llada2_bench.setting import Bench, dense_bytes, expert_values
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.head import position_stats
 from orderlens.decode.score import score_batch
+from orderlens.models.engine.device import triton_installed
+from orderlens.models.engine.session import PagedSession
 from orderlens.models.protocol import StateBatch
-from orderlens.models.torch.device import triton_installed
-from orderlens.models.torch.session import PagedSession
-from orderlens.policies import parse_policies
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies
+from orderlens.texts.samples import EncodedSample
 
 SCORED_ORDERS = ("forced-ar", "reverse-ar", "random", "oracle-max-q", "oracle-margin", "oracle-min-q")
 GENERATED_ORDERS = ("forced-ar", "random", "max-prob", "top-margin")

@@ -14,8 +14,8 @@ from llada2_bench.setting import Bench
 from orderlens.decode import rounds
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.head import ask, position_stats
-from orderlens.policies import parse_policies
-from orderlens.replicate.plan import make_plan
+from orderlens.rules import parse_policies
+from orderlens.studies.replicate.plan import make_plan
 
 NEW_TOKENS, TEMPERATURE = 32, 0.7
 SHOWN = 22

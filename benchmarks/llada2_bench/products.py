@@ -10,10 +10,10 @@ from torch import Tensor
 from llada2_bench.checks import random_visits
 from llada2_bench.setting import Bench, expert_values
 from llada2_bench.tuning import floor_seconds, random_experts, timed
-from orderlens.models.llada2.kernels.down import down
-from orderlens.models.llada2.kernels.gate_up import gate_up
-from orderlens.models.llada2.kernels.tiling import Tiling
-from orderlens.models.llada2.kernels.visits import Visits, plan_visits
+from orderlens.kernels.experts.down import down
+from orderlens.kernels.experts.gate_up import gate_up
+from orderlens.kernels.experts.tiling import Tiling
+from orderlens.kernels.experts.visits import Visits, plan_visits
 from orderlens.models.llada2.weights import StackedExperts
 
 Parts = tuple[int, int]

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from llada2_bench.setting import Bench
-from orderlens.datafiles import LoadedData
-from orderlens.replicate import stages
-from orderlens.replicate.plan import Plan, make_plan
-from orderlens.samples import Sample
+from orderlens.studies.replicate import stages
+from orderlens.studies.replicate.plan import Plan, make_plan
+from orderlens.texts.datafiles import LoadedData
+from orderlens.texts.samples import Sample
 
 TEXTS = 1000
 """Texts of the full preset, to which rates are extrapolated."""

@@ -20,12 +20,12 @@ from llada2_bench.decoding import GOALS, PROMPT, random_samples
 from llada2_bench.setting import Bench
 from orderlens.decode import rounds
 from orderlens.decode.generate import Generation, GenerationSettings, generate_batch
-from orderlens.models.torch.engine import Engine
-from orderlens.orders.view import StepView
-from orderlens.policies import Policy, parse_policy
-from orderlens.policies.protocol import BoolArray, FloatArray
-from orderlens.policies.thresholds import Threshold
-from orderlens.stats import DrawStats, PositionStats
+from orderlens.models.engine.engine import Engine
+from orderlens.rules import Policy, parse_policy
+from orderlens.rules.commit.thresholds import Threshold
+from orderlens.rules.protocol import BoolArray, FloatArray
+from orderlens.rules.stats import DrawStats, PositionStats
+from orderlens.rules.view import StepView
 
 WARM = 3
 """Runs before the clock starts: a shape is recorded when it has come up often enough."""

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from orderlens.models.files.roles import TokenRoles
 from orderlens.models.llada2.config import MINI, LLaDA2Config
 from orderlens.models.llada2.model import LLaDA2Model
 from orderlens.models.llada2.weights import random_weights
-from orderlens.models.roles import TokenRoles
 
 TINY = replace(
     MINI,

@@ -7,15 +7,15 @@ from torch import Tensor
 
 from llada2_bench.checks import random_visits
 from llada2_bench.setting import Bench, expert_values
-from orderlens.decode.cuda.fused_head import blank_answer
-from orderlens.decode.cuda.panel_merge import merge_panels
-from orderlens.decode.cuda.panels import HeadTiling, reduce_panels
-from orderlens.decode.cuda.panels import choose_tiling as choose_head_tiling
+from orderlens.kernels.experts.experts import ExpertTiling, choose_tiling, combine, expert_rows
+from orderlens.kernels.experts.visits import Visits
+from orderlens.kernels.gpu import gpu_of
+from orderlens.kernels.head.fused_head import blank_answer
+from orderlens.kernels.head.panel_merge import merge_panels
+from orderlens.kernels.head.panels import HeadTiling, reduce_panels
+from orderlens.kernels.head.panels import choose_tiling as choose_head_tiling
 from orderlens.models.llada2.experts import grouped_product
-from orderlens.models.llada2.kernels.experts import ExpertTiling, choose_tiling, combine, expert_rows
-from orderlens.models.llada2.kernels.visits import Visits
 from orderlens.models.llada2.weights import StackedExperts
-from orderlens.models.torch.gpu import gpu_of
 
 
 def random_experts(bench: Bench) -> StackedExperts:

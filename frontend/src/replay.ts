@@ -1,4 +1,4 @@
-// The canvas after a pass. The same rules as orderlens.views.replay; both are tested on the same case.
+// The canvas after a pass. The same rules as orderlens.show.views.replay; both are tested on the same case.
 
 import type { Revision, Trace } from "./types";
 

@@ -1,4 +1,4 @@
-// What Python sends: the fields of orderlens.views.plain and of the viewer's answers.
+// What Python sends: the fields of orderlens.show.views.plain and of the viewer's answers.
 
 export interface TraceKey {
   sample_id: string;

@@ -1,4 +1,4 @@
-// The case of tests/views/test_views.py: the two replays agree.
+// The case of tests/show/views/test_views.py: the two replays agree.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Timeline } from "../src/replay";

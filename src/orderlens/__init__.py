@@ -11,28 +11,28 @@ if TYPE_CHECKING:
     from orderlens import analysis, metrics, tasks, theory
     from orderlens.analysis.study import Study
     from orderlens.api import evaluate, generate, score
-    from orderlens.datafiles import load_samples
     from orderlens.models.loading import load_model
-    from orderlens.orders import parse_order
-    from orderlens.policies import parse_policy
-    from orderlens.replicate.entry import replicate
-    from orderlens.samples import Sample
+    from orderlens.rules import parse_policy
+    from orderlens.rules.orders import parse_order
+    from orderlens.runs.engine import Engine
     from orderlens.store.reader import Run, open_run
-    from orderlens.work.engine import Engine
+    from orderlens.studies.replicate.entry import replicate
+    from orderlens.texts.datafiles import load_samples
+    from orderlens.texts.samples import Sample
 
 _ATTRIBUTES = {
-    "Engine": "orderlens.work.engine",
+    "Engine": "orderlens.runs.engine",
     "Run": "orderlens.store.reader",
-    "Sample": "orderlens.samples",
+    "Sample": "orderlens.texts.samples",
     "Study": "orderlens.analysis.study",
     "evaluate": "orderlens.api",
     "generate": "orderlens.api",
     "load_model": "orderlens.models.loading",
-    "load_samples": "orderlens.datafiles",
+    "load_samples": "orderlens.texts.datafiles",
     "open_run": "orderlens.store.reader",
-    "parse_order": "orderlens.orders",
-    "parse_policy": "orderlens.policies",
-    "replicate": "orderlens.replicate.entry",
+    "parse_order": "orderlens.rules.orders",
+    "parse_policy": "orderlens.rules",
+    "replicate": "orderlens.studies.replicate.entry",
     "score": "orderlens.api",
 }
 _MODULES = ("analysis", "metrics", "tasks", "theory")

@@ -1,7 +1,7 @@
 """The front door: ``score``, ``generate`` and ``evaluate`` (``replicate`` has a package).
 
-Each turns its arguments into a job (``orderlens.work``) and hands it to an engine. Nothing is decided here.
-How and where to compute is asked for alike: ``orderlens.work.options.Keywords`` lists and explains it.
+Each turns its arguments into a job (``orderlens.runs``) and hands it to an engine. Nothing is decided here.
+How and where to compute is asked for alike: ``orderlens.runs.options.Keywords`` lists and explains it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from orderlens.datafiles import recorded
-from orderlens.engines.run import run_job
+from orderlens.runs.job import Orders, generate_job, score_job
+from orderlens.runs.options import Computing, Keywords, ModelLike, PathLike, spelled_out
+from orderlens.runs.run import run_job
 from orderlens.store.reader import Run
-from orderlens.work.inputs import Samples, as_samples, as_temperatures
-from orderlens.work.job import Orders, generate_job, score_job
-from orderlens.work.options import Computing, Keywords, ModelLike, PathLike, spelled_out
+from orderlens.texts.datafiles import recorded
+from orderlens.texts.inputs import Samples, as_samples, as_temperatures
 
 
 @spelled_out
@@ -45,7 +45,7 @@ def score(
         extend: add to the complete run in ``out`` the orders and samples that it lacks; all its samples must
             be given again, its orders need not. Nothing that is there is computed again.
         data_record: where the samples came from, for the run's spec; known for what ``load_samples`` gives.
-        **computing: blocks, batches, device, workers, folder: see ``orderlens.work.options.Keywords``.
+        **computing: blocks, batches, device, workers, folder: see ``orderlens.runs.options.Keywords``.
 
     Returns:
         The run; ``run.reveals()`` and ``run.samples()`` give its tables.
@@ -93,7 +93,7 @@ def generate(
         chat: put each prompt as a user's question in the model's chat template.
         extend: add to the complete run in ``out`` the orders and samples that it lacks, as ``score`` does.
         data_record: where the prompts came from, for the run's spec; known for what ``load_samples`` gives.
-        **computing: blocks, batches, device, workers, folder: see ``orderlens.work.options.Keywords``.
+        **computing: blocks, batches, device, workers, folder: see ``orderlens.runs.options.Keywords``.
 
     Returns:
         The run; ``run.outputs()`` holds the texts.
@@ -142,14 +142,14 @@ def evaluate(
         sources: local file per task; the hub (or the generator) otherwise.
         graders: rule per task; the task's default otherwise, which for HellaSwag is ``likelihood-token``.
         chat: use the model's chat template where it has one.
-        **computing: blocks, batches, device, workers, folder: see ``orderlens.work.options.Keywords``.
+        **computing: blocks, batches, device, workers, folder: see ``orderlens.runs.options.Keywords``.
 
     Returns:
         The run; ``run.table("verdicts")`` holds the verdicts, with ``correct`` null for responses whose
         grader's packages are missing here (``regrade`` completes them). Items whose prompt leaves no room
         for the response are not decoded; ``run.spec["data"]["tasks"]`` names them.
     """
-    from orderlens.evaluation.job import evaluate_job
+    from orderlens.tasks.evaluation.job import evaluate_job
 
     options = Computing.asked(computing)
     job = evaluate_job(

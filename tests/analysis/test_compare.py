@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from orderlens.analysis.compare import Paired, mean_difference, rank_rows, stack, weighted_medians, wide_of
-from orderlens.analysis.estimate import Resampling
 from orderlens.analysis.frames import side_by_side
+from orderlens.metrics.estimate import Resampling
 
 
 @given(

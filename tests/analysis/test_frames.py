@@ -7,7 +7,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.frames import (
     as_frame,
     cells,
@@ -22,6 +21,7 @@ from orderlens.analysis.frames import (
     with_reason,
 )
 from orderlens.errors import UserInputError
+from orderlens.metrics.estimate import Estimate
 from orderlens.store.samples import KEYS
 
 ROWS = {"a": [1, 2], "b": ["x", "y"]}

@@ -10,7 +10,6 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study, Table
-from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.frontier import (
     BITS,
     NO_LADDER,
@@ -24,6 +23,7 @@ from orderlens.analysis.frontier import (
 )
 from orderlens.analysis.stored_scores import pair_key
 from orderlens.analysis.tables_frontier import overview
+from orderlens.metrics.estimate import Estimate
 from orderlens.testing import make_run, make_trace
 
 QUICK = Options(resampling=Resampling(reps=60))

@@ -18,7 +18,7 @@ from orderlens.analysis.null import (
     probability_given_mean,
     simulate_study,
 )
-from orderlens.analysis.ranks import bent, correlation_p, left_over, orthonormal_basis, partial_spearman
+from orderlens.metrics.ranks import bent, correlation_p, left_over, orthonormal_basis, partial_spearman
 
 
 @pytest.fixture(scope="module")

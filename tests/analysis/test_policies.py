@@ -10,8 +10,8 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study
-from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.likelihood import TextBits
+from orderlens.metrics.estimate import Estimate
+from orderlens.metrics.likelihood import TextBits
 from orderlens.metrics.passes import pass_variance
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.testing import make_run, make_trace

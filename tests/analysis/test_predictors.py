@@ -10,7 +10,6 @@ import pytest
 from statsmodels.api import OLS, Logit, add_constant
 
 from orderlens.analysis.association import normal_scores
-from orderlens.analysis.estimate import Resampling
 from orderlens.analysis.predictors import (
     Cell,
     accuracy_by_var,
@@ -21,6 +20,7 @@ from orderlens.analysis.predictors import (
     var_effect,
 )
 from orderlens.analysis.tables_downstream import guessing_level
+from orderlens.metrics.estimate import Resampling
 
 HOW = Resampling(reps=200)
 

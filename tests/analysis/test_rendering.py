@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from orderlens import paper
-from orderlens.analysis.estimate import Estimate
+from orderlens.analysis import paper
 from orderlens.analysis.rendering import FORMATS, as_json, cell_text, number, render
 from orderlens.analysis.table import Column, Table, beside_paper
 from orderlens.analysis.tables import TABLES
 from orderlens.errors import UnknownNameError
+from orderlens.metrics.estimate import Estimate
 
 SPEC = Path(__file__).parents[3] / "shared" / "spec" / "paper_tables.json"
 

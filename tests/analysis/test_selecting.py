@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orderlens.analysis.estimate import Resampling
-from orderlens.analysis.orders import is_structured
 from orderlens.analysis.selecting import SELECTORS, compare_selectors, is_candidate, pick_weights, selectors
+from orderlens.metrics.estimate import Resampling
+from orderlens.rules.cards import is_structured
 
 NONE = Resampling(reps=0)
 ORDERS = ("forced-ar", "max-prob", "top-margin", "random:0", "random:1")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import orderlens as ol
-from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.table import Column, Table
-from orderlens.plaintext import UNSAFE
+from orderlens.common.plaintext import UNSAFE
+from orderlens.metrics.estimate import Estimate
 
 HOSTILE = "<script>x</script>\x1b[31m\u202e"
 

@@ -73,8 +73,8 @@ def address(browser, runs):
 def reports(browser, runs, tmp_path_factory, quick_figures):
     """Files of a plain and of a hostile report."""
     from orderlens.analysis import Options, Study
-    from orderlens.analysis.estimate import Resampling
-    from orderlens.report.build import report
+    from orderlens.metrics.estimate import Resampling
+    from orderlens.show.report.build import report
 
     folder = tmp_path_factory.mktemp("reports")
     options = Options(resampling=Resampling(10, 0))

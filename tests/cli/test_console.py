@@ -14,8 +14,8 @@ from rich.progress import Progress
 
 from orderlens.cli import console
 from orderlens.cli.console import Bar, crew_line, print_json, print_line, printable_json, progress_bar
-from orderlens.plaintext import printable
-from orderlens.store.workers import State
+from orderlens.common.plaintext import printable
+from orderlens.runs.worker_log import State
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ PATIENCE_S = 300.0
 MARKED = """
 import sys
 from pathlib import Path
-from orderlens.analysis import estimate
+from orderlens.metrics import estimate
 from orderlens.cli.main import entry_point
 
 resample = estimate.Clusters.__init__
@@ -41,7 +41,7 @@ HELD = """
 import sys, time
 from pathlib import Path
 from orderlens.cli.main import entry_point
-from orderlens.engines import local
+from orderlens.runs import local
 
 begin, left = local.begin, list(range({units}))
 

@@ -16,9 +16,9 @@ import pytest
 
 import orderlens as ol
 from orderlens.cli.main import main
-from orderlens.engines import crew
+from orderlens.runs import crew
+from orderlens.runs.worker_log import read_states
 from orderlens.store.folder import open_folder
-from orderlens.store.workers import read_states
 
 SHORT = ["--limit", "3", "--prefix-tokens", "8", "--target-tokens", "8"]
 ORDERS = ["--orders", "forced-ar,random"]

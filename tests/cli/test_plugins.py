@@ -10,7 +10,7 @@ import sys
 PLUGIN = """
 import numpy as np
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.orders import StaticOrder
+from orderlens.rules.orders import StaticOrder
 
 
 class MiddleOut(StaticOrder):

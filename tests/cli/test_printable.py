@@ -14,7 +14,7 @@ from rich.table import Table
 from orderlens.cli import console
 from orderlens.cli.console import ENCODING_ERRORS, install, printable_json
 from orderlens.cli.main import main
-from orderlens.plaintext import printable
+from orderlens.common.plaintext import printable
 
 HOSTILE = {
     "ESC": "\x1b[31mred",

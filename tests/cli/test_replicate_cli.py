@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orderlens.cli.main import main
-from orderlens.replicate.run import make_results
+from orderlens.studies.replicate.run import make_results
 
 SMALL = ("--limit", "6", "--temperatures", "1", "--evaluator", "none-such")
 
@@ -37,8 +37,8 @@ def replicated(texts, tmp_path_factory, quick_figures):
 
     command = ["replicate", "--model", "hmm", "--data", str(texts), "--out", str(out), *SMALL, "--json"]
     with contextlib.redirect_stdout(text), quick_figures(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orderlens.replicate.run.make_results", keep)
-        patch.setattr("orderlens.replicate.results.figure_names", lambda _: ["lorenz", "unmask"])
+        patch.setattr("orderlens.studies.replicate.run.make_results", keep)
+        patch.setattr("orderlens.studies.replicate.results.figure_names", lambda _: ["lorenz", "unmask"])
         assert main(command) == 0
     return json.loads(text.getvalue()), made[0]
 
@@ -66,7 +66,7 @@ def test_the_same_command_prints_tables_findings_and_where_things_are(
     replicated, finished, texts, capsys, monkeypatch
 ):
     """The same results, as text: nothing is decoded, and they are not made twice for this test."""
-    monkeypatch.setattr("orderlens.replicate.run.make_results", lambda *_: replicated[1])
+    monkeypatch.setattr("orderlens.studies.replicate.run.make_results", lambda *_: replicated[1])
     assert main(["replicate", "--model", "hmm", "--data", str(texts), "--out", str(finished), *SMALL]) == 0
     text = capsys.readouterr().out
     assert "Fixed sequences" in text
@@ -128,7 +128,7 @@ def test_mistakes_are_one_line_and_exit_2(arguments, message, finished, tmp_path
 
 def test_the_demo_starts_without_arguments(tmp_path, capsys, monkeypatch):
     """The demo of the bundled model takes minutes; here its folder is refused after the plan was made."""
-    from orderlens.replicate import plan
+    from orderlens.studies.replicate import plan
 
     monkeypatch.setattr(plan, "is_bundled", lambda name: False)
     (tmp_path / "letter.txt").write_text("")

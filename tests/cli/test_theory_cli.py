@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from orderlens import theory
+from orderlens.claims import audit as claims
 from orderlens.cli.main import main
 from orderlens.cli.theory_traces import Trace, TraceColumns, read_traces, texts_of
-from orderlens.theory import claims
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:

@@ -15,11 +15,10 @@ from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.errors import OrderLensError, UserInputError
 from orderlens.models.abilities import CastsDtype, Chats, OnDevice, ReleasesMemory, SuggestsBatch
-from orderlens.models.families import FAMILIES
+from orderlens.models.family_index import FAMILIES
 from orderlens.models.loading import MODELS, load_model
 from orderlens.models.protocol import StateBatch
-from orderlens.policies import parse_policies
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies
 from orderlens.testing import (
     StubModel,
     write_bd3lm,
@@ -33,6 +32,7 @@ from orderlens.testing import (
     write_small,
     write_xlnet,
 )
+from orderlens.texts.samples import EncodedSample
 
 CHECKPOINTS = {
     "orderlens, block-causal": ("orderlens", write_small, {}),

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.errors import UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order
-from orderlens.orders.catalogue import ORDERS
-from orderlens.orders.view import StepView
-from orderlens.rng import keyed_generator
-from orderlens.samples import EncodedSample
-from orderlens.stats import PositionStats, TargetStats
+from orderlens.rules.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order
+from orderlens.rules.orders.catalogue import ORDERS
+from orderlens.rules.stats import PositionStats, TargetStats
+from orderlens.rules.view import StepView
+from orderlens.texts.samples import EncodedSample
 
 
 @pytest.fixture(params=ORDERS.names())

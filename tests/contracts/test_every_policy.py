@@ -7,15 +7,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.reference import generate_plainly, score_plainly, text_plainly
 from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.policies import parse_policy
-from orderlens.policies.catalogue import COMMITS, REVISIONS
-from orderlens.policies.planners import Planner
-from orderlens.rng import keyed_generator
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policy
+from orderlens.rules.catalogue import COMMITS, REVISIONS
+from orderlens.rules.revise.planners import Planner
+from orderlens.texts.samples import EncodedSample
 
 EXAMPLES = {
     "top": ["=2", "=5"],

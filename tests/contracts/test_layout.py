@@ -17,12 +17,7 @@ OF_THE_WHOLE = {
     "recipes",
 }
 """Folders for what is no package: several at once, pages, the front end, stored pictures, others' code."""
-BY_ANOTHER = {
-    "data": "tests/models and tests/test_passages.py read it",
-    "models/llada2/kernels": "tests/models/llada2/test_kernels.py",
-    "models/torch/kernels": "tests/models/llada2 and dense, test_kernels.py",
-    "theory/claims": "tests/theory/test_claims.py",
-}
+BY_ANOTHER: dict[str, str] = {}
 
 
 def packages() -> set[str]:

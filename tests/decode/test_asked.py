@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.reference import generate_plainly, score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.errors import UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.orders import ConfidenceOrder
-from orderlens.orders.protocol import LookaheadOrder
-from orderlens.policies import parse_policy
-from orderlens.policies.policy import Policy
-from orderlens.rng import keyed_generator
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policy
+from orderlens.rules.orders import ConfidenceOrder
+from orderlens.rules.orders.protocol import LookaheadOrder
+from orderlens.rules.policy import Policy
+from orderlens.texts.samples import EncodedSample
 
 KINDS = ["block-causal", "full"]
 

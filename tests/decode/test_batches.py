@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import orderlens as ol
+from orderlens.common.machine import is_out_of_memory
 from orderlens.decode.batches import GROUP, BatchLimit, Reporter, groups, in_turn
 from orderlens.errors import DeviceMemoryError
-from orderlens.machine import is_out_of_memory
 from orderlens.models.protocol import HiddenRows
 
 TEXTS = ["the quick brown fox", "jumps", "", "over the lazy dog and", "then it sleeps", "a", "b c d", "end"]

@@ -11,14 +11,14 @@ import itertools
 import numpy as np
 import pytest
 
+from orderlens.common.rng import draw_stream
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.orders import StaticOrder
-from orderlens.policies import Policy, parse_policy
-from orderlens.rng import draw_stream
-from orderlens.samples import EncodedSample
+from orderlens.rules import Policy, parse_policy
+from orderlens.rules.orders import StaticOrder
 from orderlens.testing import StubModel
+from orderlens.texts.samples import EncodedSample
 
 BLOCK = 4
 

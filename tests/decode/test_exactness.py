@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.reference import generate_plainly, score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.policies import parse_policies
-from orderlens.rng import keyed_generator
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies
+from orderlens.texts.samples import EncodedSample
 
 ALL = parse_policies(
     "forced-ar,reverse-ar,random:1,max-prob,top-margin,entropy,oracle-max-q,oracle-margin,oracle-min-q"

@@ -11,9 +11,9 @@ from orderlens.decode.generate import MIN_TEMPERATURE, GenerationSettings, gener
 from orderlens.decode.reference import generate_plainly
 from orderlens.errors import UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.orders import StaticOrder
-from orderlens.policies import parse_policies
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies
+from orderlens.rules.orders import StaticOrder
+from orderlens.texts.samples import EncodedSample
 
 DEPLOYABLE = parse_policies("forced-ar,reverse-ar,random,max-prob,max-prob:argmax,top-margin,entropy")
 

@@ -13,22 +13,22 @@ pytest.importorskip("torch")
 
 import torch
 
+from orderlens.common.rng import keyed_generator
 from orderlens.decode import guess_torch, rounds
 from orderlens.decode.generate import Generation, GenerationSettings, generate_batch
 from orderlens.decode.guess import PATIENCE, Guesser
 from orderlens.decode.worth import IDLE, TRIAL, Worth
+from orderlens.models.engine import graphs
+from orderlens.models.engine.graphs import GraphedNetwork, _Recorded, run_plainly
+from orderlens.models.engine.model import NetworkModel
 from orderlens.models.llada2.model import load_llada2
 from orderlens.models.loading import load_model
-from orderlens.models.torch import graphs
-from orderlens.models.torch.graphs import GraphedNetwork, _Recorded, run_plainly
-from orderlens.models.torch.model import NetworkModel
-from orderlens.orders import ConfidenceOrder, StepView
-from orderlens.orders.protocol import Reading
-from orderlens.policies import parse_policies
-from orderlens.rng import keyed_generator
-from orderlens.samples import EncodedSample
-from orderlens.stats import PositionStats
+from orderlens.rules import parse_policies
+from orderlens.rules.orders import ConfidenceOrder, StepView
+from orderlens.rules.orders.protocol import Reading
+from orderlens.rules.stats import PositionStats
 from orderlens.testing import write_dense, write_llada2
+from orderlens.texts.samples import EncodedSample
 
 EVEN, UNEVEN, NEW = (6, 6, 12), (2, 6, 10), 12
 """Prompt lengths and new tokens; blocks have 6 positions."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from orderlens.common.rng import keyed_generator
 from orderlens.decode.head import (
     ask,
     blank_rows,
@@ -18,8 +19,7 @@ from orderlens.decode.head import (
 )
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import HiddenRows, LogProbRows
-from orderlens.rng import keyed_generator
-from orderlens.stats import Heat
+from orderlens.rules.stats import Heat
 
 EOS = (2, 5)
 

@@ -9,8 +9,8 @@ import orderlens as ol
 from orderlens.decode import generate
 from orderlens.decode.chains import Chains
 from orderlens.models.protocol import HiddenRows
-from orderlens.policies import parse_policy
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policy
+from orderlens.texts.samples import EncodedSample
 
 
 @pytest.fixture

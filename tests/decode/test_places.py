@@ -8,12 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from orderlens.common.grid import Canvas, block_edges
 from orderlens.decode.chains import given_tokens
 from orderlens.decode.places import check_fits, plan_canvases
 from orderlens.errors import UserInputError
-from orderlens.grid import Canvas, block_edges
-from orderlens.samples import EncodedSample
 from orderlens.testing import StubModel
+from orderlens.texts.samples import EncodedSample
 
 
 def sample(prompt=3, target=0, suffix=0, template=()):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from orderlens.common.rng import keyed_generator
 from orderlens.decode.batches import BatchLimit
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.reference import generate_plainly, score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.errors import PluginError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.orders import ConfidenceOrder
-from orderlens.policies import parse_policies, parse_policy
-from orderlens.policies.policy import Policy
-from orderlens.rng import keyed_generator
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies, parse_policy
+from orderlens.rules.orders import ConfidenceOrder
+from orderlens.rules.policy import Policy
+from orderlens.texts.samples import EncodedSample
 
 SETS = (
     "forced-ar+top=4,random:2+top=3,reverse-ar+threshold=0.6,max-prob+top=4,max-prob+threshold=0.5,"

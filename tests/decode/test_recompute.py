@@ -12,8 +12,8 @@ from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HmmSession
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import StateBatch
-from orderlens.policies import parse_policies
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies
+from orderlens.texts.samples import EncodedSample
 
 MODEL = load_model("hmm:block=8")
 SAMPLES = [EncodedSample(str(i), np.arange(3 + i) % 5, np.arange(20) % 7) for i in range(3)]

@@ -11,13 +11,13 @@ from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.reference import text_plainly
 from orderlens.errors import ModelOutputError, PluginError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.policies import parse_policies, parse_policy
-from orderlens.policies.planners import Moves, Planner
-from orderlens.policies.policy import Policy
-from orderlens.policies.protocol import Changes, Revise
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies, parse_policy
+from orderlens.rules.policy import Policy
+from orderlens.rules.protocol import Changes, Revise
+from orderlens.rules.revise.planners import Moves, Planner
+from orderlens.show.views.replay import canvas as canvas_after
 from orderlens.testing import StubModel
-from orderlens.views.replay import canvas as canvas_after
+from orderlens.texts.samples import EncodedSample
 
 SPECS = [
     "max-prob+above=0.3+edit=0.2",

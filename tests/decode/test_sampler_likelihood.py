@@ -12,14 +12,14 @@ from itertools import product
 import numpy as np
 import pytest
 
+from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
-from orderlens.orders.catalogue import ORDERS
-from orderlens.policies import parse_policy
-from orderlens.policies.presets import PRESETS
-from orderlens.rng import keyed_generator
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policy
+from orderlens.rules.orders.catalogue import ORDERS
+from orderlens.rules.presets import PRESETS
 from orderlens.testing import StubModel
+from orderlens.texts.samples import EncodedSample
 
 V, LENGTH, BLOCK = 3, 5, 3
 NOTHING = np.zeros(0, np.int64)

@@ -9,8 +9,8 @@ from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import distinct_states, score_batch
 from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.policies import parse_policies
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies
+from orderlens.texts.samples import EncodedSample
 
 ALL = parse_policies(
     "forced-ar,reverse-ar,random,random:3,max-prob,top-margin,entropy,oracle-max-q,oracle-margin,oracle-min-q"

@@ -7,10 +7,10 @@ import pytest
 
 from orderlens.decode.select import PolicyMemory, choose, naming
 from orderlens.errors import ModelOutputError, PluginError, UserInputError
-from orderlens.orders import ConfidenceOrder, Order, StepView
-from orderlens.policies import Commit, parse_policy
-from orderlens.policies.policy import Policy
-from orderlens.stats import PositionStats
+from orderlens.rules import Commit, parse_policy
+from orderlens.rules.orders import ConfidenceOrder, Order, StepView
+from orderlens.rules.policy import Policy
+from orderlens.rules.stats import PositionStats
 
 
 class Table(ConfidenceOrder):
@@ -143,7 +143,7 @@ class TestNaming:
             raise KeyError("gone")
 
     def test_our_own_faults_are_not_dressed_up(self):
-        rule = type("Ours", (), {"__module__": "orderlens.orders.fixed"})()
+        rule = type("Ours", (), {"__module__": "orderlens.rules.orders.fixed"})()
         with pytest.raises(KeyError), naming("order 'x'", rule):
             raise KeyError("gone")
 

@@ -21,11 +21,11 @@ from orderlens.analysis import table_names
 from orderlens.cli.main import _USAGE_ERROR, LOOSE, build_app
 from orderlens.errors import UserInputError
 from orderlens.figures import figure_names
-from orderlens.policies import parse_policy
+from orderlens.rules import parse_policy
 from orderlens.tasks import task_names
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("", "docs/**/", "design/", "benchmarks/", "src/orderlens/data/models/*/")
+FOLDERS = ("", "docs/**/", "design/", "benchmarks/", "src/orderlens/models/data/*/")
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for folder in FOLDERS

@@ -6,8 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
+from orderlens.claims.parallel import parallel_findings
 from orderlens.cli.main import main
-from orderlens.findings.parallel import parallel_findings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "frontier.md").read_text(encoding="utf-8")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orderlens.imports import import_run
-from orderlens.imports.names import ALIASES
-from orderlens.policies import parse_policy
+from orderlens.rules import parse_policy
 from orderlens.store.reader import open_run
+from orderlens.texts.foreign import import_run
+from orderlens.texts.foreign.names import ALIASES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "import.md").read_text(encoding="utf-8")
 

@@ -13,7 +13,7 @@ pytest.importorskip("safetensors")
 import torch
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.families import BUILTIN
+from orderlens.models.family_index import BUILTIN
 from orderlens.models.loading import load_model
 from orderlens.testing import write_mdlm, write_sedd
 

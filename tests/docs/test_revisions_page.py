@@ -11,11 +11,11 @@ import pytest
 
 from orderlens.cli.main import main
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.policies import Planner, Policy, parse_policy
-from orderlens.policies.catalogue import REVISIONS
-from orderlens.policies.presets import PRESETS
-from orderlens.samples import EncodedSample
+from orderlens.rules import Planner, Policy, parse_policy
+from orderlens.rules.catalogue import REVISIONS
+from orderlens.rules.presets import PRESETS
 from orderlens.testing import StubModel
+from orderlens.texts.samples import EncodedSample
 
 PAGE = (Path(__file__).parents[2] / "docs" / "revisions.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orderlens.analysis.estimate import Resampling
 from orderlens.analysis.study import Options, Study
+from orderlens.metrics.estimate import Resampling
 from orderlens.testing import make_run, make_table, make_trace
 
 EOS, SPECIAL = 0, 1

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from orderlens.common.plaintext import plain
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures import coherence, fixed_sequence, jensen, lorenz, reveal_order, temperature
-from orderlens.plaintext import plain
 from orderlens.theory import jensen_loss
 
 

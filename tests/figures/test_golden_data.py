@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from orderlens.common.plaintext import plain
 from orderlens.figures.catalogue import FIGURES
-from orderlens.plaintext import plain
 
 
 @pytest.mark.parametrize("name", FIGURES.names())

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from orderlens.analysis.estimate import Estimate
+from orderlens.common.plaintext import plain
 from orderlens.figures import numbers
-from orderlens.plaintext import plain
+from orderlens.metrics.estimate import Estimate
 
 
 def test_an_undefined_cell_survives_json_as_nan():

@@ -8,9 +8,9 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study
+from orderlens.common.plaintext import plain
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures import couplings, frontier, lorenz
-from orderlens.plaintext import plain
 from orderlens.testing import make_run, make_trace
 
 QUICK = Options(resampling=Resampling(reps=20))

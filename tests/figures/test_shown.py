@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orderlens.analysis.orders import display_name, is_target_aware
 from orderlens.figures.catalogue import FIGURES
+from orderlens.rules.cards import display_name, is_target_aware
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "figures"
 _DRAWN: dict[str, tuple] = {}

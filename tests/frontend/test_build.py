@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FRONTEND, ASSETS = ROOT / "frontend", ROOT / "src/orderlens/report/assets"
+FRONTEND, ASSETS = ROOT / "frontend", ROOT / "src/orderlens/show/report/assets"
 NODE = shutil.which("node")
 
 with_node = pytest.mark.skipif(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orderlens.errors import ModelLoadError, UnknownNameError
-from orderlens.models.families import BUILTIN, FAMILIES, Family, find_family, summary
+from orderlens.models.family_index import BUILTIN, FAMILIES, Family, find_family, summary
 from orderlens.models.loading import load_model
 
 

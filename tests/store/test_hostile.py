@@ -10,9 +10,9 @@ import pytest
 
 from orderlens import Sample, generate
 from orderlens.errors import RunError, StorageError, UserInputError
+from orderlens.runs.execute import execute
 from orderlens.store import compact
 from orderlens.store.compact import compact_run
-from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder, open_folder
 from orderlens.store.reader import open_run
 from orderlens.store.records import hive_folder

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from orderlens.common.process import UNKNOWN, is_dead, process_tag
 from orderlens.errors import RunError, StorageError
 from orderlens.store import leases
 from orderlens.store.folder import LocalFolder
 from orderlens.store.leases import LeaseBook, live_leases, maintenance
-from orderlens.store.process import UNKNOWN, is_dead, process_tag
 
 ELSEWHERE = "0123456789ab-1-1"
 

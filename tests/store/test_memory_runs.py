@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import orderlens as ol
-from orderlens.engines import local
 from orderlens.errors import RunError
+from orderlens.runs import local
 from orderlens.store.codec import sort_rows
 
 SAMPLES = [ol.Sample("a", "hello ", "world and so on"), ol.Sample("b", "", "another text")]

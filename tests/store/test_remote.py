@@ -9,9 +9,9 @@ import pyarrow.fs
 import pytest
 
 from orderlens.errors import CorruptRunError, RunError, StorageError
+from orderlens.runs.execute import Shift, execute
 from orderlens.store import remote
 from orderlens.store.compact import compact_run
-from orderlens.store.execute import Shift, execute
 from orderlens.store.folder import LocalFolder, open_folder
 from orderlens.store.reader import open_run
 from orderlens.store.remote import RemoteFolder

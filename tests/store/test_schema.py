@@ -73,7 +73,7 @@ def test_nobody_else_writes_a_schema_of_a_stored_table() -> None:
         if "pa.schema(" in path.read_text()
     }
     derived = {f"store/{name}.py" for name in ("codec", "export", "frame", "samples", "sources")}
-    assert found <= {"store/schema.py", "server/cascades.py", *derived}
+    assert found <= {"store/schema.py", "show/viewer/cascades.py", *derived}
 
 
 def test_sql_has_a_type_for_every_column() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from orderlens.errors import CorruptRunError, ModelOutputError, RunError, UserInputError
-from orderlens.store.execute import execute
+from orderlens.runs.execute import execute
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import open_run
 from orderlens.store.records import digest_of, load_snapshot, read_completion, stem

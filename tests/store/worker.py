@@ -26,10 +26,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from orderlens import provenance
-from orderlens.rng import keyed_generator
+from orderlens.common import provenance
+from orderlens.common.rng import keyed_generator
+from orderlens.runs.execute import execute
 from orderlens.store.compact import compact_run
-from orderlens.store.execute import execute
 from orderlens.store.folder import LocalFolder
 from orderlens.store.leases import LeaseBook
 from orderlens.store.reader import open_run

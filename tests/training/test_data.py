@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orderlens.common.rng import keyed_generator
 from orderlens.errors import DataFileError, UserInputError
-from orderlens.rng import keyed_generator
 from orderlens.training.data import (
     BatchReader,
     WindowMixture,

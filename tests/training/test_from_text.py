@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 
 from orderlens.cli.main import main
 from orderlens.errors import UserInputError
+from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.folder import read_folder
-from orderlens.models.tokenizer import FastTokenizer
 from orderlens.tasks.bundled import training_documents
 from orderlens.training.from_text import TextTraining, prepare
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from orderlens.rng import keyed_generator
+from orderlens.common.rng import keyed_generator
 from orderlens.training.ngram import KneserNey
 
 VOCAB = 6

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orderlens.analysis.association import controls, order_differences, quadrants, within_cell
-    from orderlens.analysis.estimate import Estimate, Resampling
     from orderlens.analysis.null import mean_only_null, simulate_study
     from orderlens.analysis.rendering import as_json, render
     from orderlens.analysis.selecting import selectors
     from orderlens.analysis.study import Options, Study
     from orderlens.analysis.table import Table, beside_paper
     from orderlens.analysis.tables import TABLES, table_names
+    from orderlens.metrics.estimate import Estimate, Resampling
 
 __all__ = [
     "TABLES",
@@ -47,13 +47,17 @@ _HOME = {
     "table": ("Table", "beside_paper"),
     "tables": ("TABLES", "table_names"),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_MODULE_OF = {
+    name: f"{'metrics' if module == 'estimate' else 'analysis'}.{module}"
+    for module, names in _HOME.items()
+    for name in names
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'orderlens.analysis' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"orderlens.analysis.{_MODULE_OF[name]}"), name)
+    return getattr(importlib.import_module(f"orderlens.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

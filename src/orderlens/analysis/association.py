@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from orderlens.analysis.estimate import (
+from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind, side_by_side
+from orderlens.metrics.estimate import (
     BinaryRanks,
     Clusters,
     Estimate,
@@ -23,12 +24,11 @@ from orderlens.analysis.estimate import (
     function_of_sums,
     means,
 )
-from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind, side_by_side
-from orderlens.analysis.logistic import nested_logistic
-from orderlens.analysis.ranks import delong, mann_whitney_less, partial_spearman
-from orderlens.analysis.significance import adjust, mcnemar
+from orderlens.metrics.logistic import nested_logistic
 from orderlens.metrics.order_shape import rank_correlation
+from orderlens.metrics.ranks import delong, mann_whitney_less, partial_spearman
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
+from orderlens.metrics.significance import adjust, mcnemar
 
 DIRECTIONS = {"var": -1, "mean": 1, "min": 1, "bottleneck_rate": -1, "jensen": -1, "n": -1}
 """Sign that turns a predictor into "larger = more likely correct"; of lengths, short counts as good."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.estimate import Clusters, Estimate, Resampling, mean
 from orderlens.analysis.frames import side_by_side
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling, mean
 from orderlens.metrics.segments import FloatArray, divide
 
 Function = Callable[[FloatArray], FloatArray]

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.orders import in_paper_order, label
 from orderlens.analysis.sample_table import PARTS
 from orderlens.errors import UserInputError
+from orderlens.metrics.estimate import Estimate
 from orderlens.registry import suggest
+from orderlens.rules.cards import in_paper_order, label
 from orderlens.store.samples import KEYS
 
 TRACE = ["run", *KEYS]

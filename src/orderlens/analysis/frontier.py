@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.estimate import Clusters, Estimate, Resampling
 from orderlens.analysis.frames import TRACE, side_by_side
-from orderlens.analysis.likelihood import TextBits
 from orderlens.analysis.study import Study
 from orderlens.analysis.tables_policies import text_bytes
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling
+from orderlens.metrics.likelihood import TextBits
 from orderlens.metrics.segments import FloatArray, divide
 
 OUTSIDE = "needs more or fewer passes than any rung of the ladder"

@@ -19,11 +19,11 @@ from scipy.special import expit
 
 from orderlens.analysis.association import QUADRANTS, quadrant_flags
 from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind
-from orderlens.analysis.ranks import bent, left_over, orthonormal_basis
 from orderlens.analysis.selecting import is_candidate, pick_weights
+from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
+from orderlens.metrics.ranks import bent, left_over, orthonormal_basis
 from orderlens.metrics.segments import FloatArray, divide
-from orderlens.rng import keyed_generator
 
 SIMULATED_ORDERS = {"forced-ar": 1.0, "max-prob": 0.9, "top-margin": 0.95, "random": 2.0}
 """Orders of a simulated study and the factor by which each raises the self-information of a prompt."""

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.traces import Traces, known_traces
-from orderlens.rng import keyed_generator
+from orderlens.common.rng import keyed_generator
 from orderlens.store.reader import Run
 
 T = TypeVar("T", bound=Hashable)

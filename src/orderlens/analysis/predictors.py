@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.association import DIRECTIONS, normal_scores
-from orderlens.analysis.estimate import BinaryRanks, Clusters, Estimate, Resampling, function_of_sums, means
 from orderlens.analysis.frames import cells as groups
 from orderlens.analysis.frames import finite_rows, graded_rows
-from orderlens.analysis.logistic import nested_logistic
-from orderlens.analysis.orders import in_paper_order
-from orderlens.analysis.significance import wilson
+from orderlens.metrics.estimate import BinaryRanks, Clusters, Estimate, Resampling, function_of_sums, means
+from orderlens.metrics.logistic import nested_logistic
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
+from orderlens.metrics.significance import wilson
+from orderlens.rules.cards import in_paper_order
 
 PREDICTORS = ("var", "mean", "n")
 """Var and its two plainest rivals: mean log q and length (content tokens)."""

@@ -10,10 +10,10 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.table import Cell, Column, Printed, Table
+from orderlens.common.templating import fill
+from orderlens.metrics.estimate import Estimate
 from orderlens.registry import refuse_unknown
-from orderlens.templating import fill
 
 WIDTH = 100
 """Columns of a terminal that a table as text may take, unless asked for more."""

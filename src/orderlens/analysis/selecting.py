@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
 from orderlens.analysis.frames import as_frame, cells, finite_flags, graded_rows, same_kind, side_by_side
-from orderlens.analysis.orders import is_structured
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling, means
 from orderlens.metrics.segments import BoolArray
+from orderlens.rules.cards import is_structured
 
 SELECTORS = (
     "min_v",

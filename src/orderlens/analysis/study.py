@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis import prompts
-from orderlens.analysis.estimate import Clusters, Estimate, Resampling, means
 from orderlens.analysis.frames import (
     TRACE,
     graded_samples,
@@ -28,7 +27,6 @@ from orderlens.analysis.frames import (
     var_about,
     with_reason,
 )
-from orderlens.analysis.orders import in_paper_order
 from orderlens.analysis.passes import in_sets, total_passes, trace_rows
 from orderlens.analysis.sample_table import PARTS, matched_distinct, sample_table
 from orderlens.analysis.setups import RUNS_OF, Setup, differences, is_replication, labels
@@ -36,7 +34,9 @@ from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
 from orderlens.analysis.table import Table, by_model
 from orderlens.analysis.tables import Recipe, table_recipe, table_recipes
 from orderlens.errors import UserInputError
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling, means
 from orderlens.metrics.external import CausalEvaluator, ExternalScores, load_evaluator, score_texts
+from orderlens.rules.cards import in_paper_order
 from orderlens.store.reader import Place, Run, open_run
 from orderlens.store.verdicts import latest_verdicts
 

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from orderlens import paper
-from orderlens.analysis.estimate import Estimate
-from orderlens.plaintext import printable
-from orderlens.templating import fill
+from orderlens.analysis import paper
+from orderlens.common.plaintext import printable
+from orderlens.common.templating import fill
+from orderlens.metrics.estimate import Estimate
 
 Cell: TypeAlias = Estimate | str | int | bool | None
 

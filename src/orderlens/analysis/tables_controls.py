@@ -7,13 +7,13 @@ import math
 import pandas as pd
 
 from orderlens.analysis.association import DIRECTIONS, POOLED, controls
-from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.null import mean_only_null, null_summary, simulate_study
-from orderlens.analysis.significance import adjust
 from orderlens.analysis.study import Options, Study
 from orderlens.analysis.table import Cell, Column, Table, rows_of
 from orderlens.analysis.tables import has_verdicts, table
 from orderlens.analysis.tables_downstream import ungraded_table
+from orderlens.metrics.estimate import Estimate
+from orderlens.metrics.significance import adjust
 
 
 @table("does Var add to mean and length?", needs=("jensen",), suits=has_verdicts)

@@ -9,14 +9,14 @@ import pandas as pd
 
 from orderlens.analysis.compare import Paired
 from orderlens.analysis.couplings import NOT_MEASURED, VAR_PARTS, measured_sets, traced
-from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums, means
 from orderlens.analysis.frames import TRACE, side_by_side
-from orderlens.analysis.orders import is_deployable
 from orderlens.analysis.passes import in_sets
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
+from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums, means
 from orderlens.metrics.segments import FloatArray, divide
+from orderlens.rules.cards import is_deployable
 
 _SETS = (
     Column("n_sets", "sets"),

@@ -9,11 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from orderlens import paper
-from orderlens.analysis.estimate import Clusters, Estimate, Resampling, mean, means, median
+from orderlens.analysis import paper
 from orderlens.analysis.frames import TRACE, side_by_side
-from orderlens.analysis.order_range import order_range
-from orderlens.analysis.orders import is_random, kind_of
 from orderlens.analysis.passes import trace_rows
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
@@ -29,7 +26,10 @@ from orderlens.metrics.coherence import (
     settled,
     summarise_circulation,
 )
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling, mean, means, median
+from orderlens.metrics.order_range import order_range
 from orderlens.metrics.order_shape import rank_correlation
+from orderlens.rules.cards import is_random, kind_of
 
 _FIXED = (
     Column("mean", "mean log q"),

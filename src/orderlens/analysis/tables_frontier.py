@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.frontier import Measure, ladder_of, measures
 from orderlens.analysis.passes import in_sets
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
+from orderlens.metrics.estimate import Estimate
 
 _COLUMNS = (
     Column("n", "n"),

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.estimate import Clusters, Estimate, mean, median
 from orderlens.analysis.frames import joined_keys, with_reason
 from orderlens.analysis.picked import pick, picked_traces
 from orderlens.analysis.study import NOT_GENERATED, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import has_generated, table
+from orderlens.metrics.estimate import Clusters, Estimate, mean, median
 from orderlens.metrics.order_shape import agreement
 from orderlens.metrics.segments import IntArray
 

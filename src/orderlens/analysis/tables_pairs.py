@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.estimate import Estimate, Resampling, student_t
 from orderlens.analysis.frames import side_by_side
-from orderlens.analysis.orders import kind_of
-from orderlens.analysis.significance import adjust
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import has_scored, table
+from orderlens.common.rng import keyed_generator
 from orderlens.metrics.coherence import ROUNDING
+from orderlens.metrics.estimate import Estimate, Resampling, student_t
 from orderlens.metrics.segments import FloatArray
-from orderlens.rng import keyed_generator
+from orderlens.metrics.significance import adjust
+from orderlens.rules.cards import kind_of
 
 FLIPS = 9999
 """Random sign flips; where there are fewer different ones, all are taken."""

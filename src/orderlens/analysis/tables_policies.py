@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.compare import Paired
-from orderlens.analysis.estimate import Clusters, Estimate, function_of_sums
 from orderlens.analysis.frames import TRACE, side_by_side
-from orderlens.analysis.likelihood import TextBits
-from orderlens.analysis.order_range import order_range
 from orderlens.analysis.passes import in_sets, trace_rows
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
 from orderlens.analysis.tables_couplings import reference_of
+from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums
+from orderlens.metrics.likelihood import TextBits
+from orderlens.metrics.order_range import order_range
 from orderlens.metrics.segments import FloatArray, divide
 
 _MEANS = (

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.estimate import Estimate
-from orderlens.analysis.orders import kind_of
 from orderlens.analysis.picked import pick, picked_traces
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
+from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import SIGMAS
 from orderlens.metrics.segments import BoolArray, FloatArray
+from orderlens.rules.cards import kind_of
 
 if TYPE_CHECKING:
     from orderlens.analysis.study import Study

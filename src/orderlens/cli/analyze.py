@@ -9,8 +9,8 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import UNBOUND_WIDTH, JsonFlag, print_json, print_text, stderr, table_width
+from orderlens.common.files import refuse_place, write_text
 from orderlens.errors import UserInputError
-from orderlens.files import refuse_place, write_text
 
 if TYPE_CHECKING:
     from orderlens.analysis.study import Options
@@ -76,10 +76,10 @@ def analyze(
 
     Undefined cells say why they are undefined; intervals come from resampling prompts.
     """
-    from orderlens.analysis.estimate import Resampling
     from orderlens.analysis.rendering import FORMATS
     from orderlens.analysis.study import Options
     from orderlens.analysis.tables import table_recipes
+    from orderlens.metrics.estimate import Resampling
     from orderlens.metrics.external import DEFAULT_EVALUATOR
     from orderlens.registry import refuse_unknown
 
@@ -118,8 +118,8 @@ def _build(runs: list[str], names: list[str], options: Options) -> list[Table]:
 
 def left_out(runs: list[str]) -> dict[str, str]:
     """Say, by run, what its data left out; runs that used every row are not named."""
-    from orderlens.datafiles import describe
     from orderlens.store.reader import open_run
+    from orderlens.texts.datafiles import describe
 
     records = {run: open_run(run).spec.get("data") or {} for run in runs}
     return {

@@ -34,10 +34,10 @@ from rich.segment import Segment
 from rich.text import Text
 
 from orderlens.cli.progress import Forecast, Lines
-from orderlens.plaintext import UNSAFE, escape, plain, printable
+from orderlens.common.plaintext import UNSAFE, escape, plain, printable
 
 if TYPE_CHECKING:
-    from orderlens.store.workers import State
+    from orderlens.runs.worker_log import State
 
 
 UNKNOWN_WIDTH = 80

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from orderlens._version import __version__
 from orderlens.cli.console import JsonFlag, print_json, stdout
+from orderlens.common.machine import total_memory
 from orderlens.errors import ModelLoadError
-from orderlens.machine import total_memory
 
 _PACKAGES = {
     "numpy": ("everything", "pip install orderlens"),
@@ -98,7 +98,7 @@ def _version(name: str) -> str | None:
 
 def _devices() -> list[dict[str, Any]]:
     try:
-        from orderlens.models.torch.device import visible_devices
+        from orderlens.models.engine.device import visible_devices
     except ImportError:
         return []
     return visible_devices()
@@ -108,8 +108,8 @@ def _expectations(devices: list[dict[str, Any]]) -> list[str]:
     """What a user can run here, the paper's model included."""
     if not devices:
         return ["without torch: hmm, theory, analyze, figures and runs work; the rest needs orderlens[torch]"]
-    from orderlens.models.torch.fit import expectation
-    from orderlens.models.torch.outlook import published
+    from orderlens.models.checkpoint_info import published
+    from orderlens.models.engine.fit import expectation
 
     found = published("LLaDA2-mini")
     assert found is not None
@@ -130,8 +130,8 @@ def _about(model: str, devices: list[dict[str, Any]]) -> tuple[dict[str, Any], l
         problem = _missing_base() if model == "smol" else None
         return small | {"problem": problem}, [problem or f"{model} runs here on the CPU"]
     require_torch()
-    from orderlens.models.torch.fit import expectation
-    from orderlens.models.torch.outlook import look_at
+    from orderlens.models.checkpoint_info import look_at
+    from orderlens.models.engine.fit import expectation
 
     found = look_at(model)
     if found is None:

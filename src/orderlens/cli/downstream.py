@@ -9,7 +9,7 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
-from orderlens.files import refuse_place
+from orderlens.common.files import refuse_place
 
 
 def downstream(
@@ -29,8 +29,8 @@ def downstream(
     The folder holds index.html, results.md, summary.txt, summary.json, tables/, figures/; no text of data.
     """
     from orderlens.analysis import Options, Study
-    from orderlens.analysis.estimate import Resampling
-    from orderlens.evaluation.results import graded_study, read, write_results
+    from orderlens.metrics.estimate import Resampling
+    from orderlens.studies.downstream.results import graded_study, read, write_results
 
     options = Options(resampling=Resampling(bootstrap, seed), temperature=temperature, grader=grader)
     if out is not None:

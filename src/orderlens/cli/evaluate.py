@@ -84,7 +84,7 @@ def evaluate(
 
 
 def _graded_again(out: str, graders: Mapping[str, str]) -> Run:
-    from orderlens.evaluation import regrade
+    from orderlens.tasks.evaluation import regrade
 
     with keeping(lambda: f"the responses and earlier verdicts in {out} are as they were; run it again"):
         return regrade(out, graders=graders)
@@ -101,7 +101,7 @@ def _pairs(values: Sequence[str] | None, option: str, form: str) -> dict[str, st
 
 
 def _show(run: Run, out: str, *, as_json: bool) -> None:
-    from orderlens.evaluation import accuracies, ungraded
+    from orderlens.tasks.evaluation import accuracies, ungraded
 
     rows, without = accuracies(run), ungraded(run)
     items = {
@@ -127,7 +127,7 @@ def _show(run: Run, out: str, *, as_json: bool) -> None:
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return the accuracies under a title for every task and grader."""
-    from orderlens.policies import spec_of
+    from orderlens.rules import spec_of
 
     below: dict[str, list[tuple[str, ...]]] = {}
     for row in rows:

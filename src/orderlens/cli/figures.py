@@ -10,7 +10,7 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
 from orderlens.cli.interrupt import keeping
-from orderlens.files import refuse_place
+from orderlens.common.files import refuse_place
 
 
 def figures(

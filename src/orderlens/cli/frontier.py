@@ -16,9 +16,9 @@ from orderlens.cli.option_groups import Machine
 
 if TYPE_CHECKING:
     from orderlens.cli.progress import Lines
-    from orderlens.frontier.plan import Plan
-    from orderlens.frontier.results import Results
-    from orderlens.frontier.run import Decoded
+    from orderlens.studies.frontier.plan import Plan
+    from orderlens.studies.frontier.results import Results
+    from orderlens.studies.frontier.run import Decoded
 
 _POLICIES = "max-prob+threshold=0.9,max-prob+threshold=0.7,forced-ar,forced-ar+top=4,random+top=4"
 
@@ -49,7 +49,7 @@ class Sizes:
 
     def plan(self, model: str, block_size: int | None) -> Plan:
         """Return the plan of the folder."""
-        from orderlens.frontier.plan import Plan, with_ladder
+        from orderlens.studies.frontier.plan import Plan, with_ladder
 
         ladder = "" if self.ladder == "none" else self.ladder
         return Plan(
@@ -89,14 +89,14 @@ def frontier(
 
     Every forward pass counts. Interrupted or cut into parts, the same command goes on where it stopped.
     """
-    from orderlens.frontier.plan import PARTS, check_parts
+    from orderlens.studies.frontier.plan import PARTS, check_parts
 
     wanted = check_parts(PARTS if parts is None else opt.entries(parts))
     decoded = _decode(sizes.plan(model, block_size), out, wanted, machine, quiet=json)
     results = None
     if "results" in wanted:
-        from orderlens.analysis.estimate import Resampling
-        from orderlens.frontier.results import write_results
+        from orderlens.metrics.estimate import Resampling
+        from orderlens.studies.frontier.results import write_results
 
         later = f"the traces are kept; make the results with: orderlens frontier --out {out} --parts results"
         with keeping(lambda: later):
@@ -110,7 +110,7 @@ def _list(text: str) -> list[str]:
 
 
 def _decode(plan: Plan, out: Path, parts: list[str], machine: Machine, *, quiet: bool) -> Decoded:
-    from orderlens.frontier.run import decode
+    from orderlens.studies.frontier.run import decode
 
     def show(label: str) -> AbstractContextManager[Bar | Lines]:
         return progress_bar(f"{label:<30}", None, quiet=quiet, shorter="--limit, --items, --policies")
@@ -126,7 +126,7 @@ def _decode(plan: Plan, out: Path, parts: list[str], machine: Machine, *, quiet:
 def _show(out: Path, decoded: Decoded, results: Results | None, *, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from orderlens.frontier.plan import read_plan
+    from orderlens.studies.frontier.plan import read_plan
 
     if as_json:
         print_json(

@@ -17,8 +17,8 @@ from orderlens.errors import UserInputError
 
 if TYPE_CHECKING:
     from orderlens.models.protocol import Model
-    from orderlens.samples import Sample
-    from orderlens.work.options import ProgressSink
+    from orderlens.runs.options import ProgressSink
+    from orderlens.texts.samples import Sample
 
 _ORDERS = "forced-ar,max-prob,top-margin,random"
 _SWEPT = f"{_ORDERS},max-prob:select=argmax"
@@ -68,7 +68,7 @@ def generate(
     json: JsonFlag = False,
 ) -> None:
     """Decode prompts under several reveal orders or policies."""
-    from orderlens.samples import Sample
+    from orderlens.texts.samples import Sample
 
     if (prompt or template) and texts != Texts():
         raise UserInputError(
@@ -119,7 +119,7 @@ def _decode(
     from orderlens import api
     from orderlens.cli.inputs import given_inputs, load_inputs
     from orderlens.cli.summary import show_summary
-    from orderlens.work.job import check_generation, deployable
+    from orderlens.runs.job import check_generation, deployable
 
     chosen, keywords = deployable(orders), computing(out, asked.grid, asked.machine)
     check_generation(asked.max_new_tokens, temperatures, asked.seed)  # before the model is loaded

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orderlens.cli.option_groups import Machine, Texts
-from orderlens.datafiles import LoadedData, SplitRule, load_data
 from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Model
-from orderlens.rowfiles import check_split
-from orderlens.samples import Sample
+from orderlens.texts.datafiles import LoadedData, SplitRule, load_data
+from orderlens.texts.rowfiles import check_split
+from orderlens.texts.samples import Sample
 
 
 @dataclass(frozen=True, slots=True)

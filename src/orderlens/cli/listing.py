@@ -24,9 +24,9 @@ _MODEL_NOTES = {
 
 def orders(json: JsonFlag = False) -> None:
     """List reveal orders, the commit and revise rules that make policies of them, and published samplers."""
-    from orderlens.orders.catalogue import ORDERS
-    from orderlens.orders.protocol import OracleOrder, StaticOrder
-    from orderlens.policies.catalogue import COMMITS, REVISIONS
+    from orderlens.rules.catalogue import COMMITS, REVISIONS
+    from orderlens.rules.orders.catalogue import ORDERS
+    from orderlens.rules.orders.protocol import OracleOrder, StaticOrder
 
     rows: list[dict[str, object]] = []
     for name, kind in ORDERS.entries():
@@ -58,8 +58,8 @@ def _rules(registry: Registry[Any], word: str) -> list[dict[str, object]]:
 
 
 def _presets() -> list[dict[str, object]]:
-    from orderlens.policies import parse_policy
-    from orderlens.policies.presets import PRESETS
+    from orderlens.rules import parse_policy
+    from orderlens.rules.presets import PRESETS
 
     _warn(PRESETS)
     rows: list[dict[str, object]] = []
@@ -80,7 +80,7 @@ def models(context: typer.Context, json: JsonFlag = False) -> None:
     """List the models that can be loaded by name, and the families that can be loaded from files."""
     if context.invoked_subcommand is not None:
         return
-    from orderlens.models.families import FAMILIES, summary
+    from orderlens.models.family_index import FAMILIES, summary
     from orderlens.models.loading import MODELS
 
     rows = [

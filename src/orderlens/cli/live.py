@@ -12,8 +12,8 @@ from rich.text import Text
 
 from orderlens.cli.console import SafeConsole
 from orderlens.decode.chains import LiveCanvas
-from orderlens.views.sketch import visible
-from orderlens.work.options import ProgressSink
+from orderlens.runs.options import ProgressSink
+from orderlens.show.views.sketch import visible
 
 FRAME_S = 1 / 15
 """Least seconds between two frames."""

@@ -97,7 +97,7 @@ def _harness() -> Any:
         from lm_eval.utils import setup_logging
     except ImportError as error:
         raise MissingPackageError("lm-eval is missing: pip install 'orderlens[eval]'") from error
-    import orderlens.lm_eval_adapter  # noqa: F401  registers the model
+    import orderlens.tasks.lm_eval_adapter  # noqa: F401  registers the model
 
     setup_logging()
     return HarnessCLI()

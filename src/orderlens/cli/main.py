@@ -19,10 +19,10 @@ from orderlens._version import __version__
 from orderlens.cli.console import hush, prepare_streams, print_line, stderr
 from orderlens.cli.interrupt import NOTHING, Verbs, interrupted, listen, stopped_by
 from orderlens.cli.option_groups import spread
-from orderlens.engines.ranks import this_rank
+from orderlens.common.files import refusal
+from orderlens.common.machine import is_out_of_memory
 from orderlens.errors import OrderLensError, UserInputError, one_line
-from orderlens.files import refusal
-from orderlens.machine import is_out_of_memory
+from orderlens.runs.ranks import this_rank
 
 VERBS = {
     "score": "score",

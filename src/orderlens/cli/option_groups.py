@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from orderlens.cli import options as opt
 
 if TYPE_CHECKING:
-    from orderlens.work.engine import Engine
-    from orderlens.work.options import Computing, Keywords
+    from orderlens.runs.engine import Engine
+    from orderlens.runs.options import Computing, Keywords
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Machine:
 
     def options(self) -> Computing:
         """Return the same for those who decide block size and folder themselves."""
-        from orderlens.work.options import Computing
+        from orderlens.runs.options import Computing
 
         return Computing(self.device, self.dtype, batch_size=self.batch_size, engine=self.chosen_engine())
 
     def chosen_engine(self) -> Engine:
         """Return what the last three options ask for."""
-        from orderlens.work.engine import Engine
+        from orderlens.runs.engine import Engine
 
         return Engine(self.engine, self.workers, self.address)
 
@@ -63,7 +63,7 @@ class Grid:
 
 def computing(out: str, grid: Grid, machine: Machine) -> Keywords:
     """Return what the options ask for, checked, as ``score``, ``generate`` and ``evaluate`` want it."""
-    from orderlens.work.options import check_anchor
+    from orderlens.runs.options import check_anchor
 
     return {
         "out": out,

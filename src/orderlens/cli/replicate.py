@@ -14,12 +14,12 @@ from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progres
 from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.cli.option_groups import Machine
 from orderlens.cli.progress import Lines
-from orderlens.engines.ranks import this_rank
 from orderlens.errors import UserInputError
+from orderlens.runs.ranks import this_rank
 
 if TYPE_CHECKING:
-    from orderlens.replicate.plan import Plan
-    from orderlens.replicate.run import Outcome, Traces
+    from orderlens.studies.replicate.plan import Plan
+    from orderlens.studies.replicate.run import Outcome, Traces
 
 EvaluatorOption = Annotated[
     str,
@@ -77,7 +77,7 @@ def replicate(
     json: JsonFlag = False,
 ) -> None:
     """Run the paper's C4 experiments; the same command resumes what was interrupted."""
-    from orderlens.replicate.plan import choose_evaluator, make_plan
+    from orderlens.studies.replicate.plan import choose_evaluator, make_plan
 
     chosen = parse_stages(stages, decode_only, docs)
     warm = None if temperatures is None else tuple(t for t in opt.temperatures(temperatures) if t > 0)
@@ -97,7 +97,7 @@ def replicate(
 
 def parse_stages(text: str | None, decode_only: bool, docs: Path | None = None) -> list[str]:
     """Return the stages that the options ask for."""
-    from orderlens.replicate.run import STAGES, check_stages
+    from orderlens.studies.replicate.run import STAGES, check_stages
 
     asked = STAGES if text is None else opt.entries(text)
     chosen = [name for name in check_stages(asked) if not (decode_only and name == "results")]
@@ -118,7 +118,7 @@ def _share(plan: Plan, stages: Sequence[str]) -> Sequence[str]:
             "a preset with a time limit measures this machine and cannot be shared by ranks; "
             "use --preset quick or full"
         )
-    from orderlens.replicate.stages import MODEL_STAGES
+    from orderlens.studies.replicate.stages import MODEL_STAGES
 
     return stages if rank.leads else [name for name in stages if name in MODEL_STAGES]
 
@@ -133,7 +133,7 @@ def run_plan(
     docs: Path | None = None,
 ) -> None:
     """Run stages of a plan with their progress and print what came out."""
-    from orderlens.replicate.run import decode_all, make_results
+    from orderlens.studies.replicate.run import decode_all, make_results
 
     def show_stage(label: str) -> AbstractContextManager[Bar | Lines]:
         return progress_bar(f"{label:<30}", None, quiet=as_json, shorter="--limit")
@@ -152,7 +152,7 @@ def run_plan(
     with keeping(lambda: f"the traces are kept; make the results with: {later}"):
         outcome = make_results(out, traces.why_no_scores if traces else None)
         if docs is not None:
-            from orderlens.replicate.docs_page import write_docs
+            from orderlens.studies.replicate.docs_page import write_docs
 
             write_docs(outcome.results, docs, outcome.notes)
     if as_json:
@@ -163,7 +163,7 @@ def run_plan(
 
 def show_traces(traces: Traces, out: Path, *, as_json: bool) -> None:
     """Say what was decoded and how to go on."""
-    from orderlens.replicate.run import undone
+    from orderlens.studies.replicate.run import undone
 
     if as_json:
         notes = list(traces.notes)
@@ -225,8 +225,8 @@ def show(outcome: Outcome) -> None:
 
 def demo(out: opt.FolderOption = Path("demo-out"), json: JsonFlag = False) -> None:
     """Show in minutes what the reveal order does: every experiment of the paper on the bundled model."""
-    from orderlens.replicate.plan import choose_evaluator, demo_model, make_plan
-    from orderlens.replicate.run import STAGES
+    from orderlens.studies.replicate.plan import choose_evaluator, demo_model, make_plan
+    from orderlens.studies.replicate.run import STAGES
 
     model = demo_model()
     if model != "tiny" and not json:

@@ -9,7 +9,7 @@ import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
-from orderlens.files import refuse_place
+from orderlens.common.files import refuse_place
 
 
 def report(
@@ -27,8 +27,8 @@ def report(
 ) -> None:
     """Write one HTML file about runs: answers, samples, findings, figures, tables; it opens offline."""
     from orderlens.analysis import Options, Study
-    from orderlens.analysis.estimate import Resampling
-    from orderlens.report.build import report as write
+    from orderlens.metrics.estimate import Resampling
+    from orderlens.show.report.build import report as write
 
     refuse_place(out)
     study = Study.open(runs, Options(resampling=Resampling(bootstrap, seed)))

@@ -214,7 +214,7 @@ def import_traces(
     """
     from dataclasses import asdict
 
-    from orderlens.imports import import_run
+    from orderlens.texts.foreign import import_run
 
     found = import_run(
         file, out, columns=_pairs(column or ()), model=model, block_size=block_size, temperature=temperature
@@ -246,9 +246,9 @@ def show_sample(
     run: str, sample_id: str, orders: Sequence[str], *, film: Path | None = None, as_json: bool = False
 ) -> None:
     """Print the traces of a sample below each other, or as JSON what pages show of it; or write a film."""
-    from orderlens.files import write_text
+    from orderlens.common.files import write_text
+    from orderlens.show.views import Shown, plain_sample
     from orderlens.store.reader import open_run
-    from orderlens.views import Shown, plain_sample
 
     view = open_run(run).sample(sample_id, orders=list(orders) or None)
     if as_json and film is None:

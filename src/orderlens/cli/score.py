@@ -39,7 +39,7 @@ def score(
     from orderlens import api
     from orderlens.cli.inputs import load_inputs
     from orderlens.cli.summary import show_summary
-    from orderlens.policies import parse_policies
+    from orderlens.rules import parse_policies
 
     chosen, asked = parse_policies(orders), computing(out, grid, machine)
     inputs = load_inputs(model, texts, machine, target_tokens, least_target=1)

@@ -10,10 +10,10 @@ from rich.table import Table
 
 from orderlens.cli.console import print_json, stdout
 from orderlens.cli.policy_table import policy_table
-from orderlens.datafiles import describe
-from orderlens.plaintext import printable
-from orderlens.policies import spec_of
+from orderlens.common.plaintext import printable
+from orderlens.rules import spec_of
 from orderlens.store.reader import Run
+from orderlens.texts.datafiles import describe
 
 SHOWN_TEXTS, SHOWN_CHARACTERS = 12, 60
 """How many generated texts a summary shows, and how much of each."""

@@ -103,7 +103,7 @@ def _curve_rows(sigmas: list[float], k: float, points: int) -> list[dict[str, An
 
 def check(json: JsonFlag = False) -> None:
     """Re-derive every numerical claim of the paper's appendix; print its number, ours, whether it stands."""
-    from orderlens.theory.claims import CLAIM_COUNT, check_claims
+    from orderlens.claims.audit import CLAIM_COUNT, check_claims
 
     claims = []
     with progress_bar("claims", CLAIM_COUNT, quiet=json) as advance:

@@ -52,8 +52,8 @@ def train(
     json: JsonFlag = False,
 ) -> None:
     """Train a small model from text; the folder it writes is a valid --model."""
-    from orderlens.models.torch.device import pick_device
-    from orderlens.rowfiles import check_split
+    from orderlens.models.engine.device import pick_device
+    from orderlens.texts.rowfiles import check_split
     from orderlens.training.from_text import TextTraining, train_from_text
 
     if steps is None and max_minutes is None:
@@ -99,7 +99,7 @@ class _Percent:
 
 
 def _describe(summary: dict[str, Any]) -> str:
-    from orderlens.datafiles import describe_documents
+    from orderlens.texts.datafiles import describe_documents
 
     orders = ", ".join(f"{order} {value:.3f}" for order, value in summary["heldout_nats_per_token"].items())
     return (

@@ -11,7 +11,7 @@ import typer
 from orderlens.cli.console import JsonFlag, print_json, print_text
 
 if TYPE_CHECKING:
-    from orderlens.server.serve import Place
+    from orderlens.show.viewer.serve import Place
 
 
 def view(
@@ -26,7 +26,7 @@ def view(
 
     Only this machine can reach it, and only with the printed address. Ends with Ctrl-C.
     """
-    from orderlens.server.serve import serve
+    from orderlens.show.viewer.serve import serve
     from orderlens.store.reader import open_run
 
     run = open_run(runs)

@@ -15,8 +15,8 @@ from rich.text import Text
 from orderlens.cli.console import JsonFlag, print_json, stdout
 
 if TYPE_CHECKING:
+    from orderlens.runs.worker_log import State
     from orderlens.store.protocol import Folder
-    from orderlens.store.workers import State
 
 SILENT_S = 60.0
 """Seconds after which a worker that said nothing is shown as silent."""
@@ -54,9 +54,9 @@ def look(folder: Folder) -> dict[str, Any]:
     """Return what can be seen of a run at work, as plain values."""
     from dataclasses import asdict
 
-    from orderlens.store.failures import read_failures
+    from orderlens.runs.failures import read_failures
+    from orderlens.runs.worker_log import read_states, steps_left
     from orderlens.store.overview import overview
-    from orderlens.store.workers import read_states, steps_left
 
     facts, states = overview(folder), read_states(folder)
     busy = [state for state in states if not state.over]
@@ -75,7 +75,7 @@ def look(folder: Folder) -> dict[str, Any]:
 
 def note(state: State, now: float) -> str:
     """Return the worker's state in a word; one that works and says nothing is silent, or known to be dead."""
-    from orderlens.store.workers import ENDED
+    from orderlens.runs.worker_log import ENDED
 
     silent = now - state.time
     if state.state in ENDED:

@@ -28,10 +28,10 @@ import numpy as np
 from orderlens.decode.head import blank_rows, divergence, put_rows, take_rows, target_stats
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import FloatArray, IntArray, Rows
-from orderlens.orders.protocol import LookaheadOrder
-from orderlens.orders.view import StepView
-from orderlens.policies.policy import Policy
-from orderlens.stats import positions_of
+from orderlens.rules.orders.protocol import LookaheadOrder
+from orderlens.rules.policy import Policy
+from orderlens.rules.stats import positions_of
+from orderlens.rules.view import StepView
 
 
 class RowHistory:

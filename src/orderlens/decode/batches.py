@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from orderlens.common.machine import is_out_of_memory
 from orderlens.errors import DeviceMemoryError, one_line
-from orderlens.machine import is_out_of_memory
 from orderlens.models.abilities import ReleasesMemory, SuggestsBatch
 from orderlens.models.protocol import Model
 

@@ -17,15 +17,15 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.common.grid import Canvas
+from orderlens.common.rng import NumberRows, draw_stream, rule_stream
 from orderlens.decode.select import PolicyMemory
-from orderlens.grid import Canvas
 from orderlens.models.protocol import IntArray, Model
-from orderlens.orders.protocol import StaticOrder, check_path
-from orderlens.policies.planners import Planner
-from orderlens.policies.policy import Policy
-from orderlens.policies.protocol import Revise
-from orderlens.rng import NumberRows, draw_stream, rule_stream
-from orderlens.samples import EncodedSample
+from orderlens.rules.orders.protocol import StaticOrder, check_path
+from orderlens.rules.policy import Policy
+from orderlens.rules.protocol import Revise
+from orderlens.rules.revise.planners import Planner
+from orderlens.texts.samples import EncodedSample
 
 NEVER = np.iinfo(np.int64).max
 """Pass of a position that is not revealed (yet)."""

@@ -16,11 +16,11 @@ from orderlens.decode.passes import Pass, regroup
 from orderlens.decode.planning import Planned, plan_rows
 from orderlens.decode.select import Choice, choose
 from orderlens.models.protocol import FloatArray, IntArray
-from orderlens.orders.protocol import StaticOrder
-from orderlens.orders.view import StepView
-from orderlens.policies.planners import Planner
-from orderlens.policies.policy import Policy
-from orderlens.stats import DrawStats, PositionStats
+from orderlens.rules.orders.protocol import StaticOrder
+from orderlens.rules.policy import Policy
+from orderlens.rules.revise.planners import Planner
+from orderlens.rules.stats import DrawStats, PositionStats
+from orderlens.rules.view import StepView
 
 
 @dataclass(frozen=True, slots=True)

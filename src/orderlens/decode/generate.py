@@ -22,9 +22,9 @@ from orderlens.decode.places import check_fits, plan_canvases
 from orderlens.decode.rounds import Advance, Rounds
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Anchor, Model
-from orderlens.orders.protocol import Order
-from orderlens.policies.policy import Policy
-from orderlens.samples import EncodedSample
+from orderlens.rules.orders.protocol import Order
+from orderlens.rules.policy import Policy
+from orderlens.texts.samples import EncodedSample
 
 MAX_NEW_TOKENS = 16384
 MIN_TEMPERATURE = 1e-4

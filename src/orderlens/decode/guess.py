@@ -19,14 +19,14 @@ from time import perf_counter
 
 import numpy as np
 
+from orderlens.common.machine import is_out_of_memory
 from orderlens.decode.chains import Chains
 from orderlens.decode.next_rows import next_rows
 from orderlens.decode.passes import Asked, Queued
 from orderlens.decode.worth import Worth
-from orderlens.machine import is_out_of_memory
 from orderlens.models.protocol import Foresees, IntArray, Rows, Session
-from orderlens.orders.protocol import READINGS
-from orderlens.stats import Answer, RowStats
+from orderlens.rules.orders.protocol import READINGS
+from orderlens.rules.stats import Answer, RowStats
 
 PATIENCE = 8
 """Wrong guesses that are forgiven, and one more for as many right ones."""

@@ -1,7 +1,7 @@
 """The device's side of ``guess``: from statistics to a guess, and the forward and head that follow from it.
 
 Nothing here waits for the device: everything is queued behind the pass whose statistics it reads. On CUDA the
-choice is one kernel (``decode.cuda.choice``), because every launch costs the host time.
+choice is one kernel (``kernels.head.choice``), because every launch costs the host time.
 
 Shape letters: C chains, R rows of the pass, r rows of the next one, A places it may ask about.
 """
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from orderlens.decode.head_torch import OnDevice, ask
 from orderlens.decode.passes import NextRows, Queued
+from orderlens.kernels.gpu import runs_kernels
+from orderlens.models.engine.transfer import arriving, to_device
 from orderlens.models.protocol import Foresees, IntArray, OneMore
-from orderlens.models.torch.gpu import runs_kernels
-from orderlens.models.torch.transfer import arriving, to_device
-from orderlens.orders.protocol import READINGS, Reading
-from orderlens.stats import Answer, Heat
+from orderlens.rules.orders.protocol import READINGS, Reading
+from orderlens.rules.stats import Answer, Heat
 
 
 def queue(
@@ -55,7 +55,7 @@ def queue(
 def _by_kernel(
     found: Sequence[Tensor], following: NextRows, kind_C: IntArray
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    from orderlens.decode.cuda.choice import choose_next
+    from orderlens.kernels.head.choice import choose_next
 
     return choose_next(found, following, kind_C)
 

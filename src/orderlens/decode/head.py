@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from orderlens.models.protocol import FloatArray, HiddenRows, IntArray, LogProbRows, Rows
-from orderlens.stats import (
+from orderlens.rules.stats import (
     Answer,
     DrawStats,
     Heat,

@@ -1,6 +1,6 @@
 """The torch head: hidden rows to position statistics without a [rows × vocabulary] float64 tensor.
 
-Rows go to the fused CUDA kernels (``decode.cuda``) where they apply. Elsewhere they are processed in chunks
+Rows go to the fused CUDA kernels (``kernels.head``) where they apply. Elsewhere they are processed in chunks
 whose float32 logits fit in ``CHUNK_BYTES``; each chunk is reduced at once to a few numbers per row. Operands
 keep the model's dtype (bf16 on a GPU), products are accumulated and returned in float32, and the log-sum-exp
 is taken in float32.
@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orderlens.decode.cuda.fused_head import FusedHead, can_fuse
+from orderlens.kernels.head.fused_head import FusedHead, can_fuse
+from orderlens.models.engine.packed import product
+from orderlens.models.engine.transfer import arriving, to_device
 from orderlens.models.protocol import FloatArray, Head, HiddenRows, IntArray
-from orderlens.models.torch.packed import product
-from orderlens.models.torch.transfer import arriving, to_device
-from orderlens.stats import DrawStats, Heat, PositionStats, RowStats, require_finite_rows
+from orderlens.rules.stats import DrawStats, Heat, PositionStats, RowStats, require_finite_rows
 
 CHUNK_BYTES = 64 * 2**20
 CPU_CHUNK_BYTES, CPU_CHUNK_ROWS = 4 * 2**20, 64

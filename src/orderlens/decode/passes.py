@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.models.protocol import FloatArray, IntArray, Rows, StateBatch
-from orderlens.stats import Answer, DrawStats, PositionStats
+from orderlens.rules.stats import Answer, DrawStats, PositionStats
 
 BoolArray = NDArray[np.bool_]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from orderlens.common.grid import Canvas
 from orderlens.errors import UserInputError
-from orderlens.grid import Canvas
 from orderlens.models.protocol import Anchor, Model
-from orderlens.samples import EncodedSample
+from orderlens.texts.samples import EncodedSample
 
 _log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from orderlens.decode.passes import Pass, each, regroup
 from orderlens.decode.select import naming
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import FloatArray, IntArray
-from orderlens.orders.memory import Memory
-from orderlens.policies.planners import BlockView, Moves, Planner
-from orderlens.stats import DrawStats, PositionStats
+from orderlens.rules.memory import Memory
+from orderlens.rules.revise.planners import BlockView, Moves, Planner
+from orderlens.rules.stats import DrawStats, PositionStats
 
 BoolArray = NDArray[np.bool_]
 

@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from orderlens.common.grid import Canvas
+from orderlens.common.rng import draw_stream, rule_stream
 from orderlens.decode.asked import Source
 from orderlens.decode.chains import given_tokens
 from orderlens.decode.head import draw_stats, position_stats, target_stats
 from orderlens.decode.places import plan_canvases
 from orderlens.decode.select import BoolArray, PolicyMemory, choose
-from orderlens.grid import Canvas
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, LogProbRows, Model
-from orderlens.orders.protocol import Order, StaticOrder
-from orderlens.orders.view import StepView
-from orderlens.policies.planners import BlockView, Moves, Planner
-from orderlens.policies.policy import Policy
-from orderlens.policies.protocol import HeldView, Revise
-from orderlens.rng import draw_stream, rule_stream
-from orderlens.samples import EncodedSample
-from orderlens.stats import DrawStats, PositionStats, TargetStats
+from orderlens.rules.orders.protocol import Order, StaticOrder
+from orderlens.rules.policy import Policy
+from orderlens.rules.protocol import HeldView, Revise
+from orderlens.rules.revise.planners import BlockView, Moves, Planner
+from orderlens.rules.stats import DrawStats, PositionStats, TargetStats
+from orderlens.rules.view import StepView
+from orderlens.texts.samples import EncodedSample
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from orderlens.decode.planning import Planned
 from orderlens.decode.select import naming
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import FloatArray, IntArray
-from orderlens.orders.memory import Memory
-from orderlens.policies.protocol import Changes, HeldView, Revise
+from orderlens.rules.memory import Memory
+from orderlens.rules.protocol import Changes, HeldView, Revise
 
 BoolArray = NDArray[np.bool_]
 

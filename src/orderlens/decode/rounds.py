@@ -27,7 +27,7 @@ from orderlens.decode.passes import Asked, Pass, begun_once
 from orderlens.decode.revising import Revised, apply_changes, revise_rows
 from orderlens.decode.select import Choice
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch
-from orderlens.stats import Answer, DrawStats, Heat
+from orderlens.rules.stats import Answer, DrawStats, Heat
 
 Advance = Callable[[int], None]
 

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.common.grid import Canvas
+from orderlens.common.rng import NumberRows, rule_stream
 from orderlens.decode.asked import Source
 from orderlens.decode.batches import BatchLimit, Reporter, groups, in_turn, run_within
 from orderlens.decode.chains import NEVER
@@ -30,14 +32,12 @@ from orderlens.decode.places import check_fits, plan_canvases
 from orderlens.decode.select import PolicyMemory, choose
 from orderlens.decode.target_states import BoolArray, TargetStates
 from orderlens.errors import ModelOutputError
-from orderlens.grid import Canvas
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows
-from orderlens.orders.protocol import Order, StaticOrder
-from orderlens.orders.view import StepView
-from orderlens.policies.policy import Policy
-from orderlens.rng import NumberRows, rule_stream
-from orderlens.samples import EncodedSample
-from orderlens.stats import TargetStats
+from orderlens.rules.orders.protocol import Order, StaticOrder
+from orderlens.rules.policy import Policy
+from orderlens.rules.stats import TargetStats
+from orderlens.rules.view import StepView
+from orderlens.texts.samples import EncodedSample
 
 Advance = Callable[[int], None]
 Triples = tuple[IntArray, IntArray, IntArray]

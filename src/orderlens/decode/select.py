@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from orderlens.decode.asked import Kept, RowHistory, Source, answered
 from orderlens.errors import ModelOutputError, OrderLensError, PluginError, UserInputError, one_line
 from orderlens.models.protocol import FloatArray, IntArray
-from orderlens.orders.memory import MemoryTable
-from orderlens.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, StaticOrder
-from orderlens.orders.view import StepView
-from orderlens.policies.policy import Policy
-from orderlens.stats import DrawStats, PositionStats, TargetStats, comparable
+from orderlens.rules.memory import MemoryTable
+from orderlens.rules.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, StaticOrder
+from orderlens.rules.policy import Policy
+from orderlens.rules.stats import DrawStats, PositionStats, TargetStats, comparable
+from orderlens.rules.view import StepView
 
 BoolArray = NDArray[np.bool_]
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.common.grid import Canvas
 from orderlens.decode.ahead import mean_entropies
 from orderlens.decode.head import ask
-from orderlens.grid import Canvas
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch
-from orderlens.samples import EncodedSample
-from orderlens.stats import TargetStats
+from orderlens.rules.stats import TargetStats
+from orderlens.texts.samples import EncodedSample
 
 BoolArray = NDArray[np.bool_]
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orderlens.analysis.orders import display_name
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import graded_cells, task_panels
 from orderlens.figures.numbers import arms, centre, interval, real
 from orderlens.figures.style import OrderStyle, footnote, look, order_styles
+from orderlens.rules.cards import display_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orderlens.analysis.orders import display_name
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.downstream import graded_cells, task_panels
 from orderlens.figures.numbers import interval, real
 from orderlens.figures.style import GREY, OrderStyle, footnote, look, order_styles, point
+from orderlens.rules.cards import display_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ def data(study: Study) -> dict[str, Any]:
 
 
 def _point(cell: Cell) -> dict[str, Any]:
-    from orderlens.analysis.estimate import means
+    from orderlens.metrics.estimate import means
 
     rows = cell.rows.assign(accuracy=100.0 * cell.rows["correct"])
     var, accuracy = means(rows[["var", "accuracy"]], cell.clusters)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from orderlens.analysis.compare import mean_difference
 from orderlens.analysis.frames import side_by_side
-from orderlens.analysis.orders import in_paper_order, is_target_aware, kind_of
 from orderlens.analysis.table import Table
 from orderlens.analysis.tables_fixed import coherence
 from orderlens.errors import UndefinedFigureError
@@ -19,6 +18,7 @@ from orderlens.figures.numbers import (
     is_drawable,
 )
 from orderlens.figures.style import GREY, footnote, look, new_figure, panel_letters, row_labels, rows
+from orderlens.rules.cards import in_paper_order, is_target_aware, kind_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

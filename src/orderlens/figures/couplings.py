@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orderlens.analysis.orders import display_name
 from orderlens.analysis.tables_couplings import couplings, has_couplings
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import arms, centre, interval, is_drawable
 from orderlens.figures.style import GREY, footnote, look, new_figure, panel_letters
+from orderlens.rules.cards import display_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orderlens import paper
-from orderlens.analysis.orders import is_random
+from orderlens.analysis import paper
 from orderlens.analysis.tables_fixed import fixed_sequence
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
@@ -24,6 +23,7 @@ from orderlens.figures.style import (
 )
 from orderlens.metrics.coherence import settled
 from orderlens.metrics.order_shape import rank_correlation
+from orderlens.rules.cards import is_random
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

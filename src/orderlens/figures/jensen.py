@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.orders import display_name, in_paper_order, kind_of
 from orderlens.analysis.tables_theory import TraceHits, fit_hits, read_hits
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
@@ -18,6 +17,7 @@ from orderlens.figures.style import footnote, look, new_figure, order_styles, pa
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import SIGMAS, segment_jensen_loss
 from orderlens.metrics.segments import FloatArray, Segments
+from orderlens.rules.cards import display_name, in_paper_order, kind_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

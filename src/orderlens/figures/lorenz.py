@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.frames import cells
-from orderlens.analysis.orders import display_name, kind_of
 from orderlens.analysis.traces import Traces, read_chunks, read_traces
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
@@ -18,6 +17,7 @@ from orderlens.figures.style import OrderStyle, footnote, look, new_figure, orde
 from orderlens.metrics.concentration import lorenz_gini, segment_lorenz
 from orderlens.metrics.path import sub_blocks
 from orderlens.metrics.segments import BoolArray, FloatArray
+from orderlens.rules.cards import display_name, kind_of
 from orderlens.store.reader import Run
 from orderlens.store.samples import KEYS
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from orderlens.analysis.estimate import Estimate
 from orderlens.analysis.table import Cell
+from orderlens.metrics.estimate import Estimate
 
 Interval = dict[str, Any]
 

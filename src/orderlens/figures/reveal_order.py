@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orderlens.analysis.orders import display_name, in_paper_order
 from orderlens.analysis.picked import picked_traces
 from orderlens.analysis.tables_generation import reveal_order
 from orderlens.errors import UndefinedFigureError
@@ -19,6 +18,7 @@ from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import interval, real, short
 from orderlens.figures.style import footnote, look, new_figure
 from orderlens.metrics.segments import BoolArray, FloatArray, IntArray
+from orderlens.rules.cards import display_name, in_paper_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orderlens.common.files import replacing, write_text
+from orderlens.common.plaintext import plain
 from orderlens.errors import UserInputError
 from orderlens.figures.style import look
-from orderlens.files import replacing, write_text
-from orderlens.plaintext import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from orderlens.analysis.orders import base_name, display_name, in_paper_order, order_card
 from orderlens.figures.numbers import arms, centre, is_drawable
+from orderlens.rules.cards import base_name, display_name, in_paper_order, order_card
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orderlens import paper
-from orderlens.analysis.orders import display_name, in_paper_order
+from orderlens.analysis import paper
 from orderlens.analysis.tables_generation import temperature as temperature_table
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
@@ -21,6 +20,7 @@ from orderlens.figures.style import (
     order_styles,
     panel_letters,
 )
+from orderlens.rules.cards import display_name, in_paper_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from orderlens.analysis.orders import display_name
 from orderlens.figures.numbers import real, short
 from orderlens.figures.style import WIDTH_TEXT, look
+from orderlens.rules.cards import display_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -84,7 +84,7 @@ class HasJoint(Protocol):
 
 
 class Template(Protocol):
-    """A chat template: see ``models.chat``."""
+    """A chat template: see ``models.files.chat``."""
 
     @property
     def source(self) -> str:

@@ -22,11 +22,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from orderlens.common.grid import block_edges
+from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
-from orderlens.grid import block_edges
 from orderlens.models.characters import ALPHABET, CharacterTokenizer
 from orderlens.models.protocol import Attention, FloatArray, IntArray, LogProbRows, StateBatch, token_ids
-from orderlens.rng import keyed_generator
 
 TILT_PERIOD = 64
 """Positions that share a row of the tilt table."""

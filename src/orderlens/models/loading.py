@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError
-from orderlens.models.configfile import CONFIG
-from orderlens.models.families import FAMILIES, find_family
+from orderlens.models.family_index import FAMILIES, find_family
+from orderlens.models.files.configfile import CONFIG
 from orderlens.models.options import LoadOptions, check_device, check_dtype
 from orderlens.models.protocol import Model
 from orderlens.registry import Registry
@@ -126,7 +126,7 @@ def require_torch() -> None:
 
 def _load_from_hub(spec: str, options: LoadOptions) -> Model:
     require_torch()
-    from orderlens.models.hub import resolve_snapshot
+    from orderlens.models.files.hub import resolve_snapshot
 
     return load_local_folder(resolve_snapshot(spec), spec, options)
 

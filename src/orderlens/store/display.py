@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from orderlens.common.templating import fill
 from orderlens.errors import counted
-from orderlens.templating import fill
 
 WIDTH = 100
 """Characters of a line of text; columns that do not fit are named below."""

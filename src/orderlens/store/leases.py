@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
+from orderlens.common.process import is_dead, process_tag
 from orderlens.errors import RunError, StorageError
-from orderlens.store.process import is_dead, process_tag
 from orderlens.store.protocol import Folder
 from orderlens.store.records import stem
 

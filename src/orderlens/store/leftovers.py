@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from orderlens.store.failures import failed_stem
+from orderlens.runs.failures import failed_stem
 from orderlens.store.folder import is_abandoned
 from orderlens.store.leases import leased_stem
 from orderlens.store.protocol import Folder

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from orderlens.errors import RunError, UserInputError
 from orderlens.registry import refuse_unknown
+from orderlens.show.views import SampleView
 from orderlens.store.codec import sort_rows
 from orderlens.store.describe import described, facts, first_samples
 from orderlens.store.display import run_html
@@ -31,7 +32,6 @@ from orderlens.store.sources import FolderSource, MemorySource, Source, folder_s
 from orderlens.store.specfile import plain_spec
 from orderlens.store.token_texts import Pieces, add_text, with_text
 from orderlens.store.verdicts import COLUMNS, Rules, task_rules
-from orderlens.views import SampleView
 
 Place = str | os.PathLike[str]
 
@@ -258,7 +258,7 @@ class Run:
         Raises:
             RunError: there is no such trace, or more than one.
         """
-        from orderlens.store.fetch import fetch_trace
+        from orderlens.show.fetch import fetch_trace
 
         return Frame.of(fetch_trace(self._sources, self._schema("reveals"), sample_id, order, key))
 
@@ -275,7 +275,7 @@ class Run:
         Raises:
             RunError: there is no such sample, or no trace of an order.
         """
-        from orderlens.store.fetch import fetch_sample
+        from orderlens.show.fetch import fetch_sample
 
         return fetch_sample(self._sources, sample_id, orders, run, lambda: self._rules)
 

@@ -146,7 +146,7 @@ def likelihood(stated: Mapping[str, str] | None, label: str, temperature: float 
 @lru_cache(maxsize=1024)
 def _implied(label: str, drawn: bool) -> str | None:
     """Return what follows from the policy; None where its code is not installed."""
-    from orderlens.policies import parse_policy
+    from orderlens.rules import parse_policy
 
     try:
         return parse_policy(label).likelihood(1.0 if drawn else None)
@@ -157,7 +157,7 @@ def _implied(label: str, drawn: bool) -> str | None:
 @lru_cache(maxsize=1024)
 def label_and_seed(spec: str) -> tuple[str, int | None]:
     """Return label and seed of an order's spec as traces hold them; the spec where it is not installed."""
-    from orderlens.policies import parse_policy
+    from orderlens.rules import parse_policy
 
     try:
         policy = parse_policy(spec)

@@ -15,10 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError, one_line
+from orderlens.runs.failures import failed_stem
+from orderlens.runs.worker_log import LOGS, WORKERS
 from orderlens.store.checks import CHECKED_COLUMNS, table_problems
 from orderlens.store.codec import open_part, part_note, read_groups, stored_schema, trace_starts
 from orderlens.store.extensions import EXTENSIONS, read_extensions
-from orderlens.store.failures import failed_stem
 from orderlens.store.folder import TEMPORARY
 from orderlens.store.leases import leased_stem, live_leases, maintenance
 from orderlens.store.leftovers import leftovers, remove_leftovers
@@ -40,7 +41,6 @@ from orderlens.store.records import (
 )
 from orderlens.store.schema import TRACE_KEY
 from orderlens.store.specfile import SpecFile, read_spec, refuse_edited, repair_spec
-from orderlens.store.workers import LOGS, WORKERS
 
 QUARANTINE = "quarantine"
 _FOREIGN = "the file does not belong to the run; readers ignore it"

@@ -1,4 +1,4 @@
-"""Writing a run: claim a unit, commit it, and say when all is done (``store.execute`` goes through them all).
+"""Writing a run: claim a unit, commit it, and say when all is done (``runs.execute`` goes through them all).
 
 A unit is committed by its record: parts first, the record last, and only the first record of a unit counts.
 Readers see whole units or nothing. The module does not know what a unit computes.
@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from orderlens import provenance
+from orderlens.common import provenance
 from orderlens.errors import RunError
 from orderlens.store.bundles import describe, make_part
 from orderlens.store.checks import check_table

@@ -9,7 +9,7 @@ from __future__ import annotations
 from orderlens.tasks.flaws import number_flaw
 from orderlens.tasks.graders import NUMBER_GRADER, grade_golden
 from orderlens.tasks.protocol import Benchmark, Document
-from orderlens.tasks.sources import HubFile
+from orderlens.texts.sources import HubFile
 
 
 def write_prompt(doc: Document) -> str:

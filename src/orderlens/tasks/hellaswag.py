@@ -19,7 +19,7 @@ from orderlens.tasks.flaws import letter_flaw
 from orderlens.tasks.graders import Verdict, as_index, count_options, gold_letter, grade_letter, incorrect
 from orderlens.tasks.letters import LETTERS, RULES
 from orderlens.tasks.protocol import Benchmark, Document, LikelihoodRule, TokenLogProbs
-from orderlens.tasks.sources import HubFile
+from orderlens.texts.sources import HubFile
 
 Normalisation: TypeAlias = Literal["token", "byte", "none"]
 NORMALISATIONS: tuple[Normalisation, ...] = ("token", "byte", "none")

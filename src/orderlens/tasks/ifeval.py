@@ -15,7 +15,7 @@ from orderlens.tasks.flaws import instruction_flaw
 from orderlens.tasks.graders import Verdict, incorrect, no_text, response_text
 from orderlens.tasks.ifeval_checks import Checker, checkers, loosened, repeatable
 from orderlens.tasks.protocol import Benchmark, Document
-from orderlens.tasks.sources import HubFile
+from orderlens.texts.sources import HubFile
 
 
 def write_prompt(doc: Document) -> str:

@@ -14,7 +14,7 @@ from orderlens.tasks.flaws import letter_flaw
 from orderlens.tasks.graders import Verdict, count_options, gold_letter, grade_letter
 from orderlens.tasks.letters import LETTERS, RULES
 from orderlens.tasks.protocol import Benchmark, Document, Grader
-from orderlens.tasks.sources import HubFile
+from orderlens.texts.sources import HubFile
 
 
 def write_prompt(doc: Document) -> str:

@@ -11,7 +11,7 @@ from orderlens.errors import DataFileError, UnknownNameError, UserInputError
 from orderlens.registry import suggest
 from orderlens.tasks.flaws import Flaw, require_gradable
 from orderlens.tasks.graders import Verdict
-from orderlens.tasks.sources import HubFile, read_docs
+from orderlens.texts.sources import HubFile, read_docs
 
 Document: TypeAlias = Mapping[str, Any]
 Grader: TypeAlias = Callable[[Document, object], Verdict]

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from orderlens.models.files.tokenizer import FastTokenizer
     from orderlens.models.small.model import TransformerModel
     from orderlens.models.small.network import Transformer
-    from orderlens.models.tokenizer import FastTokenizer
 
 _SHAPE: dict[str, Any] = {
     "n_layers": 3,
@@ -50,7 +50,7 @@ def byte_tokenizer() -> FastTokenizer:
     """Return a tokenizer with the special tokens of the bundled one and one token per byte."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    from orderlens.models.tokenizer import FastTokenizer
+    from orderlens.models.files.tokenizer import FastTokenizer
     from orderlens.training.data import SPECIAL_TOKENS
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from orderlens.grid import block_edges
+from orderlens.common.grid import block_edges
 from orderlens.models.protocol import (
     Anchor,
     Attention,

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from orderlens.common.files import replacing
 from orderlens.errors import ModelLoadError
-from orderlens.files import replacing
 
 FORMAT = 1
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderlens.common.files import replacing
+from orderlens.common.rng import keyed_generator
 from orderlens.errors import DataFileError, UserInputError
-from orderlens.files import replacing
-from orderlens.rng import keyed_generator
-from orderlens.rowfiles import Row, TextSplit, at_home, kind_of, read_rows, text_shape
+from orderlens.texts.rowfiles import Row, TextSplit, at_home, kind_of, read_rows, text_shape
 
 Tokens = NDArray[np.uint16]
 

@@ -15,13 +15,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from orderlens.common.files import make_folder, replacing, storing
+from orderlens.common.rng import keyed_generator
 from orderlens.errors import RunError, UserInputError
-from orderlens.files import make_folder, replacing, storing
+from orderlens.models.files.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import bundled_folder, save_folder
-from orderlens.models.tokenizer import TOKENIZER, FastTokenizer
-from orderlens.rng import keyed_generator
-from orderlens.rowfiles import TextSplit
+from orderlens.texts.rowfiles import TextSplit
 from orderlens.training.data import (
     EOS_ID,
     EOS_TOKEN,

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from orderlens.common.rng import keyed_generator
 from orderlens.errors import RunError
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.network import Transformer
-from orderlens.rng import keyed_generator
 from orderlens.training.attention import Execution
 from orderlens.training.checkpoint import load_checkpoint, save_checkpoint
 from orderlens.training.data import Tokens, WindowMixture

@@ -18,9 +18,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from orderlens.common.rng import keyed_generator
 from orderlens.models.small.network import Layer, Transformer
 from orderlens.models.smol.adapter import DOWN, MASK, UP, AdapterSettings, Piece, norm_names, pieces
-from orderlens.rng import keyed_generator
 from orderlens.training.attention import Execution
 from orderlens.training.objective import AnyOrderLoss, token_loss
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from orderlens.rng import keyed_generator
+from orderlens.common.rng import keyed_generator
 
 
 @dataclass(frozen=True, slots=True)

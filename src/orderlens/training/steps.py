@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orderlens.common.files import storing
 from orderlens.errors import ModelOutputError
-from orderlens.files import storing
 from orderlens.training.data import BatchReader, Tokens, WindowMixture
 from orderlens.training.optimiser import Schedule
 from orderlens.training.stopping import Deferred

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from orderlens.cli.doctor import examine
 from orderlens.errors import ModelLoadError, UnknownNameError
 from orderlens.models.dit import gpt2
-from orderlens.models.families import find_family
+from orderlens.models.family_index import find_family
 from orderlens.models.loading import load_model
 from orderlens.testing import write_bd3lm, write_mdlm, write_sedd
 from orderlens.testing.letters import write_letters
@@ -98,7 +98,7 @@ def without_tokenizer(tmp_path):
 
 def test_ids_work_without_a_tokenizer(without_tokenizer, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("orderlens.hub.is_away", lambda endpoint=None: True)
+    monkeypatch.setattr("orderlens.common.hub.is_away", lambda endpoint=None: True)
     monkeypatch.delenv(gpt2.VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_CACHE", "/nonexistent")
     assert without_tokenizer.eos_ids == {97}

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from orderlens.models.configfile import read_json
+from orderlens.models.engine.model import block_causal
+from orderlens.models.engine.rotary import rotary_tables, rotate
+from orderlens.models.files.configfile import read_json
 from orderlens.models.llada2 import reference
 from orderlens.models.llada2.config import LLaDA2Config, parse_config
 from orderlens.models.llada2.model import LLaDA2Model, load_llada2
 from orderlens.models.protocol import StateBatch
-from orderlens.models.torch.model import block_causal
-from orderlens.models.torch.rotary import rotary_tables, rotate
 
 TOLERANCE = 1e-4
 VISIBLE = 0.02

@@ -15,10 +15,10 @@ from safetensors import torch as safetensors_torch
 import orderlens as ol
 from orderlens.cli.main import main
 from orderlens.errors import DeviceMemoryError, ModelLoadError
+from orderlens.models.files.checkpoint import Checkpoint
 from orderlens.models.llada2.config import FLASH
 from orderlens.models.llada2.model import load_llada2
 from orderlens.models.loading import load_model
-from orderlens.models.torch.checkpoint import Checkpoint
 
 Make = Callable[..., tuple[Path, dict[str, Any]]]
 SHARD = "model-00002-of-00003.safetensors"

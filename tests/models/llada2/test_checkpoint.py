@@ -10,12 +10,12 @@ import torch
 from safetensors import torch as safetensors_torch
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.configfile import read_json
+from orderlens.models.files.checkpoint import Checkpoint, weights_digest
+from orderlens.models.files.configfile import read_json
 from orderlens.models.llada2.checkpoint import expected_shapes, load_weights
 from orderlens.models.llada2.config import MINI, parse_config
 from orderlens.models.llada2.model import load_llada2
 from orderlens.models.llada2.weights import MappedExperts, StackedExperts, published_tensors
-from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
 
 Make = Callable[..., tuple[Path, dict[str, Any]]]
 SHARD = "model-00002-of-00003.safetensors"
@@ -188,7 +188,7 @@ def test_digest_sees_every_weight(make_checkpoint: Make) -> None:
 
 
 def test_digest_of_a_large_hub_file_is_its_blob_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orderlens.models.torch.checkpoint._FULL_DIGEST_BYTES", 10)
+    monkeypatch.setattr("orderlens.models.files.checkpoint._FULL_DIGEST_BYTES", 10)
     digests = []
     for name in ("aaaa", "bbbb"):
         (tmp_path / name / "blobs").mkdir(parents=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.configfile import read_json
+from orderlens.models.files.configfile import read_json
 from orderlens.models.llada2.config import MINI, parse_config
 
 MINI_JSON: dict[str, Any] = {

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from orderlens.cli.main import main
-from orderlens.models.torch import fit
+from orderlens.models.engine import fit
 
 Make = Callable[..., tuple[Path, dict[str, Any]]]
 

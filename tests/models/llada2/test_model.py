@@ -14,12 +14,12 @@ from orderlens.decode.reference import generate_plainly, score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.abilities import chat_template
+from orderlens.models.engine import fit
 from orderlens.models.llada2.model import LLaDA2Model, load_llada2
 from orderlens.models.llada2.roles import find_roles
 from orderlens.models.loading import load_model
-from orderlens.models.torch import fit
-from orderlens.policies import parse_policies
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies
+from orderlens.texts.samples import EncodedSample
 
 Make = Callable[..., tuple[Path, dict[str, Any]]]
 
@@ -194,7 +194,7 @@ def test_generating_equals_the_plain_decoder(
 
 def test_suggested_batch(model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch) -> None:
     def free(amount: Any) -> None:
-        monkeypatch.setattr("orderlens.models.torch.model.free_bytes", lambda _: amount)
+        monkeypatch.setattr("orderlens.models.engine.model.free_bytes", lambda _: amount)
 
     free(fit.WORKING_BYTES + 10**6)
     few = model.suggested_batch(400)

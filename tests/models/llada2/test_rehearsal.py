@@ -28,10 +28,10 @@ sys.path.insert(0, "benchmarks")
 from compile_kernels import _Absent
 from llada2_bench.setting import TINY
 from orderlens.models.llada2 import rehearsal
-from orderlens.models.roles import TokenRoles
-from orderlens.models.torch import compiling
-from orderlens.models.torch.kernels.early import launched_early
-from orderlens.models.torch.kernels.norm import add_rms_norm
+from orderlens.models.files.roles import TokenRoles
+from orderlens.models.engine import compiling
+from orderlens.kernels.early import launched_early
+from orderlens.kernels.norm import add_rms_norm
 
 driver.set_active(_Absent(90))
 asked = []
@@ -102,7 +102,7 @@ def test_kernels_are_found_by_real_launches(tmp_path: Path) -> None:
 def test_nothing_is_rehearsed_without_a_gpu() -> None:
     import torch
 
-    from orderlens.models.torch.compiling import compiling_meanwhile
+    from orderlens.models.engine.compiling import compiling_meanwhile
 
     usual = sys.getswitchinterval()
     with compiling_meanwhile(lambda: pytest.fail("rehearsed"), torch.device("cpu")):
@@ -114,7 +114,7 @@ def test_nothing_is_rehearsed_without_a_gpu() -> None:
 def test_a_failed_rehearsal_breaks_no_loading(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     import torch
 
-    from orderlens.models.torch import compiling
+    from orderlens.models.engine import compiling
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(compiling, "runs_kernels", lambda _: True)
@@ -139,7 +139,7 @@ def test_a_failed_rehearsal_breaks_no_loading(monkeypatch: pytest.MonkeyPatch, f
 
 @pytest.mark.needs_torch
 def test_whoever_waits_for_kernels_that_are_given_up_goes_on() -> None:
-    from orderlens.models.torch.compiling import THREADS, LoadingPool
+    from orderlens.models.engine.compiling import THREADS, LoadingPool
 
     pool, held = LoadingPool(), Event()
     kernels = [pool.submit(held.wait) for _ in range(2 * THREADS)]
@@ -155,7 +155,7 @@ def test_whoever_waits_for_kernels_that_are_given_up_goes_on() -> None:
 def test_models_that_load_at_once_leave_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from orderlens.models.torch import compiling
+    from orderlens.models.engine import compiling
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(compiling, "runs_kernels", lambda _: True)
@@ -174,7 +174,7 @@ def test_models_that_load_at_once_leave_everything_as_it_was(monkeypatch: pytest
 def test_rehearsals_at_once_launch_nothing_and_leave_launches_as_they_were() -> None:
     """The one that ends first must not let the other one launch, nor the last one leave anything behind."""
     jit = pytest.importorskip("triton.runtime.jit")
-    from orderlens.models.torch import compiling
+    from orderlens.models.engine import compiling
 
     original, told = jit.JITFunction.run, []
     jit.JITFunction.run = lambda _, *, warmup: told.append(warmup)

@@ -28,8 +28,8 @@ import pytest
 from orderlens import testing
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.models.loading import load_model
-from orderlens.policies import parse_policies
-from orderlens.samples import EncodedSample
+from orderlens.rules import parse_policies
+from orderlens.texts.samples import EncodedSample
 
 FOLDER = os.environ.get("ORDERLENS_PUBLISHED")
 if not FOLDER:

@@ -15,16 +15,16 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
 import orderlens as ol  # noqa: E402
-from orderlens.datafiles import SplitRule, load_data  # noqa: E402
+from orderlens.common.rng import keyed_generator  # noqa: E402
 from orderlens.models.evaluators.small import SmallEvaluator, load_tiny_evaluator  # noqa: E402
 from orderlens.models.loading import load_model  # noqa: E402
 from orderlens.models.small.folder import bundled_folder, read_folder  # noqa: E402
-from orderlens.rng import keyed_generator  # noqa: E402
-from orderlens.samplerows import sample_rows  # noqa: E402
-from orderlens.samples import Sample  # noqa: E402
 from orderlens.store.reader import Run  # noqa: E402
 from orderlens.tasks.bundled import items, training_documents  # noqa: E402
 from orderlens.tasks.graders import last_named  # noqa: E402
+from orderlens.texts.datafiles import SplitRule, load_data  # noqa: E402
+from orderlens.texts.samplerows import sample_rows  # noqa: E402
+from orderlens.texts.samples import Sample  # noqa: E402
 
 MAX_BYTES = {"tiny": 27_000_000, "tiny-ar": 13_000_000}
 FORCED_NATS = (-4.270, -5.092)

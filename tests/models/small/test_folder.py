@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 
 from orderlens.errors import ModelLoadError, UnknownNameError, UserInputError  # noqa: E402
 from orderlens.models.evaluators.small import SmallEvaluator, load_tiny_evaluator  # noqa: E402
+from orderlens.models.files.tokenizer import FastTokenizer  # noqa: E402
 from orderlens.models.small import folder as folder_module  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder  # noqa: E402
 from orderlens.models.small.network import Transformer, causal_attend, unfilled  # noqa: E402
-from orderlens.models.tokenizer import FastTokenizer  # noqa: E402
 from orderlens.training.data import EOS_ID, MASK_ID, SPECIAL_TOKENS  # noqa: E402
 from orderlens.training.loop import initial_model  # noqa: E402
 

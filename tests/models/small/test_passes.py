@@ -8,12 +8,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from orderlens.models.characters import CharacterTokenizer  # noqa: E402
+from orderlens.models.engine.rotary import rotary_at, rotate  # noqa: E402
 from orderlens.models.protocol import StateBatch  # noqa: E402
 from orderlens.models.small import session as sessions  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.model import TransformerModel  # noqa: E402
 from orderlens.models.small.network import Norm, Transformer, attention  # noqa: E402
-from orderlens.models.torch.rotary import rotary_at, rotate  # noqa: E402
 
 SHAPES = {
     "tiny-like": TransformerConfig(40, 3, 32, 4, 48, 8, 256),

@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 import orderlens as ol  # noqa: E402
+from orderlens.models.files.roles import TokenRoles  # noqa: E402
 from orderlens.models.options import LoadOptions  # noqa: E402
-from orderlens.models.roles import TokenRoles  # noqa: E402
 from orderlens.models.smol import fast  # noqa: E402
 from orderlens.models.smol.adapter import load_adapter  # noqa: E402
 from orderlens.models.smol.gguf import GgufFile  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 
 import orderlens as ol
 
-FOLDER = Path(ol.__file__).parent / "data" / "models" / "smol"
+FOLDER = Path(ol.__file__).parent / "models" / "data" / "smol"
 SHA256 = {
     "adapter.json": "1ab933a5b9e3bf5de96f4124aeaaf67b8b777d6ecb7d0e32cabd45cf0e9f9c42",
     "adapter-0.safetensors": "3634525cdc55c09646a3731ba7c9ee323c6ca341f5e1305fd44df6ca7bfa1262",

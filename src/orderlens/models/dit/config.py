@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orderlens.models.configfile import CONFIG, MAX_CONTEXT, MAX_LAYERS, Values
+from orderlens.models.files.configfile import CONFIG, MAX_CONTEXT, MAX_LAYERS, Values
 from orderlens.models.protocol import Attention
 
 FREQUENCIES = 256

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orderlens.errors import ModelLoadError, UserInputError
-from orderlens.models.hub import resolve_snapshot
-from orderlens.models.tokenizer import SETTINGS, TOKENIZER, FastTokenizer, has_tokenizer
+from orderlens.models.files.hub import resolve_snapshot
+from orderlens.models.files.tokenizer import SETTINGS, TOKENIZER, FastTokenizer, has_tokenizer
 
 VARIABLE = "ORDERLENS_GPT2"
 HUB = "hf:openai-community/gpt2"

@@ -11,22 +11,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from orderlens.models.configfile import CONFIG, read_json
+from orderlens.models.checkpoint_info import Look
 from orderlens.models.dit.config import DitConfig, parse_bd3lm, parse_mdlm, parse_sedd
 from orderlens.models.dit.gpt2 import END_OF_TEXT, Gpt2Tokenizer, fitting
 from orderlens.models.dit.network import DitNetwork
 from orderlens.models.dit.paged import PagedDit
 from orderlens.models.dit.weights import EMBEDDING, check_tensors, load_weights
+from orderlens.models.engine.device import pick_device, pick_dtype, with_index
+from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.full import canvas_engine
+from orderlens.models.engine.model import CastableModel, Facts, Loaded
+from orderlens.models.files.checkpoint import Checkpoint, weights_digest
+from orderlens.models.files.configfile import CONFIG, read_json
+from orderlens.models.files.roles import TokenRoles
+from orderlens.models.files.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import Tokenizer
-from orderlens.models.roles import TokenRoles
-from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
-from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
-from orderlens.models.torch.device import pick_device, pick_dtype, with_index
-from orderlens.models.torch.engine import Engine
-from orderlens.models.torch.full import canvas_engine
-from orderlens.models.torch.model import CastableModel, Facts, Loaded
-from orderlens.models.torch.outlook import Look
 
 Parser: TypeAlias = Callable[[Mapping[str, Any], str], DitConfig]
 

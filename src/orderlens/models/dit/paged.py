@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from orderlens.models.dit.network import DitNetwork
-from orderlens.models.torch.paged import attend, store_keys
-from orderlens.models.torch.pages import PagePool
-from orderlens.models.torch.window import Windows
+from orderlens.models.engine.paged import attend, store_keys
+from orderlens.models.engine.pages import PagePool
+from orderlens.models.engine.window import Windows
 
 
 class PagedDit:

@@ -1,7 +1,7 @@
 """The tensors of a DDiT checkpoint: published names and shapes, and how they are loaded.
 
 The output layer has a bias, for which rows of hidden states have no place: it becomes a column of the output
-matrix, and every hidden state ends in a 1 (``models.torch.bias``). The noise embedding stays in float32, as
+matrix, and every hidden state ends in a 1 (``models.engine.bias``). The noise embedding stays in float32, as
 published.
 
 Shape letters: V vocabulary, C width, K width of the noise embedding, F feed-forward width.
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from orderlens.models.dit.config import FEED_FORWARD, FREQUENCIES, DitConfig
-from orderlens.models.torch.bias import with_bias
-from orderlens.models.torch.checkpoint import Checkpoint
+from orderlens.models.engine.bias import with_bias
+from orderlens.models.files.checkpoint import Checkpoint
 
 EMBEDDING = "vocab_embed.embedding"
 

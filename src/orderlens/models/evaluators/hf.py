@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from orderlens.common.hub import Repository, snapshot
 from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError, one_line
-from orderlens.hub import Repository, snapshot
+from orderlens.models.engine.device import pick_device
 from orderlens.models.evaluators.windows import FloatArray, Window, picked_log_probs, start_windows
-from orderlens.models.hub import PATTERNS
-from orderlens.models.tokenizer import tokens_before
-from orderlens.models.torch.device import pick_device
+from orderlens.models.files.hub import PATTERNS
+from orderlens.models.files.tokenizer import tokens_before
 
 CPU_TOKENS, GPU_TOKENS = 512, 2048
 """Tokens per forward, padding included: GPT-2 Large needs 1.5 GFLOP for each."""

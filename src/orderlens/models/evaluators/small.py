@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from orderlens.errors import ModelLoadError, UserInputError
+from orderlens.models.engine.device import pick_device
 from orderlens.models.evaluators.windows import FloatArray, Window, picked_log_probs, start_windows
 from orderlens.models.small.folder import LoadedModel, bundled_folder, read_folder
 from orderlens.models.small.network import Transformer, causal_attend
-from orderlens.models.torch.device import pick_device
 
 CPU_TOKENS, GPU_TOKENS = 2048, 16_384
 """Tokens per forward, padding included; few enough on a processor that progress is seen to move."""

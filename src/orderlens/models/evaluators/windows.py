@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orderlens.models.torch.transfer import arriving, to_device
+from orderlens.models.engine.transfer import arriving, to_device
 
 FloatArray = NDArray[np.float64]
 Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from orderlens.errors import ModelLoadError
+from orderlens.models.files.checkpoint import Checkpoint
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.weights import (
     DenseWeights,
@@ -25,7 +26,6 @@ from orderlens.models.llada2.weights import (
     StackedExperts,
     Weights,
 )
-from orderlens.models.torch.checkpoint import Checkpoint
 
 ExpertPlace: TypeAlias = Literal["device", "host"]
 READERS = 4

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.configfile import MAX_CONTEXT, MAX_LAYERS, Values, refuse_others, rope_values
+from orderlens.models.files.configfile import MAX_CONTEXT, MAX_LAYERS, Values, refuse_others, rope_values
 
 MODEL_TYPE = "llada2_moe"
 PUBLISHED_MASK_ID = 156895

@@ -1,8 +1,8 @@
 """The experts of one layer, in plain torch: a loop over the visited ones, or a grouped matrix product.
 
 The loop runs anywhere, reads memory-mapped experts only when a token needs them, and is what CPU, MPS and
-small GPUs use. The grouped product needs CUDA, bf16 and stacked experts. Our own kernels are in
-``kernels/experts.py``; all three add a token's experts in a fixed order, so results do not vary between runs.
+small GPUs use. The grouped product needs CUDA, bf16 and stacked experts. Our own kernels are
+``kernels/experts/experts.py``. All three add a token's experts in a fixed order: results do not vary.
 
 Shape letters: T tokens, C model width, K experts per token, A = T·K assignments, E experts, F expert width.
 """
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from orderlens.models.engine.layer_parts import swiglu
+from orderlens.models.engine.packed import linear
 from orderlens.models.llada2.weights import Experts, StackedExperts
-from orderlens.models.torch.layer_parts import swiglu
-from orderlens.models.torch.packed import linear
 
 
 def loop_over_experts(x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor, experts: Experts) -> Tensor:

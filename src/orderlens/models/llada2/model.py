@@ -14,8 +14,16 @@ from typing import Literal, Self
 import torch
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.chat import find_template
-from orderlens.models.configfile import read_json
+from orderlens.models.checkpoint_info import Look
+from orderlens.models.engine.compiling import compiling_meanwhile
+from orderlens.models.engine.device import pick_device, pick_dtype, with_index
+from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.model import Facts, Loaded, NetworkModel, Plain
+from orderlens.models.files.chat import find_template
+from orderlens.models.files.checkpoint import Checkpoint, weights_digest
+from orderlens.models.files.configfile import read_json
+from orderlens.models.files.roles import IdsOnly, TokenRoles
+from orderlens.models.files.tokenizer import FastTokenizer, has_tokenizer
 from orderlens.models.llada2 import reference
 from orderlens.models.llada2.checkpoint import (
     EMBEDDING,
@@ -35,14 +43,6 @@ from orderlens.models.llada2.network import Network, kernels_apply
 from orderlens.models.llada2.roles import find_roles
 from orderlens.models.llada2.weights import Weights, cast_weights, published_tensors
 from orderlens.models.options import LoadOptions
-from orderlens.models.roles import IdsOnly, TokenRoles
-from orderlens.models.tokenizer import FastTokenizer, has_tokenizer
-from orderlens.models.torch.checkpoint import Checkpoint, weights_digest
-from orderlens.models.torch.compiling import compiling_meanwhile
-from orderlens.models.torch.device import pick_device, pick_dtype, with_index
-from orderlens.models.torch.engine import Engine
-from orderlens.models.torch.model import Facts, Loaded, NetworkModel, Plain
-from orderlens.models.torch.outlook import Look
 
 LOOK = Look(parse_config, check_tensors, {r"llada2.*mini": MINI, r"llada2.*flash": FLASH}, mapped=True)
 """How ``doctor`` describes a checkpoint that is not loaded."""

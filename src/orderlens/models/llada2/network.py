@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from orderlens.kernels.gpu import runs_kernels
+from orderlens.models.engine.pages import PagePool
+from orderlens.models.engine.window import Windows
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.torch_ops import Ops, TorchOps
 from orderlens.models.llada2.weights import SparseWeights, StackedExperts, Weights
-from orderlens.models.torch.gpu import runs_kernels
-from orderlens.models.torch.pages import PagePool
-from orderlens.models.torch.window import Windows
 
 
 class Network:
@@ -103,7 +103,7 @@ def kernels_apply(config: LLaDA2Config, device: torch.device, dtype: torch.dtype
     """Return whether our kernels compute this network there, if its experts are stacked on the device."""
     if not runs_kernels(device) or dtype not in (torch.bfloat16, torch.float16):
         return False
-    from orderlens.models.llada2.kernels import supports
+    from orderlens.kernels.experts import supports
 
     return supports(config)
 

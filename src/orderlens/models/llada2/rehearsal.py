@@ -14,18 +14,18 @@ from importlib import import_module
 
 import torch
 
+from orderlens.models.engine.graphs import ROW_STEPS, WHOLE_TOKENS
+from orderlens.models.engine.pages import PagePool
+from orderlens.models.engine.window import HEADER, Windows
+from orderlens.models.files.roles import TokenRoles
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.triton_ops import TritonOps
 from orderlens.models.llada2.weights import Weights, random_weights
 from orderlens.models.protocol import HiddenRows
-from orderlens.models.roles import TokenRoles
-from orderlens.models.torch.graphs import ROW_STEPS, WHOLE_TOKENS
-from orderlens.models.torch.pages import PagePool
-from orderlens.models.torch.window import HEADER, Windows
 
 NOWHERE = torch.device("meta")
-HEAD = "orderlens.decode.cuda.rehearsal"
+HEAD = "orderlens.kernels.head.rehearsal"
 """Launches what reads the rows: decoding sees models, so they know it by name only."""
 START = 64
 """A prefix too short to be cut."""

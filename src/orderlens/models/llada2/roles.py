@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from orderlens.errors import ModelLoadError
+from orderlens.models.files.roles import TokenRoles, check_roles, known_ids
+from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.llada2.config import PUBLISHED_EOS_ID, PUBLISHED_MASK_ID, LLaDA2Config
-from orderlens.models.roles import TokenRoles, check_roles, known_ids
-from orderlens.models.tokenizer import FastTokenizer
 
 TURN_END = "<|role_end|>"
 MASK_TOKEN = "<|mask|>"  # noqa: S105  a vocabulary entry

@@ -13,21 +13,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from orderlens.kernels.attention import attend, split_count
+from orderlens.kernels.experts.experts import choose_tiling, combine, expert_rows
+from orderlens.kernels.experts.route import choose_experts
+from orderlens.kernels.few import WIDE, applies, product_parts
+from orderlens.kernels.gpu import gpu_of
+from orderlens.kernels.norm import add_rms_norm
+from orderlens.kernels.queries_keys import prepare_heads
+from orderlens.kernels.swiglu import swiglu
+from orderlens.models.engine.pages import PagePool
+from orderlens.models.engine.rotary import rotary_tables
+from orderlens.models.engine.window import Windows
 from orderlens.models.llada2 import routing
 from orderlens.models.llada2.config import LLaDA2Config
-from orderlens.models.llada2.kernels.experts import choose_tiling, combine, expert_rows
-from orderlens.models.llada2.kernels.route import choose_experts
 from orderlens.models.llada2.torch_ops import dense
 from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
-from orderlens.models.torch.gpu import gpu_of
-from orderlens.models.torch.kernels.attention import attend, split_count
-from orderlens.models.torch.kernels.few import WIDE, applies, product_parts
-from orderlens.models.torch.kernels.norm import add_rms_norm
-from orderlens.models.torch.kernels.queries_keys import prepare_heads
-from orderlens.models.torch.kernels.swiglu import swiglu
-from orderlens.models.torch.pages import PagePool
-from orderlens.models.torch.rotary import rotary_tables
-from orderlens.models.torch.window import Windows
 
 
 class TritonOps:

@@ -17,8 +17,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from orderlens.models.engine import weights as shared
 from orderlens.models.llada2.config import LLaDA2Config
-from orderlens.models.torch import weights as shared
 
 
 @dataclass(frozen=True, slots=True)

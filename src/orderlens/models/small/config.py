@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from orderlens.models.configfile import CONFIG, MAX_CONTEXT, MAX_LAYERS, Values
+from orderlens.models.files.configfile import CONFIG, MAX_CONTEXT, MAX_LAYERS, Values
 
 MODEL_TYPE = "orderlens"
 Attention: TypeAlias = Literal["block-causal", "full", "permutation", "causal"]

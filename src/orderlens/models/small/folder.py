@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
+from orderlens.common.files import replacing, write_text
 from orderlens.errors import ModelLoadError, UnknownNameError
-from orderlens.files import replacing, write_text
-from orderlens.models.configfile import CONFIG, read_json
+from orderlens.models.engine.device import dtype_name, pick_device, pick_dtype
+from orderlens.models.files.configfile import CONFIG, read_json
+from orderlens.models.files.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.models.options import LoadOptions
 from orderlens.models.small.config import MODEL_TYPE, TransformerConfig, parse_config
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer, unfilled
 from orderlens.models.small.weights import check_header, file_digest, load_weights, save_weights
-from orderlens.models.tokenizer import TOKENIZER, FastTokenizer
-from orderlens.models.torch.device import dtype_name, pick_device, pick_dtype
 
 WEIGHTS = "model.safetensors"
 BUNDLED = ("tiny", "tiny-ar")
@@ -46,7 +46,7 @@ def bundled_folder(name: str) -> Path:
     """Return the folder of a bundled model inside the installed package."""
     if name not in BUNDLED:
         raise UnknownNameError(f"unknown bundled model '{name}' (known: {', '.join(BUNDLED)})")
-    return Path(str(files("orderlens"))) / "data" / "models" / name
+    return Path(str(files("orderlens"))) / "models" / "data" / name
 
 
 def load_folder(folder: Path, name: str, options: LoadOptions) -> TransformerModel:

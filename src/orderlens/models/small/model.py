@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from orderlens.errors import UserInputError
-from orderlens.models.chat import ChatTemplate
+from orderlens.models.engine.device import pick_dtype
+from orderlens.models.files.chat import ChatTemplate
 from orderlens.models.protocol import Anchor, FloatArray, Tokenizer, token_ids
 from orderlens.models.small.network import (
     Transformer,
@@ -27,7 +28,6 @@ from orderlens.models.small.network import (
     revealed_mask,
 )
 from orderlens.models.small.session import TransformerSession
-from orderlens.models.torch.device import pick_dtype
 
 
 class TransformerModel:

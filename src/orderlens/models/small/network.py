@@ -19,10 +19,10 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
+from orderlens.models.engine.layer_parts import normalised, runs_plain
+from orderlens.models.engine.packed import product
+from orderlens.models.engine.rotary import rotary_at, rotate
 from orderlens.models.small.config import TransformerConfig
-from orderlens.models.torch.layer_parts import normalised, runs_plain
-from orderlens.models.torch.packed import product
-from orderlens.models.torch.rotary import rotary_at, rotate
 
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer index, q_BHTD, k_BKTD, v_BKTD) -> o_BHTD; see ``attention`` where H and K differ."""

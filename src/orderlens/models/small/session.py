@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orderlens.machine import keep_freed_memory
+from orderlens.common.machine import keep_freed_memory
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
 from orderlens.models.small.cache import KeyCache
 from orderlens.models.small.network import Transformer, attention, block_causal_mask

@@ -11,15 +11,15 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from orderlens.models.dense.config import DenseConfig
-from orderlens.models.dense.network import Network
-from orderlens.models.dense.weights import LayerWeights, Weights
+from orderlens.kernels.gpu import runs_kernels
+from orderlens.models.decoder.config import DenseConfig
+from orderlens.models.decoder.network import Network
+from orderlens.models.decoder.weights import LayerWeights, Weights
+from orderlens.models.engine.device import dtype_name
+from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.model import CastableModel, Loaded
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.network import Transformer, attention
-from orderlens.models.torch.device import dtype_name
-from orderlens.models.torch.engine import Engine
-from orderlens.models.torch.gpu import runs_kernels
-from orderlens.models.torch.model import CastableModel, Loaded
 
 HALF = (torch.bfloat16, torch.float16)
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from orderlens.errors import MissingPackageError, ModelLoadError
+from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.network import Transformer, unfilled
 from orderlens.models.smol.gguf import FloatArray, GgufFile
-from orderlens.models.tokenizer import FastTokenizer
 
 CONTROL = 3
 """The token type of names that stand for no text."""

@@ -9,11 +9,13 @@ from pathlib import Path
 import torch
 
 from orderlens.errors import ModelLoadError, UserInputError
-from orderlens.models.chat import ChatTemplate
+from orderlens.models.engine.device import dtype_name, pick_device, pick_dtype, with_index
+from orderlens.models.engine.model import Facts, Loaded, NetworkModel
 from orderlens.models.evaluators.small import SmallEvaluator
+from orderlens.models.files.chat import ChatTemplate
+from orderlens.models.files.roles import TokenRoles
 from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import Tokenizer
-from orderlens.models.roles import TokenRoles
 from orderlens.models.small.folder import DTYPES, LoadedModel
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer
@@ -22,8 +24,6 @@ from orderlens.models.smol.base import SHA256, check_base, require_base
 from orderlens.models.smol.fast import FastSmol, dense_config, load_fast, runs_fast
 from orderlens.models.smol.gguf import GgufFile
 from orderlens.models.smol.llama import CONTROL, read_network, read_shape, read_tokenizer
-from orderlens.models.torch.device import dtype_name, pick_device, pick_dtype, with_index
-from orderlens.models.torch.model import Facts, Loaded, NetworkModel
 
 END_OF_TEXT, TURN_END = 0, 2
 """What closes a document and what closes a turn: both end a text."""
@@ -31,7 +31,7 @@ END_OF_TEXT, TURN_END = 0, 2
 
 def adapter_folder() -> Path:
     """Return the folder of the adapter inside the installed package."""
-    return Path(str(files("orderlens"))) / "data" / "models" / "smol"
+    return Path(str(files("orderlens"))) / "models" / "data" / "smol"
 
 
 def load_smol(argument: str, options: LoadOptions) -> TransformerModel | NetworkModel:

@@ -15,7 +15,7 @@ from orderlens.tasks.flaws import Flaw, letter_flaw, number_flaw
 from orderlens.tasks.graders import NAMED_GRADER, NUMBER_GRADER, grade_golden, grade_named
 from orderlens.tasks.mmlu_pro import letter_graders
 from orderlens.tasks.protocol import Document, Grader, by_id
-from orderlens.tasks.sources import read_docs
+from orderlens.texts.sources import read_docs
 
 DEFAULT_ITEMS = 100
 RESPONSE_TOKENS = 128

@@ -1,0 +1,17 @@
+"""Every numerical claim of the paper's appendix, re-derived: the paper's number, ours, whether it stands."""
+
+from collections.abc import Iterator
+
+from orderlens.claims.audit import competition, concavity, model, reported, spreading
+from orderlens.claims.audit.claim import Claim, Standing
+
+__all__ = ["CLAIM_COUNT", "Claim", "Standing", "check_claims"]
+
+_DERIVATIONS = (*model.CLAIMS, *concavity.CLAIMS, *competition.CLAIMS, *spreading.CLAIMS, *reported.CLAIMS)
+CLAIM_COUNT = len(_DERIVATIONS)
+
+
+def check_claims() -> Iterator[Claim]:
+    """Re-derive the claims one after the other, in the order of the paper."""
+    for derive in _DERIVATIONS:
+        yield derive()

@@ -1,0 +1,100 @@
+"""The claims by name, open to plug-ins: each is a function from a study to its findings, not yet judged.
+
+``read`` judges those that were asked for together, so that the correction covers what is read together.
+``replicate`` and ``downstream`` read the built-in ones only: what is installed besides must not move their
+words. A plug-in registers its function under the entry-point group ``orderlens.findings``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from orderlens.analysis.passes import in_sets
+from orderlens.analysis.study import NO_TARGET, NOT_GENERATED, NOT_GRADED, Study
+from orderlens.analysis.tables_downstream import guessing_levels
+from orderlens.claims.judge import Finding, Reading, judge
+from orderlens.errors import UserInputError
+from orderlens.registry import Registry
+
+Claims: TypeAlias = Callable[[Study], "list[Finding] | Finding"]
+
+FINDINGS: Registry[Claims] = Registry(
+    "finding",
+    {
+        name: f"orderlens.claims.catalogue:{name}"
+        for name in ("fixed", "decoding", "sweep", "correctness", "parallel")
+    },
+    entry_point_group="orderlens.findings",
+    check=lambda found: None if callable(found) else "is no function of a study",
+)
+
+
+def read(study: Study, names: str | Iterable[str]) -> Reading:
+    """Return the named findings, judged together.
+
+    Args:
+        study: runs of one model.
+        names: entries of ``FINDINGS``.
+
+    Raises:
+        UserInputError: nothing was named, or the runs lack what a claim is about.
+    """
+    wanted = [names] if isinstance(names, str) else list(names)
+    if not wanted:
+        raise UserInputError(f"no finding named; choose from {', '.join(FINDINGS.names())}")
+    study.one_setup()
+    found: list[Finding] = []
+    for name in wanted:
+        claims = FINDINGS.get(name)(study)
+        found += [claims] if isinstance(claims, Finding) else claims
+    return judge(found, study.options.resampling.level)
+
+
+def fixed(study: Study) -> list[Finding]:
+    """Return the paper's claims on fixed targets."""
+    from orderlens.claims.fixed import fixed_findings
+
+    own = study.view("score")
+    _require(len(own.scored), "fixed", NO_TARGET)
+    return fixed_findings(own, {table.name: table for table in own.tables(("coherence", "theory"))})
+
+
+def decoding(study: Study) -> list[Finding]:
+    """Return the paper's claims on greedy generation."""
+    from orderlens.claims.decoding import decoding_findings
+
+    own = study.view("generate")
+    _require(len(own.generated), "decoding", NOT_GENERATED)
+    return decoding_findings(own, study.view("ending"))
+
+
+def sweep(study: Study) -> list[Finding]:
+    """Return the paper's claims on temperature."""
+    from orderlens.claims.sweep import sweep_findings
+
+    own = study.view("sweep")
+    _require(len(own.generated), "sweep", NOT_GENERATED)
+    return sweep_findings(own)
+
+
+def correctness(study: Study) -> list[Finding]:
+    """Return what graded runs say about Var and correctness."""
+    from orderlens.claims.correctness import find
+
+    _require(len(study.verdicts), "correctness", NOT_GRADED)
+    return find(study.graded, study.options.resampling, guessing_levels(study))
+
+
+def parallel(study: Study) -> list[Finding]:
+    """Return what runs say about committing several tokens per pass."""
+    from orderlens.claims.parallel import parallel_findings
+
+    _require(int(in_sets(study.samples).sum()), "parallel", "every policy reveals one by one")
+    with study.needing(("text",)):
+        return parallel_findings(study)
+
+
+def _require(count: int, name: str, why: str) -> None:
+    if not count:
+        raise UserInputError(f"finding '{name}': {why}")

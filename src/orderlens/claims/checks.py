@@ -1,0 +1,223 @@
+"""One number that is checked: where it should lie, how few texts decide nothing, and what became of it.
+
+``claims.judge`` gives the words; a check alone only knows its p-values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from scipy import special
+
+from orderlens.analysis.rendering import cell_text
+from orderlens.metrics.estimate import Estimate, student_p
+
+Word = Literal["supported", "not supported", "left open"]
+SUPPORTED: Word = "supported"
+NOT_SUPPORTED: Word = "not supported"
+OPEN: Word = "left open"
+WORDS: tuple[Word, ...] = (SUPPORTED, NOT_SUPPORTED, OPEN)
+
+LEAST = 6
+"""Texts or items below which nothing is decided: not even a sign test of so few can reach ``ALPHA``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that stands beside a finding without deciding it.
+
+    Attributes:
+        label: what it is, with its unit.
+        estimate: value and interval, or why there is none.
+        paper: what the paper prints for its own model, if anything.
+        digits: decimals shown.
+    """
+
+    label: str
+    estimate: Estimate
+    paper: float | str | None = None
+    digits: int = 3
+
+    def text(self) -> str:
+        """Return ``label: value [low, high] (paper: value)``."""
+        return _shown(self.label, self.estimate, self.paper, self.digits)
+
+    def record(self) -> dict[str, Any]:
+        """Return plain values."""
+        return _numbers(self.label, self.estimate) | {"paper": self.paper}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a check: its word and the p-values behind it.
+
+    ``p`` speaks against "the number does not lie where the claim puts it", ``p_absent`` against "it lies
+    there by more than the margin". Both are two-sided; ``…_claim`` and ``…_reading`` are corrected.
+    """
+
+    word: Word
+    p: float = math.nan
+    p_claim: float = math.nan
+    p_reading: float = math.nan
+    p_absent: float = math.nan
+    p_absent_claim: float = math.nan
+    p_absent_reading: float = math.nan
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A number that the claim puts above ``above`` and below ``below``.
+
+    Attributes:
+        label: what it is, with its unit.
+        estimate: value and interval.
+        above: the bar.
+        below: the other end of a band; infinite for a plain bar.
+        margin: beyond the bar, sizes up to this are too small to count (the equivalence margin).
+        least: texts or items needed before anything is decided.
+        p: of a test of its own; otherwise it is read off the interval by Student's t with n − 1 degrees.
+        p_absent: the same for absence; it then needs no interval.
+        paper: what the paper prints, if anything.
+        digits: decimals shown.
+        where: the order or part of the data it speaks about; empty for the whole.
+        remark: what a reader should see beside it.
+        outcome: filled in by ``judge``.
+    """
+
+    label: str
+    estimate: Estimate
+    above: float = 0.0
+    below: float = math.inf
+    margin: float = 0.0
+    least: int = LEAST
+    p: float | None = None
+    p_absent: float | None = None
+    paper: float | str | None = None
+    digits: int = 3
+    where: str = ""
+    remark: str = ""
+    outcome: Outcome = Outcome(OPEN)
+
+    @property
+    def word(self) -> Word:
+        """The outcome in a word; left open as long as nobody judged."""
+        return self.outcome.word
+
+    @property
+    def rule(self) -> str:
+        """The rule of this check in words."""
+        is_band = math.isfinite(self.below)
+        place = f"between {self.above:g} and {self.below:g}" if is_band else f"above {self.above:g}"
+        small = f"up to {self.above + self.margin:g}"
+        if is_band:
+            small += f", or from {self.below - self.margin:g} on,"
+        margin = f"; {small} is too small to count" if self.margin else ""
+        return f"the interval lies {place}{margin}; at least {self.least} texts or items"
+
+    def text(self) -> str:
+        """Return ``label: value [low, high] (paper: value)``."""
+        return _shown(self.label, self.estimate, self.paper, self.digits)
+
+    def record(self) -> dict[str, Any]:
+        """Return plain values."""
+        found = self.outcome
+        return _numbers(self.label, self.estimate) | {
+            "where": self.where,
+            "paper": self.paper,
+            "rule": self.rule,
+            "margin": self.margin,
+            "p": found.p,
+            "p_holm_claim": found.p_claim,
+            "p_holm_reading": found.p_reading,
+            "p_absent": found.p_absent,
+            "p_absent_holm_claim": found.p_absent_claim,
+            "p_absent_holm_reading": found.p_absent_reading,
+            "word": found.word,
+            "why": found.why,
+            "remark": self.remark,
+        }
+
+    def too_few(self) -> str:
+        """Return why nothing can be decided, or nothing."""
+        cell = self.estimate
+        if not cell.is_defined:
+            return cell.why or "no value"
+        if not (math.isfinite(cell.low) and math.isfinite(cell.high)):
+            return "no interval"
+        return f"{cell.n} of at least {self.least} texts or items" if cell.n < self.least else ""
+
+    def p_values(self, level: float) -> tuple[float, float]:
+        """Return p and p_absent, NaN where nothing can be decided."""
+        if self.too_few():
+            return math.nan, math.nan
+        here = self._p_here(level) if self.p is None else self.p
+        return here, self._p_elsewhere(level) if self.p_absent is None else self.p_absent
+
+    def _p_here(self, level: float) -> float:
+        cell = self.estimate
+        found = _tail(cell.value - self.above, cell.value - cell.low, cell, level)
+        if math.isfinite(self.below):
+            found = max(found, _tail(self.below - cell.value, cell.high - cell.value, cell, level))
+        return found
+
+    def _p_elsewhere(self, level: float) -> float:
+        cell = self.estimate
+        found = _tail(self.above + self.margin - cell.value, cell.high - cell.value, cell, level)
+        if math.isfinite(self.below):
+            beyond = cell.value - (self.below - self.margin)
+            found = min(found, _tail(beyond, cell.value - cell.low, cell, level))
+        return found
+
+    def fits(self) -> bool:
+        """Whether the whole interval lies where the claim puts it."""
+        return self.estimate.low > self.above and self.estimate.high < self.below
+
+
+def _tail(distance: float, half: float, cell: Estimate, level: float) -> float:
+    """Return the two-sided p of a distance, given the half of the interval that points to the bar.
+
+    Without any spread there is only the sign test: all texts agree.
+    """
+    if distance <= 0:
+        return 1.0
+    width = half if half > 0 else (cell.high - cell.low) / 2
+    if width <= 0:
+        return min(1.0, 2.0 ** (1 - cell.n))
+    statistic = distance / width * float(special.ndtri((1 + level) / 2))
+    return min(1.0, student_p(statistic, max(cell.n - 1, 1)))
+
+
+def p_of_sign(cell: Estimate, level: float = 0.95) -> float:
+    """Return the two-sided p of "this number has the sign it shows", read off its interval."""
+    up, down = Check("", cell, least=2), Check("", negated(cell), least=2)
+    return (up if cell.value >= 0 else down).p_values(level)[0]
+
+
+def negated(cell: Estimate) -> Estimate:
+    """Return the estimate with its sign changed."""
+    return Estimate(-cell.value, -cell.high, -cell.low, cell.n, cell.n_undefined, cell.why)
+
+
+def each(where: str, checks: Iterable[Check]) -> tuple[Check, ...]:
+    """Return the checks with the place they speak about."""
+    return tuple(replace(check, where=where) for check in checks)
+
+
+def _numbers(label: str, cell: Estimate) -> dict[str, Any]:
+    return {
+        "label": label,
+        "estimate": cell.value,
+        "interval": [cell.low, cell.high],
+        "n": cell.n,
+        "n_undefined": cell.n_undefined,
+        "note": cell.why,
+    }
+
+
+def _shown(label: str, cell: Estimate, paper: float | str | None, digits: int) -> str:
+    beside = "" if paper is None else f" (paper: {paper})"
+    return f"{label}: {cell_text(cell, digits)}{beside}"

@@ -1,0 +1,225 @@
+"""Claims that compare orders on the same items: the two tiers, the median splits, choosing by Var."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from orderlens.analysis import paper
+from orderlens.analysis.association import QUADRANTS, quadrant_flags
+from orderlens.analysis.compare import mean_difference
+from orderlens.analysis.frames import finite_rows, graded_rows, side_by_side
+from orderlens.analysis.predictors import pool_seeds
+from orderlens.analysis.selecting import is_candidate, pick_weights
+from orderlens.claims.judge import Check, Finding
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling, function_of_sums, means, student_t
+from orderlens.metrics.ranks import bent, left_over, orthonormal_basis
+from orderlens.metrics.segments import FloatArray, divide
+from orderlens.rules.cards import is_random, is_structured
+
+MIN_ITEMS = 50
+"""Items below which orders are not compared: intervals of so few would be too rough."""
+MIN_EACH = 20
+"""Correct and incorrect answers that a cell needs before anything is said about it, and that all orders need
+together before their accuracies are compared."""
+ALIKE_PP, CLOSE_PP, SMALL_PP = paper.number("structured_band_pp"), paper.number("min_v_band_pp"), 1.0
+"""Percentage points: the paper's bands of structured orders and of min-V, and what is too small to count."""
+
+
+def order_findings(task: str, rows: pd.DataFrame, how: Resampling) -> list[Finding]:
+    """Return the claims about the orders of one task; none when it has too few items."""
+    graded = finite_rows(graded_rows(rows)[0], ("mean", "var", "n"))
+    if graded["item_id"].nunique() < MIN_ITEMS:
+        return []
+    out = higher_var(task, pool_seeds(graded), how)
+    right = int(graded["correct"].sum())
+    if min(right, len(graded) - right) < MIN_EACH:
+        return out
+    out += tiers(task, pool_seeds(graded), how)
+    if graded["order"].nunique() > 1:
+        out += [halves(task, graded, how), beyond_the_mean(task, graded, how)]
+        out += choosing(task, graded, how)
+    return out
+
+
+def higher_var(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
+    """Is Var higher under random orders, item by item?"""
+    var, tier, chance = _by_tier(graded, "var")
+    if not (tier and chance):
+        return []
+    difference = _paired(var[chance].mean(axis=1) - var[tier].mean(axis=1), how)
+    claim = "Random orders have higher Var than structured ones on the same items."
+    check = Check("Var(random) − Var(structured)", difference, least=MIN_ITEMS)
+    return [Finding("random-higher-var", claim, (check,), task=task)]
+
+
+def tiers(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
+    """Accuracy of structured orders against random ones, and among each other, item by item."""
+    right, tier, chance = _by_tier(graded, "correct")
+    out = []
+    if tier and chance:
+        better = 100 * (right[tier].mean(axis=1) - right[chance].mean(axis=1))
+        check = Check(
+            "structured − random (pp)", _paired(better, how), margin=SMALL_PP, least=MIN_ITEMS, digits=2
+        )
+        claim = "The structured orders answer more items correctly than random orders."
+        out.append(Finding("structured-better", claim, (check,), task=task))
+    if len(tier) > 1:
+        checks = tuple(
+            alike(f"{first} against {second}", _paired(100 * (right[first] - right[second]), how))
+            for first, second in itertools.combinations(tier, 2)
+        )
+        claim = f"The structured orders are equally accurate (within {ALIKE_PP:g} pp)."
+        out.append(Finding("structured-alike", claim, checks, "Table 2", task))
+    return out
+
+
+def _by_tier(graded: pd.DataFrame, value: str) -> tuple[pd.DataFrame, list[str], list[str]]:
+    """Return a table of items by orders, and which orders are structured and which random."""
+    wide = side_by_side(graded, value, of="item_id")
+    tier = [order for order in wide.columns if is_structured(str(order))]
+    return wide, tier, [order for order in wide.columns if is_random(str(order))]
+
+
+def alike(where: str, difference: Estimate) -> Check:
+    """Return the check of equality: the interval must keep away from both ends of the band."""
+    return Check(
+        "difference (pp)",
+        difference,
+        above=-ALIKE_PP,
+        below=ALIKE_PP,
+        least=MIN_ITEMS,
+        digits=2,
+        where=where,
+    )
+
+
+def _paired(differences: pd.Series, how: Resampling) -> Estimate:
+    return mean_difference(differences, how, "no item under both")
+
+
+def halves(task: str, graded: pd.DataFrame, how: Resampling) -> Finding:
+    """Is low Var never worse in the halves of the mean (the paper's Table 4)?"""
+    inside = quadrant_flags(graded["mean"].to_numpy(np.float64), graded["var"].to_numpy(np.float64))
+    right = graded["correct"].to_numpy(np.float64)
+    clusters = Clusters(graded["item_id"], how)
+    sums = clusters.sums(np.concatenate([inside * right[:, None], inside], axis=1).astype(np.float64))
+
+    def advantages(total: FloatArray) -> FloatArray:
+        share = 100 * divide(total[:, :4], total[:, 4:])
+        return np.stack([share[:, 0] - share[:, 1], share[:, 2] - share[:, 3]], axis=1)
+
+    assert QUADRANTS[0] == "hi_mean_lo_var"
+    found = function_of_sums(clusters, sums, advantages, len(right))
+    checks = tuple(
+        Check(
+            "low Var − high Var (pp)",
+            cell,
+            margin=SMALL_PP,
+            least=MIN_ITEMS,
+            digits=2,
+            where=f"half with {half} mean log q",
+        )
+        for half, cell in zip(("high", "low"), found, strict=True)
+    )
+    claim = "In each half of mean log q (orders pooled), answers with low Var are right more often."
+    return Finding("low-var-in-halves", claim, checks, "Table 4", task)
+
+
+def beyond_the_mean(task: str, graded: pd.DataFrame, how: Resampling) -> Finding:
+    """Do the pooled advantages of low Var exceed what mean log q and length would give by themselves?"""
+    inside = quadrant_flags(graded["mean"].to_numpy(np.float64), graded["var"].to_numpy(np.float64))
+    share = divide(inside.astype(np.float64), inside.sum(axis=0)[None].astype(np.float64))
+    weights = {
+        "half with high mean log q: low Var − high Var": share[:, 0] - share[:, 1],
+        "half with low mean log q: low Var − high Var": share[:, 2] - share[:, 3],
+    }
+    usable = is_candidate(graded)
+    if usable.any():
+        item, items = pd.factorize(graded["item_id"][usable])
+        picks, chosen = pick_weights(graded[usable], item), np.zeros(len(graded))
+        chosen[usable] = (picks["min_v"] - picks["max_v"]) / len(items)
+        weights["min-V − max-V"] = chosen
+    checks = tuple(
+        Check(
+            "more than mean and length give (pp)",
+            _beyond(graded, 100 * weight, how.level),
+            margin=SMALL_PP,
+            least=MIN_ITEMS,
+            digits=2,
+            where=where,
+        )
+        for where, weight in weights.items()
+    )
+    claim = "The advantage of low Var over all orders is more than mean log q and length would produce."
+    return Finding("beyond-the-mean", claim, checks, task=task)
+
+
+def _beyond(graded: pd.DataFrame, weight_N: FloatArray, level: float) -> Estimate:
+    """Return a weighted sum of correctness less what smooth functions of mean and length explain of it.
+
+    Each order has its own level and its own curve along the mean, which may bend either way. Errors are
+    clustered by item, the interval is Student's.
+    """
+    if not np.isfinite(weight_N).all():
+        return Estimate.undefined("a group is empty")
+    columns = [*bent(graded["n"], 3)]
+    for _, rows in graded.reset_index(drop=True).groupby("order", sort=False):
+        place = rows.index.to_numpy()
+        for column in (np.ones(len(rows)), *bent(rows["mean"])):
+            wide = np.zeros(len(graded))
+            wide[place] = column
+            columns.append(wide)
+    basis = orthonormal_basis(columns, len(graded))
+    weight = left_over(weight_N, basis)
+    right = graded["correct"].to_numpy(np.float64)
+    item, items = pd.factorize(graded["item_id"])
+    parts = np.bincount(item, weights=weight * left_over(right, basis), minlength=len(items))
+    free = max(len(graded) - basis.shape[1], 1)
+    error = math.sqrt(float(parts @ parts) * len(items) / max(len(items) - 1, 1) * len(graded) / free)
+    value, half = float(weight @ right), student_t(level, max(len(items) - 1, 1)) * error
+    return Estimate(value, value - half, value + half, len(items))
+
+
+def choosing(task: str, graded: pd.DataFrame, how: Resampling) -> list[Finding]:
+    """What is it worth to choose one order per item by its Var (the paper's min-V)?"""
+    candidates = graded[is_candidate(graded)]
+    structured = candidates[[is_structured(str(order)) for order in candidates["order"]]]
+    scopes = (("all orders", candidates), ("structured orders only", structured))
+    found = {scope: _selector_checks(rows, how) for scope, rows in scopes if rows["order"].nunique() > 1}
+    claims = (
+        ("min-v-over-max-v", "Taking each item's answer with the lowest Var beats taking the highest."),
+        ("min-v-over-max-mean", "Taking the lowest Var beats taking the highest mean log q."),
+        ("min-v-near-best", f"Taking the lowest Var is at most {CLOSE_PP:g} pp below the best single order."),
+    )
+    out = []
+    for place, (name, claim) in enumerate(claims):
+        checks = tuple(replace(checks[place], where=scope) for scope, checks in found.items())
+        out += [Finding(name, claim, checks, task=task)] if checks else []
+    return out
+
+
+def _selector_checks(rows: pd.DataFrame, how: Resampling) -> tuple[Check, ...]:
+    item, items = pd.factorize(rows["item_id"])
+    right, weights = rows["correct"].to_numpy(np.float64), pick_weights(rows, item)
+    score = {
+        name: 100 * np.bincount(item, weights=weights[name] * right, minlength=len(items))
+        for name in ("min_v", "max_v", "max_mean")
+    }
+    wide = side_by_side(rows, "correct", of="item_id")
+    best = 100 * wide[wide.mean().idxmax()].reindex(items).to_numpy(np.float64)
+    over_max, over_mean, over_best = means(
+        np.column_stack(
+            [score["min_v"] - score["max_v"], score["min_v"] - score["max_mean"], score["min_v"] - best]
+        ),
+        Clusters(items, how),
+    )
+    return (
+        Check("min-V − max-V (pp)", over_max, margin=SMALL_PP, least=MIN_ITEMS, digits=2),
+        Check("min-V − max-mean (pp)", over_mean, margin=SMALL_PP, least=MIN_ITEMS, digits=2),
+        Check("min-V − best order (pp)", over_best, above=-CLOSE_PP, least=MIN_ITEMS, digits=2),
+    )

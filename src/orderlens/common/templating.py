@@ -1,0 +1,109 @@
+"""The one template environment behind every page and every notebook view.
+
+HTML and SVG templates escape every value. Markdown templates do the same for what Markdown would read as
+markup of its own or as HTML: angle brackets, ampersands and, in cells, bars. Knows no runs, tables or
+findings.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from orderlens.common.files import write_text
+from orderlens.common.plaintext import printable
+from orderlens.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def write_page(path: Path, template: str, **data: Any) -> Path:
+    """Fill ``template`` with ``data`` and write it whole to ``path``.
+
+    Args:
+        path: the page; written beside and then replaced, so that a full disk costs nothing.
+        template: name of a file in ``templates/``, ending in ``.html.j2``, ``.svg.j2`` or ``.md.j2``.
+        data: plain values, lists and dataclasses that the template knows.
+    """
+    return write_text(path, fill(template, **data))
+
+
+def fill(template: str, **data: Any) -> str:
+    """Return the filled template as text."""
+    return _environment(template.endswith((".html.j2", ".svg.j2"))).get_template(template).render(**data)
+
+
+@cache
+def _environment(html: bool) -> Environment:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ModuleNotFoundError:
+        raise MissingPackageError("pages need jinja2; install it with 'pip install jinja2'") from None
+    environment = Environment(
+        loader=PackageLoader("orderlens", "show/templates"),
+        autoescape=html,  # noqa: S701  Markdown is escaped by finalize, without entities for quotes
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_shown if html else _plain_markdown,
+    )
+    environment.filters |= {"cell": _cell, "data_uri": data_uri, "md": Markdown, "verbatim": _verbatim}
+    return environment
+
+
+class Markdown(str):
+    """Text that is Markdown already and passes unchanged."""
+
+    __slots__ = ()
+
+
+def _shown(value: Any) -> Any:
+    """Spell out what could steer a reader: autoescaping knows markup, not control characters."""
+    if type(value) is not str:
+        return value
+    return printable(value) if len(value) < _SHORT else value
+
+
+_SHORT = 100_000
+"""Longer values are packed data of our own."""
+
+
+def _verbatim(text: str) -> Any:
+    """Return a built script or style as it is; it must not hold what would end its element."""
+    from markupsafe import Markup
+
+    if "</" in text:
+        raise ValueError("a built asset holds '</', which may end its element")
+    return Markup(text)  # noqa: S704  our own file
+
+
+def _plain_markdown(value: Any) -> Any:
+    """Escape what a reader of Markdown would take for HTML; Markdown made by us passes."""
+    if isinstance(value, Markdown) or not isinstance(value, str):
+        return value
+    return value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _cell(value: str) -> Markdown:
+    """Return text for one cell of a Markdown table."""
+    return Markdown(str(_plain_markdown(value)).replace("|", "\\|").replace("\n", " "))
+
+
+_PLACES = re.compile(r' (?:d|x|y)="[^"]*"')
+_DECIMALS = re.compile(r"(\d\.\d\d)\d+")
+
+
+def data_uri(path: Path) -> str:
+    """Return a picture as an address that holds it; places in a drawing keep two decimals of a point."""
+    if path.suffix != ".svg":
+        return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
+    text = path.read_text(encoding="utf-8")
+    slim = _PLACES.sub(lambda found: _DECIMALS.sub(r"\1", found[0]), text)
+    slim = " ".join(slim[slim.index("<svg") :].split())
+    return "data:image/svg+xml," + quote(slim, safe=" /:;=,.()*!'-_~@$+?")

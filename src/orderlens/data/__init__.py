@@ -1,1 +1,0 @@
-"""Files that travel with the package: the bundled texts (passages.jsonl) and what other modules add."""

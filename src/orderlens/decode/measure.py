@@ -1,0 +1,286 @@
+"""Two measurements that need forwards of their own: adjacent-swap circulation and the numerical noise floor.
+
+Both start from the paths of a scored batch. Circulation asks how much two neighbouring reveals care which
+of them came first; the noise floor asks how much of any gap between orders is only rounding. The arithmetic
+and the column definitions are in ``orderlens.metrics.coherence``.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from orderlens.common.machine import is_out_of_memory
+from orderlens.common.rng import keyed_generator
+from orderlens.decode.batches import BatchLimit
+from orderlens.decode.events import Columns
+from orderlens.decode.places import plan_canvases
+from orderlens.decode.recompute import without_cache
+from orderlens.decode.reference import score_plainly
+from orderlens.decode.score import score_batch
+from orderlens.decode.target_states import TargetStates
+from orderlens.errors import DeviceMemoryError, ModelOutputError, one_line
+from orderlens.models.abilities import CastsDtype, device_type, other_dtype
+from orderlens.models.protocol import Anchor, IntArray, Model
+from orderlens.rules.orders.fixed import ForcedAR
+from orderlens.rules.policy import Policy
+from orderlens.store.schema import table_schema
+from orderlens.texts.samples import EncodedSample
+
+_log = logging.getLogger(__name__)
+
+
+def circulation_table(
+    model: Model,
+    samples: Sequence[EncodedSample],
+    orders: Sequence[Policy],
+    columns: Columns,
+    n_pairs: int,
+    *,
+    seed: int = 0,
+    anchor: Anchor | None = None,
+) -> pa.Table:
+    """Measure Γ for up to ``n_pairs`` adjacent reveals per sample and order.
+
+    Γ_ij(R) = [log p(i|R) + log p(j|R,i)] − [log p(j|R) + log p(i|R,j)], with i and j revealed one after the
+    other in the same block, R what was visible before. Pairs are drawn by a generator keyed by
+    (seed, sample id, order).
+
+    Args:
+        model: the model that was scored.
+        samples: the scored batch.
+        orders: its orders.
+        columns: what ``score_batch`` returned for them.
+        n_pairs: pairs per (sample, order).
+        seed: of the choice of pairs.
+        anchor: as when scoring.
+    """
+    rows: list[dict[str, Any]] = []
+    for s, sample in enumerate(samples):
+        states = TargetStates(
+            model, [sample], plan_canvases(model.block_size, [sample], anchor or model.anchor)
+        )
+        pairs = [
+            _Pair(o, int(columns["block"][at]), _visible_before(columns, at), at)
+            for o, order in enumerate(orders)
+            for at in _chosen_steps(
+                columns, s, o, n_pairs, keyed_generator(seed, sample.id, order.spec, "pairs")
+            )
+        ]
+        rows += _measure_pairs(states, sample, orders, columns, pairs) if pairs else []
+    return pa.Table.from_pylist(rows, schema=table_schema("circulation"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    order: int
+    block: int
+    revealed: IntArray
+    at: int
+
+
+def _chosen_steps(
+    columns: Columns, sample: int, order: int, n: int, generator: np.random.Generator
+) -> list[int]:
+    """Rows of ``columns`` whose successor is in the same trace and block, at most ``n``, in trace order."""
+    mine = np.flatnonzero((columns["sample"] == sample) & (columns["order"] == order))
+    inner = mine[:-1][columns["block"][mine[:-1]] == columns["block"][mine[1:]]]
+    return sorted(generator.choice(inner, size=min(n, len(inner)), replace=False).tolist())
+
+
+def _visible_before(columns: Columns, at: int) -> IntArray:
+    """Positions of the same block revealed before row ``at`` (its trace is contiguous and in step order)."""
+    low = at
+    while low > 0 and all(
+        columns[name][low - 1] == columns[name][at] for name in ("sample", "order", "block")
+    ):
+        low -= 1
+    return np.asarray(columns["position"][low:at])
+
+
+def _measure_pairs(
+    states: TargetStates,
+    sample: EncodedSample,
+    orders: Sequence[Policy],
+    columns: Columns,
+    pairs: Sequence[_Pair],
+) -> Iterator[dict[str, Any]]:
+    """Evaluate three states per pair (nothing of the pair shown, i shown, j shown) in one batch."""
+    blocks = states.blocks
+    m_P = np.array([pair.block for pair in pairs])
+    i_P, j_P = (columns["position"][[pair.at + k for pair in pairs]] - blocks.start_M[m_P] for k in (0, 1))
+    before_PB = blocks.given_MB[m_P].copy()
+    for row, pair in zip(before_PB, pairs, strict=True):
+        row[pair.revealed - blocks.start_M[pair.block]] = True
+    index = np.arange(len(pairs))
+    with_i_PB, with_j_PB = before_PB.copy(), before_PB.copy()
+    with_i_PB[index, i_P] = True
+    with_j_PB[index, j_P] = True
+    wanted = np.zeros((3 * len(pairs), before_PB.shape[1]), bool)
+    wanted[index, i_P] = wanted[index, j_P] = True
+    wanted[len(pairs) + index, j_P] = wanted[2 * len(pairs) + index, i_P] = True
+    row_UB, stats = states.evaluate(
+        np.tile(m_P, 3), np.concatenate([before_PB, with_i_PB, with_j_PB]), wanted
+    )
+    logp = stats.target_logprob
+    logp_i, logp_j = logp[row_UB[index, i_P]], logp[row_UB[index, j_P]]
+    j_after_i, i_after_j = logp[row_UB[len(pairs) + index, j_P]], logp[row_UB[2 * len(pairs) + index, i_P]]
+    gamma = (logp_i + j_after_i) - (logp_j + i_after_j)
+    masked = (blocks.open_MB[m_P] & ~before_PB).sum(axis=1) / blocks.open_MB[m_P].sum(axis=1)
+    for p, pair in enumerate(pairs):
+        first, second = (int(columns["position"][pair.at + k]) for k in (0, 1))
+        yield {
+            "sample_id": sample.id,
+            "task": sample.task,
+            "order": orders[pair.order].label,
+            "seed": orders[pair.order].seed,
+            "block": pair.block,
+            "step": int(columns["step"][pair.at]),
+            "position_i": first,
+            "position_j": second,
+            "distance": abs(second - first),
+            "mask_ratio": float(masked[p]),
+            "logp_i": float(logp_i[p]),
+            "logp_j_given_i": float(j_after_i[p]),
+            "logp_j": float(logp_j[p]),
+            "logp_i_given_j": float(i_after_j[p]),
+            "gamma": float(gamma[p]),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Replay(Policy):
+    """A static policy over the recorded paths and passes of (sample id, block)."""
+
+    recorded: Mapping[tuple[str, int], tuple[IntArray, IntArray]] = field(default_factory=dict)
+
+    @classmethod
+    def recorded_in(cls, columns: Columns, samples: Sequence[EncodedSample], order: int) -> Replay:
+        """Return the paths of one policy of a scored batch, from its trace columns."""
+        found: dict[tuple[str, int], tuple[IntArray, IntArray]] = {}
+        for s, sample in enumerate(samples):
+            mine = (columns["sample"] == s) & (columns["order"] == order)
+            for block in np.unique(columns["block"][mine]):
+                here = mine & (columns["block"] == block)
+                position, forward = columns["position"][here], columns["forward"][here]
+                found[sample.id, int(block)] = np.argsort(np.argsort(position)), forward - forward.min()
+        return cls(ForcedAR(), recorded=found)
+
+    @property
+    def is_static(self) -> bool:
+        """Recorded paths need no model."""
+        return True
+
+    def planned(self, n_positions: int, sample_id: str, block: int) -> tuple[IntArray, IntArray]:
+        """Return the recorded path of this block and the pass of each of its steps."""
+        return self.recorded[sample_id, block]
+
+
+def noise_table(
+    model: Model,
+    samples: Sequence[EncodedSample],
+    orders: Sequence[Policy],
+    columns: Columns,
+    *,
+    anchor: Anchor | None = None,
+    limit: BatchLimit | None = None,
+    tell: Callable[[], None] = lambda: None,
+) -> pa.Table:
+    """Score recorded paths again with one thing changed that should change nothing.
+
+    ``batch-size``: every sample alone instead of in its batch. ``bfloat16`` (``float16`` for models that are
+    in bfloat16 already): weights and activations in another precision, where the model can be cast.
+    ``cache``: the prefix of every state computed again, for that state alone, by the same engine; on a CPU
+    only for the first sample under the first order, because it costs several times the scoring. Where nothing
+    is cached (full attention), that sample is scored by plain forwards instead.
+
+    Args:
+        model: the model that was scored.
+        samples: the scored batch.
+        orders: its orders.
+        columns: what ``score_batch`` returned for them.
+        anchor: as when scoring.
+        limit: as when scoring.
+        tell: is called after each of the ``PERTURBATIONS``, also where one does not apply.
+    """
+    replays = [Replay.recorded_in(columns, samples, o) for o in range(len(orders))]
+    few = device_type(model) == "cpu"
+    found: dict[str, _Sums] = {"batch-size": {}}
+    for s, sample in enumerate(samples):
+        alone = _sums(score_batch(model, [sample], replays, anchor))
+        found["batch-size"] |= {(s, o): value for (_, o), value in alone.items()}
+    tell()
+    if isinstance(model, CastsDtype):
+        name = other_dtype(model)
+        again = _in_other_precision(model, name, samples, replays, anchor, limit)
+        found |= {name: again} if again else {}
+    tell()
+    if model.attention == "full":
+        plain = score_plainly(model, samples[0], replays[0], anchor)
+        found["cache"] = {(0, 0): sum(item.logq for item in plain)}
+    else:
+        uncached, paths = (samples[:1], replays[:1]) if few else (samples, replays)
+        found["cache"] = _sums(score_batch(without_cache(model), uncached, paths, anchor, limit=limit))
+    tell()
+    return pa.Table.from_pylist(list(_noise_rows(samples, orders, columns, found)), table_schema("noise"))
+
+
+PERTURBATIONS = 3
+"""Things that ``noise_table`` changes, one at a time."""
+_Sums: TypeAlias = dict[tuple[int, int], float]
+"""The summed log q of (sample, order)."""
+
+
+def _sums(columns: Columns) -> _Sums:
+    pairs = np.stack((columns["sample"], columns["order"]), axis=1)
+    keys, trace = np.unique(pairs, axis=0, return_inverse=True)
+    totals = np.bincount(trace.ravel(), columns["logq"], minlength=len(keys))
+    return {(int(s), int(o)): float(value) for (s, o), value in zip(keys, totals, strict=True)}
+
+
+def _in_other_precision(
+    model: CastsDtype,
+    name: str,
+    samples: Sequence[EncodedSample],
+    replays: Sequence[Policy],
+    anchor: Anchor | None,
+    limit: BatchLimit | None,
+) -> _Sums | None:
+    """Return the sums in another precision, None (and a warning) where it does not fit or overflows."""
+    try:
+        return _sums(score_batch(model.with_dtype(name), samples, replays, anchor, limit=limit))
+    except ModelOutputError as error:
+        _log.warning("noise floor: not measured in %s: %s", name, one_line(error))
+    except Exception as error:
+        if not (isinstance(error, DeviceMemoryError) or is_out_of_memory(error)):
+            raise
+        _log.warning("noise floor: not measured in %s: no memory for a second copy of the weights", name)
+    finally:
+        gc.collect()  # the copy may be as large as the model
+    return None
+
+
+def _noise_rows(
+    samples: Sequence[EncodedSample], orders: Sequence[Policy], columns: Columns, found: Mapping[str, _Sums]
+) -> Iterator[dict[str, Any]]:
+    base = _sums(columns)
+    for o, order in enumerate(orders):
+        for s, sample in enumerate(samples):
+            n = int(((columns["sample"] == s) & (columns["order"] == o)).sum())
+            for name in (name for name in found if (s, o) in found[name]):
+                yield {
+                    "sample_id": sample.id,
+                    "task": sample.task,
+                    "order": order.label,
+                    "seed": order.seed,
+                    "perturbation": name,
+                    "log_prob": base[s, o],
+                    "log_prob_perturbed": found[name][s, o],
+                    "n": n,
+                }

@@ -1,1 +1,0 @@
-"""Who computes the units of a run."""

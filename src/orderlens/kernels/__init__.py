@@ -1,0 +1,1 @@
+"""Every Triton kernel, and what it asks of a GPU. Imported only when a CUDA device is used."""

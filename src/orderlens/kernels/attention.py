@@ -1,0 +1,215 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Attention of windows over their cached prefix (paged) and themselves.
+
+One program handles all query heads that share a key/value head: with 4 heads of 32 positions that is a tile
+of 128 queries against every key read once. Long prefixes are cut into splits that run side by side and are
+merged by a second kernel in a fixed order. The loop ends at each window's own start, so a long batch mate
+costs nothing.
+
+Shape letters: N windows, W positions of a window, T = N·W tokens, H query heads, K key/value heads, D head
+width, S splits; pages hold [K, PAGE, D] each.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from orderlens.kernels.early import launched_early, let_next, take_turn, wait_for_last
+from orderlens.kernels.shapes import HeadShape
+from orderlens.models.engine.pages import PAGE, PagePool
+from orderlens.models.engine.window import Windows
+
+LOG2_E = 1.4426950408889634
+BLOCK_KEYS = 64
+MOST_QUERIES, FEW_WINDOWS, FEW_QUERIES = 128, 8, 64
+"""Queries of a program at most, heads that share keys side by side; of up to so many windows with
+short prefixes, which leave most of a GPU idle, fewer. A long prefix would be read once more for that."""
+TARGET_PROGRAMS = 264
+"""Two per multiprocessor of a large Hopper GPU."""
+KEYS_PER_SPLIT = 512
+"""Shorter splits would spend more on merging than they gain."""
+
+
+def split_count(n_programs: int, longest_start: int) -> int:
+    """Return into how many parts (a power of two) the prefix is cut."""
+    wanted = min(TARGET_PROGRAMS // max(1, n_programs), longest_start // KEYS_PER_SPLIT, 64)
+    return 1 << max(0, wanted.bit_length() - 1)
+
+
+@triton.jit
+def _fold(q, k, v, seen, top, mass, acc, scale):
+    """Fold one tile of keys into the running softmax (base 2)."""
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    scores = tl.where(seen[None, :], scores, float("-inf"))
+    new_top = tl.maximum(top, tl.max(scores, axis=1))
+    shrink = tl.exp2(top - new_top)
+    weights = tl.exp2(scores - new_top[:, None])
+    mass = mass * shrink + tl.sum(weights, axis=1)
+    acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+    return new_top, mass, acc
+
+
+@triton.jit
+def _attend_kernel(
+    qk,
+    fused,
+    packed,
+    keys,
+    values,
+    table,
+    out,
+    part_acc,
+    part_top,
+    part_mass,
+    packed_stride,
+    table_stride,
+    scale,
+    WIDTH: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD: tl.constexpr,
+    PAGE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """Attend from one tile of queries to one split of the keys; grid (N, K, query tiles × S).
+
+    Reads qk [T, H + K, D] (queries, then the window's own keys), fused [T, (H + 2K)·D] (its values, in
+    place), packed [N, …] (cache row, start and width of a window) and the paged cache through table [row,
+    page number]. Writes out [T, H·D] when the prefix is not split; else the unnormalised sums part_acc
+    [T·H·S, D] with part_top and part_mass [T·H·S] for ``_merge_kernel``. A tile's rows are (head of the
+    group, position): heads that share keys stand side by side, so each key is read once for all of them.
+    The window's own keys belong to the last split, and come first: they do not wait for the table. What is
+    packed was there before the forward began, so it needs no waiting for the kernel in front.
+    """
+    let_next(EARLY)
+    window, kv, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    tile, split = part // SPLITS, part % SPLITS
+    group: tl.constexpr = HEADS // KV_HEADS
+    m = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    d = tl.arange(0, HEAD)
+    real = m < group * WIDTH
+    token = window * WIDTH + m % WIDTH
+    head = kv * group + m // WIDTH
+    row = tl.load(packed + window * packed_stride).to(tl.int64)
+    start = tl.load(packed + window * packed_stride + 1)
+    width = tl.load(packed + window * packed_stride + 2)
+    wait_for_last(EARLY)
+    q = tl.load(qk + ((token * (HEADS + KV_HEADS) + head) * HEAD)[:, None] + d, mask=real[:, None], other=0.0)
+
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    mass = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, HEAD], tl.float32)
+    if split == SPLITS - 1:
+        w = tl.arange(0, BLOCK_W)
+        seen = w < width
+        other = window * WIDTH + w
+        k_place = ((other * (HEADS + KV_HEADS) + HEADS + kv) * HEAD)[:, None] + d
+        v_place = ((other * (HEADS + 2 * KV_HEADS) + HEADS + KV_HEADS + kv) * HEAD)[:, None] + d
+        k = tl.load(qk + k_place, mask=seen[:, None], other=0.0)
+        v = tl.load(fused + v_place, mask=seen[:, None], other=0.0)
+        top, mass, acc = _fold(q, k, v, seen, top, mass, acc, scale)
+    span = tl.cdiv(tl.cdiv(start, SPLITS), BLOCK_N) * BLOCK_N
+    low = split * span
+    high = tl.minimum(start, low + span)
+    for first in range(low, high, BLOCK_N):
+        position = first + tl.arange(0, BLOCK_N)
+        seen = position < high
+        page = tl.load(table + row * table_stride + position // PAGE, mask=seen, other=0).to(tl.int64)
+        place = (((page * KV_HEADS + kv) * PAGE + position % PAGE) * HEAD)[:, None] + d
+        k = tl.load(keys + place, mask=seen[:, None], other=0.0)
+        v = tl.load(values + place, mask=seen[:, None], other=0.0)
+        top, mass, acc = _fold(q, k, v, seen, top, mass, acc, scale)
+    if SPLITS == 1:
+        place = ((token * HEADS + head) * HEAD)[:, None] + d
+        tl.store(out + place, (acc / mass[:, None]).to(out.dtype.element_ty), mask=real[:, None])
+    else:
+        place = (token * HEADS + head) * SPLITS + split
+        tl.store(part_acc + (place * HEAD)[:, None] + d, acc, mask=real[:, None])
+        tl.store(part_top + place, top, mask=real)
+        tl.store(part_mass + place, mass, mask=real)
+
+
+@triton.jit
+def _merge_kernel(
+    part_acc, part_top, part_mass, out, SPLITS: tl.constexpr, HEAD: tl.constexpr, EARLY: tl.constexpr
+):
+    """Merge the splits of one (token, head)."""
+    take_turn(EARLY)
+    place = tl.program_id(0).to(tl.int64) * SPLITS + tl.arange(0, SPLITS)
+    d = tl.arange(0, HEAD)
+    top = tl.load(part_top + place)
+    weight = tl.exp2(top - tl.max(top, axis=0))
+    mass = tl.sum(weight * tl.load(part_mass + place), axis=0)
+    acc = tl.load(part_acc + (place * HEAD)[:, None] + d)
+    merged = tl.sum(acc * weight[:, None], axis=0) / mass
+    tl.store(out + tl.program_id(0).to(tl.int64) * HEAD + d, merged.to(out.dtype.element_ty))
+
+
+def attend(
+    qk_THD: Tensor,
+    fused_TO: Tensor,
+    windows: Windows,
+    pool: PagePool,
+    index: int,
+    config: HeadShape,
+    splits: int,
+) -> Tensor:
+    """Return attention outputs [T, H·D].
+
+    Args:
+        qk_THD: queries then keys [T, H + K, D], normalised and rotated.
+        fused_TO: the projection's output, whose last K heads are the values.
+        windows: rows, starts and widths.
+        pool: the cache.
+        index: layer.
+        config: shape.
+        splits: parts the prefix is cut into.
+    """
+    group, D = config.n_heads // config.n_kv_heads, config.head_width
+    tokens, device = len(fused_TO), fused_TO.device
+    out = torch.empty(tokens, config.n_heads * D, device=device, dtype=fused_TO.dtype)
+    parts = tokens * config.n_heads * splits if splits > 1 else 1
+    part_acc = torch.empty(parts * D, device=device, dtype=torch.float32)
+    part_top, part_mass = torch.empty(2, parts, device=device, dtype=torch.float32)
+    most = FEW_QUERIES if windows.count <= FEW_WINDOWS and splits == 1 else MOST_QUERIES
+    block_m = min(most, max(16, triton.next_power_of_2(group * windows.width)))
+    tiles = triton.cdiv(group * windows.width, block_m)
+    _attend_kernel[(windows.count, config.n_kv_heads, tiles * splits)](
+        qk_THD,
+        fused_TO,
+        windows.packed_NX,
+        pool.keys[index],
+        pool.values[index],
+        pool.table_RX,
+        out,
+        part_acc,
+        part_top,
+        part_mass,
+        windows.packed_NX.stride(0),
+        pool.table_RX.stride(0),
+        D**-0.5 * LOG2_E,
+        WIDTH=windows.width,
+        HEADS=config.n_heads,
+        KV_HEADS=config.n_kv_heads,
+        HEAD=D,
+        PAGE=PAGE,
+        SPLITS=splits,
+        BLOCK_M=block_m,
+        BLOCK_N=BLOCK_KEYS,
+        BLOCK_W=max(16, triton.next_power_of_2(windows.width)),
+        num_warps=8 if block_m >= 128 else 4,
+        num_stages=2,
+        **launched_early(device),
+    )
+    if splits > 1:
+        _merge_kernel[(tokens * config.n_heads,)](
+            part_acc, part_top, part_mass, out, SPLITS=splits, HEAD=D, num_warps=1, **launched_early(device)
+        )
+    return out

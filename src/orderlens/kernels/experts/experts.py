@@ -1,0 +1,144 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The experts of one layer: sorted into tiles, two grouped products, and the weighted sum.
+
+The down product writes one row per assignment; ``combine`` adds a token's rows in a fixed order (so results
+do not vary), adds the residual and applies the next norm. How large tiles are depends on how many tokens an
+expert holds; every tiling gives the same numbers, bit for bit.
+
+Shape letters: T tokens, C model width, F expert width, K experts per token, A = T·K assignments, E experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from orderlens.kernels.early import launched_early, take_turn
+from orderlens.kernels.experts.down import down
+from orderlens.kernels.experts.gate_up import gate_up
+from orderlens.kernels.experts.tiling import Tiling
+from orderlens.kernels.experts.visits import Visits, plan_visits
+from orderlens.kernels.gpu import HOPPER, Gpu
+from orderlens.kernels.norm import scaled_rms
+from orderlens.models.llada2.weights import StackedExperts
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTiling:
+    """Tokens per tile, and the launch parameters of both products.
+
+    Attributes:
+        rows: full part of a tile, a power of two.
+        rest: places beyond it that may ride along, a power of two or 0.
+        gate_up, down: launch parameters.
+    """
+
+    rows: int
+    rest: int
+    gate_up: Tiling
+    down: Tiling
+
+    def fitting(self, gpu: Gpu) -> ExpertTiling:
+        """Return it as this GPU can run it; on a Hopper just as it is.
+
+        A rest needs twice the accumulators, which only the Hopper's way of multiplying keeps out of the
+        warps' way, and more shared memory: elsewhere tiles have none.
+        """
+        rest = self.rest if gpu.descriptors and gpu.shared_bytes >= HOPPER.shared_bytes else 0
+        rows = self.rows + rest
+        return ExpertTiling(
+            self.rows, rest, self.gate_up.fitting(rows, 2, gpu), self.down.fitting(rows, 1, gpu)
+        )
+
+
+TILINGS = (
+    (10.0, ExpertTiling(16, 0, Tiling(64, 128, 4, 3), Tiling(128, 128, 4, 3))),
+    (22.0, ExpertTiling(32, 0, Tiling(64, 64, 4, 4), Tiling(128, 64, 4, 4))),
+    (50.0, ExpertTiling(64, 0, Tiling(64, 64, 4, 3), Tiling(128, 64, 4, 4))),
+    (100.0, ExpertTiling(64, 32, Tiling(64, 64, 4, 4), Tiling(128, 64, 4, 4))),
+    (180.0, ExpertTiling(128, 32, Tiling(128, 64, 8, 4), Tiling(128, 64, 4, 3))),
+    (
+        float("inf"),
+        ExpertTiling(128, 0, Tiling(128, 64, 8, 4, programs=1), Tiling(128, 64, 4, 3, 2, specialised=True)),
+    ),
+)
+"""(largest mean of assignments per expert, tiling), chosen on an H200; ``bench_llada2.py --tune`` measures
+candidates. Other GPUs get what of it fits them."""
+
+
+def choose_tiling(n_assignments: int, n_experts: int, gpu: Gpu = HOPPER) -> ExpertTiling:
+    """Return the tiling for this many assignments on this GPU."""
+    mean = n_assignments / n_experts
+    return next(tiling for limit, tiling in TILINGS if mean <= limit).fitting(gpu)
+
+
+@triton.jit
+def _combine_kernel(
+    y,
+    weights,
+    x,
+    norm_weight,
+    total,
+    out,
+    eps,
+    PER_TOKEN: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """Add a token's K expert rows, the residual, and normalise; grid (T,).
+
+    Reads y [T·K, C], weights [T, K] and x [T, C]; writes total and out [T, C]. Sums are float32 in the order
+    of the choices, rounded once to the model's dtype before the norm.
+    """
+    take_turn(EARLY)
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    dtype = out.dtype.element_ty
+    acc = tl.zeros([BLOCK], tl.float32)
+    for k in tl.static_range(PER_TOKEN):
+        row = tl.load(y + (token * PER_TOKEN + k) * WIDTH + column, mask=inside, other=0.0)
+        acc += row.to(tl.float32) * tl.load(weights + token * PER_TOKEN + k)
+    acc += tl.load(x + token * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    acc = acc.to(dtype).to(tl.float32)
+    tl.store(total + token * WIDTH + column, acc.to(dtype), mask=inside)
+    scale = tl.load(norm_weight + column, mask=inside, other=0.0)
+    tl.store(out + token * WIDTH + column, scaled_rms(acc, scale, eps, WIDTH, dtype).to(dtype), mask=inside)
+
+
+def expert_rows(
+    x_TC: Tensor, experts: StackedExperts, ids_TK: Tensor, visits: Visits, tiling: ExpertTiling
+) -> Tensor:
+    """Return every assignment's output [A, C], in the order of assignments (a token's rows together)."""
+    plan = plan_visits(ids_TK, visits, len(experts), tiling.rows + tiling.rest)
+    inner_AF = gate_up(x_TC, experts, plan, tiling.gate_up, tiling.rest)
+    return down(inner_AF, experts, plan, tiling.down, tiling.rest)
+
+
+def combine(
+    y_AC: Tensor, weights_TK: Tensor, x_TC: Tensor, next_norm_C: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return x + Σ weight · y and its norm."""
+    total_TC, normed_TC = torch.empty_like(x_TC), torch.empty_like(x_TC)
+    tokens, width = x_TC.shape
+    block = triton.next_power_of_2(width)
+    _combine_kernel[(tokens,)](
+        y_AC,
+        weights_TK,
+        x_TC,
+        next_norm_C,
+        total_TC,
+        normed_TC,
+        eps,
+        PER_TOKEN=weights_TK.shape[1],
+        WIDTH=width,
+        BLOCK=block,
+        num_warps=min(8, max(1, block // 256)),
+        **launched_early(x_TC.device),
+    )
+    return total_TC, normed_TC

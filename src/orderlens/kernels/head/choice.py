@@ -1,0 +1,124 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Guessing what the host will reveal, in one kernel: every chain's best row, its token, what is asked next.
+
+The counterpart of ``guess_torch.choose_plainly``; same numbers, same rule among equals (the leftmost).
+
+Shape letters: C chains, R rows of the pass, r rows of the next one, A places it may ask about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from orderlens.decode.passes import NextRows
+from orderlens.models.engine.transfer import to_device
+from orderlens.models.protocol import IntArray
+from orderlens.rules.orders.protocol import READINGS
+
+FIELDS = 5
+"""Integers per chain before the places: first row, rows, reading, fixed place, first row of the next pass."""
+LEAST_BLOCK = 32
+"""One kernel serves all passes of a block of this size."""
+MARGIN = tl.constexpr(READINGS.index("margin"))
+CERTAINTY = tl.constexpr(READINGS.index("certainty"))
+DRAWN = tl.constexpr(READINGS.index("drawn"))
+
+
+@triton.jit(do_not_specialize=["chains", "width", "n_places"])
+def _choice_kernel(
+    token,
+    columns,
+    drawn,
+    chance,
+    known,
+    guess_out,
+    token_out,
+    row_out,
+    uniform_out,
+    chains,
+    width,
+    n_places,
+    COLUMNS: tl.constexpr,
+    HEATED: tl.constexpr,
+    KNOWN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Choose for one chain; grid (C,).
+
+    Reads token and drawn [R], columns [R, COLUMNS], chance [R, 2] (the last two of these when HEATED), known
+    [KNOWN, C], behind it the places [A] and (when HEATED) the bits of the numbers behind draws [A]; writes
+    guess [2, C], token [C], row [r] and uniform [r]. A chain has at most BLOCK rows.
+    """
+    chain = tl.program_id(0)
+    first = tl.load(known + chain)
+    count = tl.load(known + chains + chain)
+    kind = tl.load(known + 2 * chains + chain)
+    fixed = tl.load(known + 3 * chains + chain)
+    out = tl.load(known + 4 * chains + chain)
+    places = known + KNOWN * chains
+    m = tl.arange(0, BLOCK)
+    row, inside = first + m, m < count
+    at = columns + row * COLUMNS
+    top = tl.load(at + 1, mask=inside, other=0.0).to(tl.float64)
+    second = tl.load(at + 2, mask=inside, other=0.0).to(tl.float64)
+    entropy = tl.load(at + 3, mask=inside, other=0.0).to(tl.float64)
+    score = tl.where(kind == MARGIN, tl.exp(top) - tl.exp(second), top)
+    score = tl.where(kind == CERTAINTY, -entropy, score)
+    if HEATED:
+        picked = tl.load(chance + row * 2, mask=inside, other=0.0)
+        score = tl.where(kind == DRAWN, picked, score)
+    score = tl.where(inside, score, float("-inf"))
+    largest = tl.max(score, axis=0)
+    best = tl.minimum(tl.min(tl.where(score == largest, m, BLOCK), axis=0), count - 1)
+    chosen = tl.load((drawn if HEATED else token) + first + best)
+    tl.store(guess_out + chain, tl.load(places + first + best) - chain * width)
+    tl.store(guess_out + chains + chain, chosen)
+    tl.store(token_out + chain, chosen.to(tl.int32))
+    moved = tl.where(fixed < 0, row + (m >= best).to(tl.int64), fixed + m)
+    asked = tl.where(fixed < 0, m < count - 1, m < 1)
+    tl.store(row_out + out + m, tl.load(places + moved, mask=asked, other=0), mask=asked)
+    if HEATED:
+        number = tl.load(places + n_places + moved, mask=asked, other=0).to(tl.float64, bitcast=True)
+        tl.store(uniform_out + out + m, number, mask=asked)
+
+
+def choose_next(
+    found: Sequence[Tensor], following: NextRows, kind_C: IntArray
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return what ``choose_plainly`` returns."""
+    device, count, left_C = found[0].device, len(kind_C), following.left_C
+    after_C = np.cumsum(left_C)
+    known = [following.first_C, following.n_C, kind_C, following.fixed_C, after_C - left_C, following.place_A]
+    heated = following.uniforms_A is not None
+    if following.uniforms_A is not None:
+        known.append(following.uniforms_A.view(np.int64))  # everything the kernel needs in one copy
+    integers = torch.empty(2 * count + int(after_C[-1]), dtype=torch.int64, device=device)
+    guess_2C, row_r = integers[: 2 * count].view(2, count), integers[2 * count :]
+    token_C = torch.empty(count, dtype=torch.int32, device=device)
+    uniforms_r = torch.empty_like(row_r, dtype=torch.float64) if heated else None
+    _choice_kernel[(count,)](
+        found[0],
+        found[1],
+        found[2 if heated else 0],
+        found[3 if heated else 1],
+        to_device(np.concatenate(known), device),
+        guess_2C,
+        token_C,
+        row_r,
+        uniforms_r if heated else found[1],
+        count,
+        following.width,
+        len(following.place_A),
+        COLUMNS=found[1].shape[1],
+        HEATED=heated,
+        KNOWN=FIELDS,
+        BLOCK=max(LEAST_BLOCK, triton.next_power_of_2(int(following.n_C.max()))),
+        num_warps=1,
+    )
+    return guess_2C, token_C, row_r, uniforms_r

@@ -1,0 +1,226 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The output matrix reduced on the fly: a tile of logits never leaves the multiprocessor.
+
+The kernel multiplies a tile of rows by a panel of the vocabulary and keeps six numbers per row: the two
+largest logits, the largest one's token, the sum of exponentials, and the sum of exponentials times logits
+(both relative to the largest). Target and EOS logits are picked out where they pass by, so they are the very
+numbers that the sum contains. ``panel_merge`` merges the panels of a row.
+
+To draw a token at some temperature, the kernel also sums exponentials at that temperature; what is made of
+these sums is in ``panel_draw``.
+
+Shape letters: R rows, V vocabulary, D width, P panels, X EOS ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from orderlens.kernels.blocks import divisor
+from orderlens.kernels.gpu import HOPPER, Gpu
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(float("-inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTiling:
+    """Launch parameters of the product."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+    registers: int | None = None
+    """Cap per thread: with two programs on a multiprocessor, one reduces while the other loads."""
+    tiled: bool = False
+    """Whether tiles come through tensor descriptors: one instruction each, instead of one per thread."""
+
+
+TILINGS = (
+    (16, HeadTiling(16, 128, 128, 4, 3)),
+    (32, HeadTiling(32, 128, 128, 4, 3)),
+    (64, HeadTiling(64, 128, 64, 4, 3, 128)),
+    (1024, HeadTiling(128, 128, 64, 8, 3, 128)),
+    (1 << 30, HeadTiling(128, 128, 64, 8, 3, 128, tiled=True)),
+)
+"""(largest number of rows, tiling)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """What the kernel leaves to be merged: [P, R] each, and the picked logits."""
+
+    top: Tensor
+    second: Tensor
+    token: Tensor
+    mass: Tensor
+    moment: Tensor
+    heat: Tensor
+    """The sum of exponentials at the temperature of the draws; ``mass`` itself at temperature 1."""
+    eos_XR: Tensor
+    target_R: Tensor
+
+
+@triton.jit
+def _panel_kernel(
+    hidden,
+    unembed,
+    excluded,
+    eos,
+    target,
+    top_out,
+    second_out,
+    token_out,
+    mass_out,
+    moment_out,
+    heat_out,
+    eos_out,
+    target_out,
+    rows,
+    valid,
+    inverse_temperature,
+    N_EXCLUDED: tl.constexpr,
+    N_EOS: tl.constexpr,
+    HAS_TARGET: tl.constexpr,
+    HEATED: tl.constexpr,
+    TILED: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Reduce one tile of rows against one panel of the vocabulary; grid (row tiles × panels,).
+
+    Reads hidden [R, D] and unembed [V, D] (as descriptors of their tiles when TILED), excluded and eos ids,
+    target [R]; writes top, second, token, mass, moment and (when HEATED) heat [P, R], and eos [X, R] and
+    target [R] from whichever panel holds that id. Tiles of rows count fastest, so that programs which run
+    together share a panel of the output matrix, the larger operand, in L2. Products are exact in the
+    operands' precision ("ieee"; TF32 would round float32 ones).
+    """
+    tiles = tl.cdiv(rows, BLOCK_M)
+    tile, panel = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    r = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    v = panel * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    real, alive = r < rows, v < valid
+    logits = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    if TILED:
+        for d in range(0, D, BLOCK_K):
+            left, right = hidden.load([tile * BLOCK_M, d]), unembed.load([panel * BLOCK_N, d])
+            logits = tl.dot(left, tl.trans(right), logits, input_precision="ieee")
+    else:
+        hidden_at = hidden + (r.to(tl.int64) * D)[:, None] + k[None, :]
+        weight_at = unembed + (v.to(tl.int64) * D)[:, None] + k[None, :]
+        for _ in range(0, D, BLOCK_K):
+            left = tl.load(hidden_at, mask=real[:, None], other=0.0)
+            right = tl.load(weight_at, mask=alive[:, None], other=0.0)
+            logits = tl.dot(left, tl.trans(right), logits, input_precision="ieee")
+            hidden_at += BLOCK_K
+            weight_at += BLOCK_K
+    for index in tl.static_range(N_EXCLUDED):
+        alive = alive & (v != tl.load(excluded + index))
+    logits = tl.where(alive[None, :], logits, LOWEST)
+
+    top, place = tl.max(logits, axis=1, return_indices=True)
+    column = tl.arange(0, BLOCK_N)
+    second = tl.max(tl.where(column[None, :] == place[:, None], LOWEST, logits), axis=1)
+    base = tl.where(top > LOWEST, top, 0.0)
+    weight = tl.exp2((logits - base[:, None]) * LOG2_E)
+    moment = tl.sum(tl.where(alive[None, :], (logits - base[:, None]) * weight, 0.0), axis=1)
+    at = panel.to(tl.int64) * rows + r
+    tl.store(top_out + at, top, mask=real)
+    tl.store(second_out + at, second, mask=real)
+    tl.store(token_out + at, panel * BLOCK_N + place, mask=real)
+    tl.store(mass_out + at, tl.sum(weight, axis=1), mask=real)
+    tl.store(moment_out + at, moment, mask=real)
+    if HEATED:
+        heated = tl.exp2((logits - base[:, None]) * (LOG2_E * inverse_temperature))
+        tl.store(heat_out + at, tl.sum(heated, axis=1), mask=real)
+    for index in tl.static_range(N_EOS):
+        wanted = tl.load(eos + index)
+        if (wanted >= panel * BLOCK_N) & (wanted < panel * BLOCK_N + BLOCK_N):
+            picked = tl.sum(tl.where((v == wanted)[None, :], logits, 0.0), axis=1)
+            tl.store(eos_out + index * rows + r, picked, mask=real)
+    if HAS_TARGET:
+        wanted_r = tl.load(target + r, mask=real, other=-1)
+        here = (wanted_r >= panel * BLOCK_N) & (wanted_r < panel * BLOCK_N + BLOCK_N)
+        picked = tl.sum(tl.where(v[None, :] == wanted_r[:, None], logits, 0.0), axis=1)
+        tl.store(target_out + r, picked, mask=real & here)
+
+
+def choose_tiling(rows: int, gpu: Gpu = HOPPER) -> HeadTiling:
+    """Return the tiling for this many rows; the same fits every GPU, but not all have descriptors."""
+    tiling = next(tiling for limit, tiling in TILINGS if rows <= limit)
+    return tiling if gpu.descriptors else replace(tiling, tiled=False)
+
+
+def reduce_panels(
+    hidden_RD: Tensor,
+    unembed_VD: Tensor,
+    valid_vocab: int,
+    excluded: Tensor,
+    eos: Tensor,
+    target_R: Tensor | None,
+    tiling: HeadTiling,
+    temperature: float = 1.0,
+) -> Panels:
+    """Run the product; ``excluded``, ``eos`` (all valid) and ``target_R`` are int32 on the device.
+
+    ``heat`` sums exp((logit − top) / temperature), everything else is at temperature 1.
+    """
+    rows, D = hidden_RD.shape
+    device = hidden_RD.device
+    n_panels = triton.cdiv(valid_vocab, tiling.block_n)
+    heated = temperature != 1.0
+    numbers = torch.empty(5 if heated else 4, n_panels, rows, device=device, dtype=torch.float32)
+    token = torch.empty(n_panels, rows, device=device, dtype=torch.int32)
+    eos_XR = torch.empty(max(1, len(eos)), rows, device=device)  # every id is in some panel
+    picked_R = eos_XR[0] if target_R is None else torch.full((rows,), -torch.inf, device=device)
+    top, second, mass, moment, *heat = numbers.unbind()
+    panels = Panels(top, second, token, mass, moment, heat[0] if heat else mass, eos_XR, picked_R)
+    block_k = divisor(D, tiling.block_k)
+    matrices: tuple[Any, Any] = hidden_RD, unembed_VD
+    if tiling.tiled:
+        matrices = (
+            TensorDescriptor.from_tensor(hidden_RD, [tiling.block_m, block_k]),
+            TensorDescriptor.from_tensor(unembed_VD, [tiling.block_n, block_k]),
+        )
+    _panel_kernel[(triton.cdiv(rows, tiling.block_m) * n_panels,)](
+        *matrices,
+        excluded,
+        eos,
+        target_R if target_R is not None else token,
+        panels.top,
+        panels.second,
+        panels.token,
+        panels.mass,
+        panels.moment,
+        panels.heat,
+        panels.eos_XR,
+        panels.target_R,
+        rows,
+        valid_vocab,
+        1.0 / temperature,
+        N_EXCLUDED=len(excluded),
+        N_EOS=len(eos),
+        HAS_TARGET=target_R is not None,
+        HEATED=heated,
+        TILED=tiling.tiled,
+        D=D,
+        BLOCK_M=tiling.block_m,
+        BLOCK_N=tiling.block_n,
+        BLOCK_K=block_k,
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+        **({"maxnreg": tiling.registers} if tiling.registers else {}),
+    )
+    return panels

@@ -1,0 +1,169 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""QK-norm, partial rotary encoding and the write to the cache: one program per head of a few tokens.
+
+Reads the fused projection [T, (H + 2K)·D] and writes normalised, rotated queries and keys [T, H + K, D].
+Values need no work: attention reads them in place. When storing, keys and values also go to their pages.
+The projection may come in parts of its sum: they are added here, and values are written in place.
+
+Shape letters: T tokens, H query heads, K key/value heads, D head width, S parts of a sum.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from orderlens.kernels.early import launched_early, take_turn
+from orderlens.kernels.few import added
+from orderlens.kernels.shapes import HeadNorms, HeadShape
+from orderlens.models.engine.pages import PAGE, PagePool
+from orderlens.models.engine.window import Windows
+
+FEW_TOKENS = 128
+"""Up to here a program takes one token: more programs than multiprocessors matter more than their size."""
+
+
+@triton.jit
+def _heads_kernel(
+    fused,
+    parts,
+    packed,
+    q_norm,
+    k_norm,
+    cos,
+    sin,
+    out,
+    keys,
+    values,
+    table,
+    packed_stride,
+    table_stride,
+    last_position,
+    eps,
+    tokens,
+    WIDTH: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD: tl.constexpr,
+    ROTARY: tl.constexpr,
+    PAGE: tl.constexpr,
+    QK_NORM: tl.constexpr,
+    STORE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """Prepare one head of BLOCK_T tokens; grid (T / BLOCK_T, H + K), with values (storing, parts) H + 2K.
+
+    Reads fused [T, (H + 2K)·D], or if PARTS > 0 as many parts of it, of which the sum is rounded and values
+    are written to fused; further the norm weights [D], cos and sin [positions, ROTARY / 2] and packed (cache
+    row, start and width of a window); writes out [T, H + K, D] and, for positions inside a window's width,
+    its key or value to page [K, PAGE, D]. A head is one vector of D lanes: the rotation's partner is loaded
+    and normalised a second time, so that lanes need not exchange values. Positions past the last table row
+    occur only in padding and are clamped.
+    """
+    take_turn(EARLY)
+    token, head = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.program_id(1)
+    there = token < tokens
+    window, offset = token // WIDTH, token % WIDTH
+    position = tl.load(packed + window * packed_stride + 1, mask=there, other=0) + offset
+    d = tl.arange(0, HEAD)[None, :]
+    source = ((token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + head) * HEAD)[:, None]
+    size = tokens * (HEADS + 2 * KV_HEADS) * HEAD
+    dtype = out.dtype.element_ty
+    if PARTS > 0:
+        x = added(parts, source + d, there[:, None], size, PARTS).to(dtype).to(tl.float32)
+    else:
+        x = tl.load(fused + source + d, mask=there[:, None], other=0.0).to(tl.float32)
+    if head < HEADS + KV_HEADS:
+        half: tl.constexpr = ROTARY // 2
+        partner = tl.where(d < half, d + half, tl.where(d < ROTARY, d - half, d))
+        if PARTS > 0:
+            y = added(parts, source + partner, there[:, None] & (d < ROTARY), size, PARTS)
+            y = y.to(dtype).to(tl.float32)
+        else:
+            y = tl.load(fused + source + partner, mask=there[:, None], other=0.0).to(tl.float32)
+        if QK_NORM:
+            weight = q_norm if head < HEADS else k_norm
+            scale = tl.rsqrt(tl.sum(x * x, axis=1) / HEAD + eps)[:, None]
+            x = (x * scale).to(dtype).to(tl.float32) * tl.load(weight + d).to(tl.float32)
+            y = (y * scale).to(dtype).to(tl.float32) * tl.load(weight + partner).to(tl.float32)
+            x, y = x.to(dtype).to(tl.float32), y.to(dtype).to(tl.float32)
+        angle = (tl.minimum(position, last_position) * half)[:, None] + d % half
+        turning = (d < ROTARY) & there[:, None]
+        c = tl.load(cos + angle, mask=turning, other=1.0).to(tl.float32)
+        s = tl.load(sin + angle, mask=turning, other=0.0).to(tl.float32)
+        x = x * c + tl.where(d < half, -y, y) * s
+        target = ((token.to(tl.int64) * (HEADS + KV_HEADS) + head) * HEAD)[:, None]
+        tl.store(out + target + d, x.to(dtype), mask=there[:, None])
+    if PARTS > 0:  # noqa: SIM102  as below
+        if head >= HEADS + KV_HEADS:
+            tl.store(fused + source + d, x.to(dtype), mask=there[:, None])
+    if STORE:  # noqa: SIM102  the outer test is for the compiler, the inner one for the device
+        if head >= HEADS:
+            row = tl.load(packed + window * packed_stride, mask=there, other=0).to(tl.int64)
+            inside = there & (offset < tl.load(packed + window * packed_stride + 2, mask=there, other=0))
+            page = tl.load(table + row * table_stride + position // PAGE, mask=inside, other=0).to(tl.int64)
+            kv = (head - HEADS) % KV_HEADS
+            place = (((page * KV_HEADS + kv) * PAGE + position % PAGE) * HEAD)[:, None] + d
+            if head < HEADS + KV_HEADS:
+                tl.store(keys + place, x.to(dtype), mask=inside[:, None])
+            else:
+                tl.store(values + place, x.to(dtype), mask=inside[:, None])
+
+
+def prepare_heads(
+    fused_TO: Tensor,
+    layer: HeadNorms,
+    tables: tuple[Tensor, Tensor],
+    windows: Windows,
+    pool: PagePool | None,
+    index: int,
+    config: HeadShape,
+    store: bool,
+    parts_STO: Tensor | None = None,
+) -> Tensor:
+    """Return queries and keys [T, H + K, D]; with ``store`` also cache the windows' keys and values.
+
+    Without ``store`` no pool is needed. The rotation is computed in float32 whatever the tables' dtype. With
+    ``parts_STO``, float32 parts of the projection, ``fused_TO`` is not read, and its values are written.
+    """
+    heads = config.n_heads + config.n_kv_heads
+    out = torch.empty(len(fused_TO), heads, config.head_width, device=fused_TO.device, dtype=fused_TO.dtype)
+    unused = tables[0]
+    cache = (unused, unused, unused)
+    if store and pool is not None:
+        cache = (pool.keys[index], pool.values[index], pool.table_RX)
+    block = 1 if len(fused_TO) <= FEW_TOKENS else 8
+    with_values = store or parts_STO is not None
+    grid = (triton.cdiv(len(fused_TO), block), heads + (config.n_kv_heads if with_values else 0))
+    _heads_kernel[grid](
+        fused_TO,
+        fused_TO if parts_STO is None else parts_STO,
+        windows.packed_NX,
+        layer.q_norm_D if layer.q_norm_D is not None else unused,
+        layer.k_norm_D if layer.k_norm_D is not None else unused,
+        *tables,
+        out,
+        *cache,
+        windows.packed_NX.stride(0),
+        cache[2].stride(0),
+        config.max_positions - 1,
+        config.norm_eps,
+        len(fused_TO),
+        WIDTH=windows.width,
+        HEADS=config.n_heads,
+        KV_HEADS=config.n_kv_heads,
+        HEAD=config.head_width,
+        ROTARY=config.rotary_width,
+        PAGE=PAGE,
+        QK_NORM=layer.q_norm_D is not None,
+        STORE=store,
+        PARTS=0 if parts_STO is None else len(parts_STO),
+        BLOCK_T=block,
+        num_warps=1 if block == 1 else 4,
+        **launched_early(fused_TO.device),
+    )
+    return out

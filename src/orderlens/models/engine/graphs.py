@@ -1,0 +1,265 @@
+"""CUDA graphs: a forward of fixed shape is recorded once and then replayed by a single launch.
+
+A graph is keyed by (windows, width, attention splits, mode, rows). The number of windows is rounded up to a
+bucket by repeating the last window, whose tokens visit experts that are read anyway; so is the number of rows
+in large forwards, which leave out what only the other rows would need. Graphs hold addresses of the page pool
+and are dropped when it grows. Forwards past a limit run plainly.
+
+Shape letters: N windows, X = 3 + W packed integers, T tokens, R wanted rows, C model width.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from orderlens.models.engine.pages import PagePool
+from orderlens.models.engine.transfer import fill, to_device
+from orderlens.models.engine.window import HEADER, Windows
+from orderlens.models.protocol import IntArray
+
+Packed: TypeAlias = NDArray[np.int32] | Tensor
+"""Windows on the host, or on the device already."""
+Places: TypeAlias = IntArray | Tensor
+"""Places of tokens among all tokens of a forward, on the host or on the device."""
+Mode: TypeAlias = Literal["read", "store", "advance"]
+"""What a forward is for: hidden states, filling the cache, or both at once."""
+Key: TypeAlias = tuple[int, int, int, Mode, int]
+MAX_GRAPH_TOKENS = 8192
+"""Larger forwards run plainly, without padding, unless the engine is told another limit."""
+WHOLE_TOKENS = 8192
+"""Up to here a recorded forward computes all rows, so that one graph serves whichever are wanted."""
+ROW_STEPS = 16
+"""In larger ones the number of rows is rounded up to so many parts of the tokens."""
+PLAIN_RUNS = 2
+"""Forwards of a shape that run plainly before it is recorded: they compile kernels, and a prefill's shape
+may never come again."""
+MANY_WINDOWS = 768
+"""Beyond the list below counts are rounded up to 32, past this to 8: padding costs what windows cost, and a
+batch of so many keeps its size from pass to pass."""
+_BUCKETS = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+    12,
+    16,
+    24,
+    32,
+    36,
+    40,
+    48,
+    64,
+    72,
+    80,
+    96,
+    112,
+    128,
+    136,
+    144,
+    160,
+    192,
+    224,
+    256,
+)
+"""Finer above 32, 64 and 128: a batch of so many texts brings the blocks that some of them have finished."""
+
+
+class PagedNetwork(Protocol):
+    """A network that reads windows of tokens and a page pool: what a block-causal family must write."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of its activations."""
+        ...
+
+    @property
+    def gathers(self) -> bool:
+        """Whether its attention copies keys out of the pool (portable) or reads the pages in place."""
+        ...
+
+    @property
+    def splits(self) -> Callable[[int, int], int]:
+        """(windows, longest start) → parts that the attention over prefixes is cut into (a graph's shape)."""
+        ...
+
+    def hidden(self, windows: Windows, pool: PagePool) -> Tensor:
+        """Return hidden states [T, C], normalised for the output matrix."""
+        ...
+
+    def store(self, windows: Windows, pool: PagePool) -> None:
+        """Cache the windows' keys and values in pages that the caller has reserved."""
+        ...
+
+
+@runtime_checkable
+class AdvancingNetwork(Protocol):
+    """A paged network that can fill the cache and read from it in one forward."""
+
+    def advance(self, windows: Windows, pool: PagePool) -> Tensor:
+        """Return hidden states [T, C] as ``hidden`` does, and cache all windows as ``store`` does.
+
+        A window sees what earlier windows of its sequence wrote in the same forward. Where no page is
+        reserved, keys go to the empty page, which nobody reads.
+        """
+        ...
+
+
+@runtime_checkable
+class PickingNetwork(Protocol):
+    """A paged network that can leave out, where nobody asks for it, what only the hidden states need."""
+
+    def picked(self, windows: Windows, pool: PagePool, rows_R: Tensor, store: bool) -> Tensor:
+        """Return hidden states [R, C] of the tokens ``rows_R``; with ``store`` all windows are cached."""
+        ...
+
+
+def run_plainly(
+    network: PagedNetwork, windows: Windows, pool: PagePool, mode: Mode, rows_R: Tensor | None = None
+) -> Tensor | None:
+    """Run one forward; return hidden states [T, C] or [R, C], or None when it only fills the cache."""
+    if rows_R is not None:
+        assert isinstance(network, PickingNetwork)
+        return network.picked(windows, pool, rows_R, mode == "advance")
+    if mode == "store":
+        network.store(windows, pool)
+        return None
+    if mode == "read":
+        return network.hidden(windows, pool)
+    assert isinstance(network, AdvancingNetwork)
+    return network.advance(windows, pool)
+
+
+def bucket(count: int) -> int:
+    """Return the number of windows that ``count`` is rounded up to."""
+    step = 32 if count <= MANY_WINDOWS else 8
+    return next((size for size in _BUCKETS if size >= count), -(-count // step) * step)
+
+
+def padded(items: NDArray[Any] | Tensor, count: int) -> Any:
+    """Return ``count`` windows or rows: the given ones, then the last one again.
+
+    Storing a window twice writes the same numbers to the same place.
+    """
+    extra = count - len(items)
+    if not extra:
+        return items
+    if isinstance(items, Tensor):
+        return torch.cat((items, items[-1:].expand(extra, *items.shape[1:])))
+    return np.concatenate((items, np.repeat(items[-1:], extra, axis=0)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    graph: torch.cuda.CUDAGraph
+    packed_NX: Tensor
+    rows_R: Tensor | None
+    hidden: Tensor | None
+
+
+class GraphedNetwork:
+    """A network on CUDA whose repeated shapes are replayed."""
+
+    def __init__(self, network: PagedNetwork, pool: PagePool, max_tokens: int = MAX_GRAPH_TOKENS) -> None:
+        self.network, self.pool, self._max_tokens = network, pool, max_tokens
+        self._recorded: dict[Key, _Recorded | None] = {}
+        self._seen: Counter[Key] = Counter()
+        self._version = pool.version
+        self._memory = torch.cuda.graph_pool_handle()
+        self.input_NX: Tensor | None = None
+        """The windows of the last run on the device, padding included; overwritten by the next one."""
+
+    def takes(self, count: int, width: int) -> bool:
+        """Return whether a forward of so many windows is replayed, once it has come up often enough."""
+        return bucket(count) * width <= self._max_tokens
+
+    def picks(self, count: int, width: int) -> bool:
+        """Return whether a forward of so many windows is to be given the wanted rows."""
+        return isinstance(self.network, PickingNetwork) and bucket(count) * width > WHOLE_TOKENS
+
+    def run(
+        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: Places | None = None
+    ) -> Tensor | None:
+        """Return hidden states (padding included) or None; overwritten by the next run.
+
+        Args:
+            packed_NX: the windows.
+            longest_start: upper bound of their starts.
+            mode: what the forward is for.
+            flat_r: the wanted tokens, where this forward ``picks``; all tokens without them.
+        """
+        small = self.takes(len(packed_NX), packed_NX.shape[1] - HEADER)
+        if small:
+            packed_NX = padded(packed_NX, bucket(len(packed_NX)))
+            if flat_r is not None:
+                step = len(packed_NX) * (packed_NX.shape[1] - HEADER) // ROW_STEPS
+                flat_r = padded(flat_r, -(-len(flat_r) // step) * step)
+        recorded = self._find(packed_NX, longest_start, mode, flat_r) if small else None
+        if recorded is None:
+            arguments = self._on_device(packed_NX, longest_start, mode, flat_r)
+            self.input_NX = arguments[0].packed_NX
+            return run_plainly(self.network, *arguments)
+        self.input_NX = recorded.packed_NX
+        fill(recorded.packed_NX, packed_NX)
+        if recorded.rows_R is not None and flat_r is not None:
+            fill(recorded.rows_R, flat_r)
+        recorded.graph.replay()
+        return recorded.hidden
+
+    def forget(self) -> None:
+        """Drop all recorded graphs and the memory they hold."""
+        torch.cuda.synchronize()  # a graph must not be destroyed while it runs
+        self._recorded.clear()
+        self._memory = torch.cuda.graph_pool_handle()
+        self._version = self.pool.version
+
+    def _find(
+        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: Places | None
+    ) -> _Recorded | None:
+        """Return the graph of this shape, recording it once the shape has come up often enough."""
+        if self._version != self.pool.version:
+            self.forget()
+        count, width = len(packed_NX), packed_NX.shape[1] - HEADER
+        rows = 0 if flat_r is None else len(flat_r)
+        key: Key = (count, width, self.network.splits(count, longest_start), mode, rows)
+        self._seen[key] += 1
+        if key not in self._recorded and self._seen[key] > PLAIN_RUNS:
+            windows, pool, _, rows_R = self._on_device(packed_NX, longest_start, mode, flat_r)
+            windows = replace(windows, packed_NX=windows.packed_NX.clone())  # replays write here
+            rows_R = None if rows_R is None else rows_R.clone()
+            self._recorded[key] = self._record(windows, pool, mode, rows_R)
+        return self._recorded.get(key)
+
+    def _on_device(
+        self, packed_NX: Packed, longest_start: int, mode: Mode, flat_r: Places | None
+    ) -> tuple[Windows, PagePool, Mode, Tensor | None]:
+        """Return the arguments of a plain run."""
+        device = self.pool.device
+        rows_R = None if flat_r is None else to_device(flat_r, device)
+        return Windows(to_device(packed_NX, device), longest_start), self.pool, mode, rows_R
+
+    def _record(
+        self, windows: Windows, pool: PagePool, mode: Mode, rows_R: Tensor | None
+    ) -> _Recorded | None:
+        """Return the recorded forward, or None where its memory does not fit beside everything else."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._memory):
+                hidden = run_plainly(self.network, windows, pool, mode, rows_R)
+        except torch.OutOfMemoryError:
+            return None
+        return _Recorded(graph, windows.packed_NX, rows_R, hidden)

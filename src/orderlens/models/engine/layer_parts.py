@@ -1,0 +1,72 @@
+"""Norms, heads and rotary encoding in plain torch: the parts of a layer that Llama-like networks share.
+
+Norms compute in float32 and round to the model's dtype before scaling, as published.
+
+Shape letters: N windows, W width, T = N·W tokens, O outputs of a projection, H heads, K key/value heads,
+D head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from orderlens.kernels.shapes import HeadNorms, HeadShape
+from orderlens.models.engine.rotary import rotate
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Divide by the root mean square over the last dimension, round, then scale."""
+    if runs_plain(x):
+        return normalised(x, weight, eps)
+    scale = torch.rsqrt(x.float().pow(2).mean(dim=-1, keepdim=True) + eps)
+    return (x.float() * scale).to(x.dtype) * weight
+
+
+def runs_plain(x: Tensor) -> bool:
+    """Return whether ``x`` is inference in float32 on the CPU, where every pass over the numbers counts."""
+    return not torch.is_grad_enabled() and x.device.type == "cpu" and x.dtype == torch.float32
+
+
+def normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return RMSNorm over the last dimension; ``weight`` may differ along the one before it."""
+    width = x.shape[-1]
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    least = length.new_full((), (width * eps) ** 0.5)
+    return x.div(torch.hypot(length, least)).mul_(weight * width**0.5)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """Return silu(gate) · up, halving the last dimension."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.silu(gate).mul_(up)
+
+
+def turned_heads(
+    fused_TO: Tensor,
+    layer: HeadNorms,
+    tables: tuple[Tensor, Tensor],
+    positions_NW: Tensor,
+    config: HeadShape,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries [N, H, W, D], keys and values [N, K, W, D], queries and keys normalised and turned.
+
+    Args:
+        fused_TO: output of the fused query, key and value projection.
+        layer: norms of queries and keys.
+        tables: cos and sin [positions, half the turned width]; in float32 they turn in float32.
+        positions_NW: absolute positions; those past the tables' end (padding) take the last row.
+        config: the heads.
+    """
+    fused = fused_TO.view(*positions_NW.shape, -1, config.head_width)
+    first_k, first_v = config.n_heads, config.n_heads + config.n_kv_heads
+    q, k, v = (part.transpose(1, 2) for part in torch.tensor_split(fused, (first_k, first_v), dim=2))
+    if layer.q_norm_D is not None and layer.k_norm_D is not None:
+        q = rms_norm(q, layer.q_norm_D, config.norm_eps)
+        k = rms_norm(k, layer.k_norm_D, config.norm_eps)
+    places_NW = positions_NW.clamp_max(config.max_positions - 1)
+    cos, sin = (table[places_NW][:, None] for table in tables)
+    if cos.dtype == torch.float32 and q.dtype != torch.float32:
+        return rotate(q.float(), cos, sin).to(v.dtype), rotate(k.float(), cos, sin).to(v.dtype), v
+    return rotate(q, cos, sin), rotate(k, cos, sin), v

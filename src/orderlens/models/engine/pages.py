@@ -1,0 +1,236 @@
+"""The key/value cache: fixed-size pages in one pool, shared by all sessions of a model.
+
+A slot is one sequence: a row of the page table and a list of pages. Slots may share pages (several orders
+continue one prompt); a shared page that is not yet full is copied before it is written to. Pages never move,
+so a recorded CUDA graph stays valid until the pool has to grow, which ``version`` announces.
+
+Shape letters: P pages, K key/value heads, S positions in a page, D head width, R table rows, X pages per row.
+Knows nothing of blocks, tokens or layers' contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from orderlens.common.machine import is_out_of_memory
+from orderlens.errors import DeviceMemoryError, UserInputError
+from orderlens.models.engine.memory import WORKING_BYTES, free_bytes
+
+PAGE = 32
+"""Positions per page."""
+EMPTY_PAGE = 0
+"""Never handed out: unused table entries point here, so that masked reads stay inside the pool."""
+
+
+class CacheShape(Protocol):
+    """What the cache must know of a network; a family's configuration has these."""
+
+    @property
+    def n_layers(self) -> int:
+        """Layers, each with keys and values of its own."""
+        ...
+
+    @property
+    def n_kv_heads(self) -> int:
+        """Key/value heads."""
+        ...
+
+    @property
+    def head_width(self) -> int:
+        """Numbers per head."""
+        ...
+
+    @property
+    def max_positions(self) -> int:
+        """Longest sequence."""
+        ...
+
+
+@dataclass(slots=True)
+class Slot:
+    """One cached sequence: its table row, its pages in order, and how many positions are filled."""
+
+    row: int
+    pages: list[int] = field(default_factory=list)
+    length: int = 0
+
+
+class PagePool:
+    """Keys and values of all layers, and the device-side page table."""
+
+    def __init__(
+        self,
+        shape: CacheShape,
+        device: torch.device,
+        dtype: torch.dtype,
+        n_pages: int = 64,
+        n_rows: int = 64,
+    ) -> None:
+        self.device, self.dtype = device, dtype
+        self.max_positions = shape.max_positions
+        self.version = 0
+        self._page_shape = (shape.n_kv_heads, PAGE, shape.head_width)
+        self._first_pages = n_pages
+        self._empty = torch.empty((0, *self._page_shape), device=device, dtype=dtype)
+        self.keys: list[Tensor] = [self._empty] * shape.n_layers
+        self.values: list[Tensor] = [self._empty] * shape.n_layers
+        self._users_P: NDArray[np.int32] = np.zeros(0, np.int32)
+        self._free_pages: list[int] = []
+        self._free_rows: list[int] = []
+        self._dirty: set[int] = set()
+        self._widest = 1
+        self._host_table_RX: NDArray[np.int32] = np.zeros((0, -(-shape.max_positions // PAGE)), np.int32)
+        self.table_RX = torch.empty(self._host_table_RX.shape, dtype=torch.int32, device=device)
+        self._grow_pages(n_pages)
+        self._grow_rows(n_rows)
+
+    @property
+    def n_pages(self) -> int:
+        """Pages in the pool, the empty one included."""
+        return len(self._users_P)
+
+    @property
+    def n_free(self) -> int:
+        """Pages nobody uses."""
+        return len(self._free_pages)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+
+    def open(self) -> Slot:
+        """Return a new empty slot."""
+        if not self._free_rows:
+            self._grow_rows(2 * len(self._host_table_RX))
+        slot = Slot(self._free_rows.pop())
+        self._write_row(slot)
+        return slot
+
+    def fork(self, slot: Slot) -> Slot:
+        """Return a new slot with the same contents, sharing pages."""
+        twin = self.open()
+        twin.pages, twin.length = list(slot.pages), slot.length
+        np.add.at(self._users_P, twin.pages, 1)
+        self._write_row(twin)
+        return twin
+
+    def close(self, slots: Iterable[Slot]) -> None:
+        """Give back rows and the pages that nobody else uses."""
+        for slot in slots:
+            self._release(slot.pages)
+            self._free_rows.append(slot.row)
+            slot.pages, slot.length = [], 0
+
+    def trim(self) -> None:
+        """Shrink to the first size if nobody uses a page; memory that failed to grow comes back too."""
+        if self._users_P.any():
+            return
+        self.keys, self.values = ([self._empty] * len(tensors) for tensors in (self.keys, self.values))
+        self._users_P, self._free_pages = np.zeros(0, np.int32), []
+        self._grow_pages(self._first_pages, 2)
+
+    def reserve(self, wanted: Iterable[tuple[Slot, int]]) -> None:
+        """Make room up to a new length in each slot; all of them or, when memory ends, none."""
+        plan = [(slot, length, self._new_pages(slot, length)) for slot, length in wanted]
+        shortfall = sum(count for _, _, count in plan) - len(self._free_pages)
+        if shortfall > 0:
+            least = self.n_pages + shortfall
+            self._grow_pages(max(least, self._comfortable()), least)
+        for slot, length, _ in plan:
+            self._own_last_page(slot)
+            missing = -(-length // PAGE) - len(slot.pages)
+            slot.pages += self._take(missing)
+            self._write_row(slot)
+
+    def flush(self) -> None:
+        """Bring changed rows of the page table to the device."""
+        if not self._dirty:
+            return
+        rows = np.array(sorted(self._dirty))
+        used = int((self._host_table_RX[rows] != EMPTY_PAGE).any(axis=0).nonzero()[0].max(initial=0)) + 1
+        # As wide as any row ever was: what an earlier user of a row left behind must not be written to.
+        self._widest = max(self._widest, used)
+        fresh = torch.from_numpy(self._host_table_RX[rows, : self._widest])
+        self.table_RX[torch.from_numpy(rows).to(self.device), : self._widest] = fresh.to(self.device)
+        self._dirty.clear()
+
+    def _new_pages(self, slot: Slot, length: int) -> int:
+        if length > self.max_positions:
+            raise UserInputError(
+                f"a sequence of {length} tokens exceeds the model's {self.max_positions} positions"
+            )
+        shared_tail = slot.length % PAGE != 0 and self._users_P[slot.pages[-1]] > 1
+        return -(-length // PAGE) - len(slot.pages) + int(shared_tail)
+
+    def _own_last_page(self, slot: Slot) -> None:
+        """Copy a partly filled page that others also use: they must not see what is written next."""
+        if slot.length % PAGE == 0 or self._users_P[slot.pages[-1]] == 1:
+            return
+        old, (new,) = slot.pages[-1], self._take(1)
+        for tensor_PKSD in (*self.keys, *self.values):
+            tensor_PKSD[new].copy_(tensor_PKSD[old])
+        slot.pages[-1] = new
+        self._release([old])
+
+    def _take(self, count: int) -> list[int]:
+        pages = [self._free_pages.pop() for _ in range(count)]
+        self._users_P[pages] = 1
+        return pages
+
+    def _release(self, pages: list[int]) -> None:
+        self._users_P[pages] -= 1
+        self._free_pages += [page for page in pages if self._users_P[page] == 0]
+
+    def _write_row(self, slot: Slot) -> None:
+        self._host_table_RX[slot.row] = EMPTY_PAGE
+        self._host_table_RX[slot.row, : len(slot.pages)] = slot.pages
+        self._dirty.add(slot.row)
+
+    def _grow_rows(self, count: int) -> None:
+        old = len(self._host_table_RX)
+        self._host_table_RX = np.pad(self._host_table_RX, ((0, count - old), (0, 0)))
+        self.table_RX = torch.from_numpy(self._host_table_RX).to(self.device, copy=True)
+        self._free_rows += range(count - 1, old - 1, -1)
+        self.version += 1
+
+    def _comfortable(self) -> int:
+        """Return twice the pages, or on CUDA as many as leave room for the forwards."""
+        free = free_bytes(self.device) if self.device.type == "cuda" else None
+        if free is None:
+            return 2 * self.n_pages
+        return min(2 * self.n_pages, self.n_pages + (free - WORKING_BYTES) * self.n_pages // self.nbytes)
+
+    def _grow_pages(self, count: int, least: int | None = None) -> None:
+        """Enlarge layer by layer (old and new coexist for one layer only), or to ``least`` if that fails."""
+        self.version += 1  # also when memory ends half-way: the layers enlarged so far have moved
+        try:
+            for tensors in (self.keys, self.values):
+                for layer in range(len(tensors)):
+                    tensors[layer] = self._enlarged(tensors[layer], count)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if least is not None and least < count:
+                return self._grow_pages(least)
+            raise DeviceMemoryError(
+                f"no memory left on {self.device} for {count * PAGE} cached tokens; use a smaller batch size"
+            ) from None
+        old = self.n_pages
+        self._users_P = np.pad(self._users_P, (0, count - old))
+        self._free_pages += [page for page in range(count - 1, old - 1, -1) if page != EMPTY_PAGE]
+        return None
+
+    def _enlarged(self, old_PKSD: Tensor, count: int) -> Tensor:
+        if len(old_PKSD) >= count:
+            return old_PKSD  # an earlier attempt ran out of memory after this layer
+        new_PKSD = torch.zeros((count, *self._page_shape), device=self.device, dtype=self.dtype)
+        new_PKSD[: len(old_PKSD)].copy_(old_PKSD)
+        return new_PKSD

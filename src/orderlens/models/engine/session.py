@@ -1,0 +1,280 @@
+"""The Session protocol: slots of cached clean prefixes, and states evaluated on top of them.
+
+Blocks, windows and slots live here; tensors only pass through. Prefixes of different lengths are cached in
+one go: every block of every prefix is a window of its own.
+
+Shape letters: N windows or states, W width, R wanted rows, C model width.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from orderlens.common.grid import block_edges
+from orderlens.errors import UserInputError
+from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.pages import Slot
+from orderlens.models.engine.window import HEADER, pack
+from orderlens.models.protocol import HiddenRows, IntArray, OneMore, StateBatch
+
+Window: TypeAlias = tuple[int, int, IntArray]
+"""Page-table row (or slot), first position, tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The states of the last forward: a run of the windows that are on the device."""
+
+    input_NX: Tensor
+    first: int
+    count: int
+    longest_start: int
+
+
+class RowReader:
+    """Runs windows through an engine and keeps the rows that are wanted: what all sessions share."""
+
+    def __init__(
+        self, engine: Engine, unembed_VC: Tensor, excluded: tuple[int, ...], valid_vocab: int
+    ) -> None:
+        self._engine = engine
+        self._unembed_VC, self._excluded, self._valid_vocab = unembed_VC, excluded, valid_vocab
+        self._last: _Last | None = None
+
+    @property
+    def foresees(self) -> bool:
+        """Whether ``again`` pays on this engine."""
+        return self._engine.foresees
+
+    def read(
+        self,
+        packed_NX: NDArray[np.int32],
+        row_state_R: IntArray,
+        row_offset_R: IntArray,
+        *,
+        advance: bool = False,
+        first: int = 0,
+    ) -> HiddenRows:
+        """Return the hidden states at (state, offset) of packed windows, in the order asked.
+
+        With ``advance`` the windows are cached as well; those before ``first`` are there for nothing else.
+        """
+        parts, places = [], []
+        for place_r, hidden_rC in self._engine.rows(packed_NX, row_state_R, row_offset_R, advance=advance):
+            parts.append(hidden_rC)
+            places.append(place_r)
+        self._remember(first, len(packed_NX) - first, int(packed_NX[:, 1].max(initial=0)))
+        return self.rows(self._in_order(parts, places))
+
+    def again(self, more: OneMore, row_R: Tensor | None = None) -> HiddenRows | None:
+        """Run the last windows with one more token each; return the rows that speak about ``more.row_R``.
+
+        None where another session has run since, or where it took several forwards.
+
+        Args:
+            more: what is new.
+            row_R: the rows that speak about those, where they are others.
+        """
+        last = self._last
+        if last is None or last.input_NX is not self._engine.input_NX:
+            return None
+        packed_NX = last.input_NX  # whoever runs next overwrites it
+        if last.first:  # kernels want aligned addresses
+            packed_NX = packed_NX[last.first : last.first + last.count].clone()
+        elif len(packed_NX) > last.count:
+            packed_NX = packed_NX[: last.count]
+        tokens_N1 = more.token_N[:, None].to(packed_NX.dtype)
+        packed_NX[:, HEADER:].scatter_(1, more.offset_N[:, None], tokens_N1)
+        hidden_RC = self._engine.once(packed_NX, last.longest_start, more.row_R if row_R is None else row_R)
+        self._remember(0, last.count, last.longest_start)
+        return None if hidden_RC is None else self.rows(hidden_RC)
+
+    def _remember(self, first: int, count: int, longest_start: int) -> None:
+        on_device = self._engine.input_NX
+        self._last = None if on_device is None else _Last(on_device, first, count, longest_start)
+
+    def rows(self, hidden_RC: Tensor) -> HiddenRows:
+        """Return hidden states with what turns them into logits."""
+        return HiddenRows(hidden_RC, self._unembed_VC, self._excluded, self._valid_vocab)
+
+    def _in_order(self, parts: list[Tensor], places: list[IntArray]) -> Tensor:
+        """Put the rows of all parts back into the order they were asked in."""
+        if not parts:
+            return self._unembed_VC.new_empty(0, self._unembed_VC.shape[1])
+        place_R = np.concatenate(places)
+        rows_RC = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if (np.diff(place_R) > 0).all():
+            return rows_RC
+        return rows_RC[torch.from_numpy(np.argsort(place_R)).to(rows_RC.device)]
+
+    def check_length(self, length: int) -> None:
+        """Refuse sequences that are longer than the model's context."""
+        limit = self._engine.shape.max_positions
+        if length > limit:
+            raise UserInputError(f"a sequence of {length} tokens exceeds the model's {limit} positions")
+
+    def check_tokens(self, tokens_NW: IntArray) -> None:
+        """Refuse ids outside the vocabulary."""
+        low, high = int(tokens_NW.min(initial=0)), int(tokens_NW.max(initial=0))
+        if low < 0 or high >= len(self._unembed_VC):
+            bad = low if low < 0 else high
+            raise UserInputError(
+                f"token id {bad} is outside the model's vocabulary of {len(self._unembed_VC)}"
+            )
+
+
+class PagedSession:
+    """Model-side memory of a batch of sequences.
+
+    A finished block is cached by the forward that evaluates what follows it, where the network can do both
+    at once: texts that commit sets finish their blocks one after another, and a forward for a few of them
+    costs nearly as much as one for all.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        block_size: int,
+        unembed_VC: Tensor,
+        excluded: tuple[int, ...],
+        valid_vocab: int,
+    ) -> None:
+        self._engine, self._block_size = engine, block_size
+        self._reader = RowReader(engine, unembed_VC, excluded, valid_vocab)
+        self._slots: list[Slot] = []
+        self._waiting: list[Window] = []
+        """Finished blocks (by table row) whose pages are reserved but not filled yet, earlier ones first."""
+        weakref.finalize(self, engine.pool.close, self._slots)  # pages go back when the session is dropped
+
+    @property
+    def lengths(self) -> IntArray:
+        """Cached positions of every slot."""
+        return np.array([slot.length for slot in self._slots], dtype=np.int64)
+
+    def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
+        """Open one slot per prefix and cache its clean tokens, all blocks of all prefixes together."""
+        self._replace([])
+        pool = self._engine.pool
+        self._slots += [pool.open() for _ in prefixes]
+        pool.reserve([(slot, len(prefix)) for slot, prefix in zip(self._slots, prefixes, strict=True)])
+        windows = [
+            (slot.row, low, prefix[low:high])
+            for slot, prefix, offset in zip(self._slots, prefixes, grid_offsets, strict=True)
+            for low, high in block_edges(len(prefix), self._block_size, offset)
+        ]
+        if windows:
+            self._cache(windows)
+        for slot, prefix in zip(self._slots, prefixes, strict=True):
+            slot.length = len(prefix)
+
+    def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
+        """Append one finished block to each slot; its keys are computed when somebody reads them."""
+        chosen = [self._slots[index] for index in slots.tolist()]
+        if len({slot.row for slot in chosen}) != len(chosen):
+            raise ValueError("extend was given a slot twice")
+        if not chosen:
+            return
+        width = tokens_NW.shape[1]
+        self._engine.pool.reserve([(slot, slot.length + width) for slot in chosen])
+        self._reader.check_tokens(tokens_NW)
+        self._waiting += [
+            (slot.row, slot.length, tokens) for slot, tokens in zip(chosen, tokens_NW.copy(), strict=True)
+        ]
+        for slot in chosen:
+            slot.length += width
+        if not self._engine.advances:
+            self._fill()
+
+    def _fill(self) -> None:
+        """Cache the finished blocks that wait, in a forward of their own."""
+        if self._waiting:
+            self._cache(self._waiting)
+            self._waiting.clear()
+
+    def _cache(self, windows: list[Window]) -> None:
+        """Compute keys and values of finished blocks, by table row, earlier ones of a sequence first."""
+        self._engine.store(self._packed(windows))
+
+    def keep(self, slots: IntArray) -> None:
+        """Keep the given slots, renumbered in this order; repeats share their pages."""
+        pool, kept = self._engine.pool, list[Slot]()
+        taken: set[int] = set()
+        if len(set(slots.tolist())) < len(slots):
+            self._fill()  # repeated slots share pages, which must be filled by then
+        for index in slots.tolist():
+            kept.append(pool.fork(self._slots[index]) if index in taken else self._slots[index])
+            taken.add(index)
+        self._replace(kept)
+
+    def evaluate(self, states: StateBatch) -> HiddenRows:
+        """Return the hidden states of the wanted rows."""
+        rows_N = self._checked_rows(states)
+        self._reader.check_tokens(states.tokens_NW)
+        width = states.tokens_NW.shape[1]
+        packed = pack(rows_N, states.starts_N, np.full(len(rows_N), width), states.tokens_NW)
+        if not self._goes_with(states):
+            self._fill()
+        if not self._waiting:
+            return self._reader.read(packed, states.row_state_R, states.row_offset_R)
+        before = self._packed(self._waiting)
+        rows = self._reader.read(
+            np.concatenate((before, packed)),
+            states.row_state_R + len(before),
+            states.row_offset_R,
+            advance=True,
+            first=len(before),
+        )
+        self._waiting.clear()
+        return rows
+
+    @property
+    def foresees(self) -> bool:
+        """Whether ``foresee`` can do anything, and gains by it."""
+        return self._reader.foresees
+
+    def foresee(self, more: OneMore) -> HiddenRows | None:
+        """Evaluate the last states again, each with one more token that is known on the device only."""
+        return self._reader.again(more)
+
+    def _goes_with(self, states: StateBatch) -> bool:
+        """Return whether the waiting blocks can be cached by the forward of these states.
+
+        That forward writes the states' keys, too: they must lie behind all that their slots hold.
+        """
+        same = all(len(tokens) == states.tokens_NW.shape[1] for _, _, tokens in self._waiting)
+        return same and bool((states.starts_N == self.lengths[states.slots_N]).all())
+
+    def _checked_rows(self, states: StateBatch) -> IntArray:
+        """Return the page-table rows of the states' slots."""
+        lengths_N = self.lengths[states.slots_N]
+        if (states.starts_N > lengths_N).any():
+            bad = int(np.flatnonzero(states.starts_N > lengths_N)[0])
+            raise ValueError(
+                f"state {bad} starts at {states.starts_N[bad]} but its slot has {lengths_N[bad]} cached"
+            )
+        self._reader.check_length(int((states.starts_N + states.tokens_NW.shape[1]).max(initial=0)))
+        return np.array([slot.row for slot in self._slots], dtype=np.int64)[states.slots_N]
+
+    def _replace(self, slots: list[Slot]) -> None:
+        kept = {slot.row for slot in slots}
+        self._waiting = [window for window in self._waiting if window[0] in kept]
+        self._engine.pool.close(slot for slot in self._slots if slot.row not in kept)
+        self._slots[:] = slots
+
+    def _packed(self, windows: list[Window]) -> NDArray[np.int32]:
+        """Return packed integers, short windows padded with their own first token."""
+        width = max(len(tokens) for _, _, tokens in windows)
+        tokens_NW = np.stack(
+            [np.pad(tokens, (0, width - len(tokens)), constant_values=tokens[0]) for *_, tokens in windows]
+        )
+        columns = np.array([(row, start, len(tokens)) for row, start, tokens in windows])
+        self._reader.check_tokens(tokens_NW)
+        return pack(columns[:, 0], columns[:, 1], columns[:, 2], tokens_NW)

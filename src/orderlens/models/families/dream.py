@@ -1,0 +1,46 @@
+"""Dream-7B: the body of Qwen2.5 with full attention; row i − 1 of the network speaks about position i."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orderlens.models.decoder.checkpoint import qwen_layout
+from orderlens.models.decoder.config import DenseConfig, parse_qwen
+from orderlens.models.decoder.model import Dialect
+from orderlens.models.files.configfile import refuse_others
+from orderlens.models.files.roles import Published
+
+
+def parse_config(values: Mapping[str, Any]) -> DenseConfig:
+    """Return the checked configuration behind a published ``config.json``."""
+    refuse_others(values, {"block_size": ()})  # later models of that name are block-causal and unshifted
+    return parse_qwen(values, "full", qkv_bias=True, qk_norm=False, rope_theta=10000.0)
+
+
+DREAM_7B = DenseConfig(
+    vocab_size=152064,
+    hidden_size=3584,
+    n_layers=28,
+    ffn_width=18944,
+    n_heads=28,
+    n_kv_heads=4,
+    head_width=128,
+    rope_theta=1000000.0,
+    norm_eps=1e-6,
+    max_positions=131072,
+    attention="full",
+    qkv_bias=True,
+)
+"""The published 7B shape."""
+
+DIALECT = Dialect(
+    qwen_layout("a Dream model"),
+    parse_config,
+    Published(151666, ("<|mask|>",), 151643, ("<|im_end|>",)),
+    block_size=32,
+    anchor="prompt",
+    shifted=True,
+    published={r"dream.*7b": DREAM_7B},
+)
+LOOK, load_folder = DIALECT.look, DIALECT.load

@@ -1,0 +1,111 @@
+"""LLaDA-8B and LLaDA-1.5: full attention, unshifted, tensors under OLMo-like names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orderlens.errors import ModelLoadError
+from orderlens.models.decoder.checkpoint import Layout
+from orderlens.models.decoder.config import DenseConfig, checked
+from orderlens.models.decoder.model import Dialect
+from orderlens.models.files.configfile import MAX_CONTEXT, MAX_LAYERS, Values, refuse_others, rope_values
+from orderlens.models.files.roles import Published
+
+LAYOUT = Layout(
+    "a LLaDA model",
+    "model.transformer.blocks.{}.",
+    "model.transformer.wte.weight",
+    "model.transformer.ln_f.weight",
+    "model.transformer.ff_out.weight",
+    {
+        "input_norm": "attn_norm",
+        "post_norm": "ff_norm",
+        "q": "q_proj",
+        "k": "k_proj",
+        "v": "v_proj",
+        "out": "attn_out",
+        "gate": "ff_proj",
+        "up": "up_proj",
+        "down": "ff_out",
+    },
+)
+_ONLY: Mapping[str, tuple[object, ...]] = {
+    "block_type": ("llama",),
+    "activation_type": ("silu",),
+    "layer_norm_type": ("rms",),
+    "layer_norm_with_affine": (True,),
+    "bias_for_layer_norm": (False,),
+    "include_bias": (False,),
+    "rope": (True,),
+    "alibi": (False,),
+    "attention_layer_norm": (False,),
+    "input_emb_norm": (False,),
+    "scale_logits": (False,),
+    "block_group_size": (1,),
+    "quantization_config": (),
+    "clip_qkv": (),
+}
+_STATED = ("block_type", "activation_type", "layer_norm_type", "rope")
+"""Keys whose absence means something else to the published class: GPT-2's LayerNorm, no rotary angles, …"""
+
+
+def parse_config(values: Mapping[str, Any]) -> DenseConfig:
+    """Return the checked configuration behind a published ``config.json``."""
+    if values.get("num_experts") is not None:
+        raise ModelLoadError("config.json: a LLaDA model with experts (LLaDA-MoE) is not supported")
+    refuse_others(values, _ONLY)
+    if unsaid := [key for key in _STATED if values.get(key) is None]:
+        raise ModelLoadError(
+            f"config.json lacks {', '.join(unsaid)}; without it the published class computes another network"
+        )
+    given = Values(values)
+    width, n_heads = given.integer("d_model"), given.integer("n_heads")
+    if width % n_heads:
+        raise ModelLoadError(f"config.json: d_model={width} is not a multiple of n_heads={n_heads}")
+    shared = 1 if values.get("multi_query_attention") else n_heads
+    return checked(
+        DenseConfig(
+            vocab_size=given.integer("embedding_size", given.integer("vocab_size")),
+            hidden_size=width,
+            n_layers=given.integer("n_layers", high=MAX_LAYERS),
+            ffn_width=given.integer("mlp_hidden_size", width * given.integer("mlp_ratio", 4)),
+            n_heads=n_heads,
+            n_kv_heads=given.integer("n_kv_heads", shared),
+            head_width=width // n_heads,
+            rope_theta=rope_values(values).number("rope_theta", 10000.0),
+            norm_eps=given.number("rms_norm_eps", 1e-5),
+            max_positions=given.integer("max_sequence_length", 1024, high=MAX_CONTEXT),
+            attention="full",
+            qkv_bias=given.flag("include_qkv_bias", False),
+            tied=given.flag("weight_tying", True),
+            exact_rotary=given.flag("rope_full_precision", True),
+        )
+    )
+
+
+LLADA_8B = DenseConfig(
+    vocab_size=126464,
+    hidden_size=4096,
+    n_layers=32,
+    ffn_width=12288,
+    n_heads=32,
+    n_kv_heads=32,
+    head_width=128,
+    rope_theta=500000.0,
+    norm_eps=1e-5,
+    max_positions=4096,
+    attention="full",
+    exact_rotary=True,
+)
+"""The published 8B shape (base, instruct and 1.5)."""
+
+DIALECT = Dialect(
+    LAYOUT,
+    parse_config,
+    Published(126336, ("<|mdm_mask|>",), 126081, ("<|eot_id|>",)),
+    block_size=32,
+    anchor="prompt",
+    published={r"llada-(8b|1\.5)": LLADA_8B},
+)
+LOOK, load_folder = DIALECT.look, DIALECT.load

@@ -1,0 +1,188 @@
+"""``tokenizer.json`` behind our Tokenizer protocol, through the ``tokenizers`` package: the one wrapper.
+
+Encoding adds no special tokens: texts are cut into prompt and target afterwards, and an inserted BOS would
+shift every position. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from orderlens.errors import MissingPackageError, ModelLoadError, one_line
+from orderlens.models.files.configfile import read_json
+from orderlens.models.files.merges import from_merges, has_merges
+
+TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+_NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token", "sep_token", "cls_token")
+_AT_ONCE = 1024
+"""Texts tokenised together where character offsets are needed: they take much more memory than the ids."""
+
+
+class FastTokenizer:
+    """A fast tokenizer and what ``tokenizer_config.json`` says about its special tokens."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        settings: Mapping[str, Any] | None = None,
+        folder: Path | None = None,
+        *,
+        text_only: bool = False,
+    ) -> None:
+        """Wrap a ``tokenizers.Tokenizer``.
+
+        Args:
+            tokenizer: the tokenizer.
+            settings: the contents of ``tokenizer_config.json``.
+            folder: where it came from, for files beside it (the chat template).
+            text_only: text is only ever text, so a special token's name in it is spelt out in ordinary
+                tokens. Chat models need False: their templates write special tokens by name.
+        """
+        self._tokenizer = tokenizer
+        self._tokenizer.encode_special_tokens = text_only
+        self.settings, self.folder = dict(settings or {}), folder
+        flagged = _flagged(self.settings.get("added_tokens_decoder") or {})
+        decoder = self._tokenizer.get_added_tokens_decoder()
+        self.special_ids = frozenset(flagged | {index for index, token in decoder.items() if token.special})
+
+    @classmethod
+    def from_file(cls, path: Path) -> FastTokenizer:
+        """Read a single ``tokenizer.json`` for plain text."""
+        return cls(_load(path), text_only=True)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> FastTokenizer:
+        """Read the tokenizer of a published checkpoint; special tokens in a text count as such.
+
+        A folder without ``tokenizer.json`` may hold the two files of a byte-level BPE instead.
+        """
+        path = folder / SETTINGS
+        settings = read_json(path) if path.is_file() else {}
+        whole = (folder / TOKENIZER).is_file() or not has_merges(folder)
+        return cls(_load(folder / TOKENIZER) if whole else from_merges(folder, settings), settings, folder)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of ``text`` without adding special tokens."""
+        with self._spelling():
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    @contextmanager
+    def _spelling(self) -> Iterator[None]:
+        """Name the tokenizer when it cannot spell a text; the library raises plain exceptions."""
+        try:
+            yield
+        except Exception as error:
+            where = "the tokenizer" if self.folder is None else f"the tokenizer in {self.folder}"
+            raise ModelLoadError(
+                f"{where} cannot spell this text ({one_line(error)}); use one with an unknown token or bytes"
+            ) from error
+
+    def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
+        """Return the ids of several texts, in parallel where the library allows."""
+        return [list(item.ids) for item in self._encoded(list(texts))]
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], int]]:
+        """Return the ids of each prompt and its continuation as one text, and how many are the prompt's.
+
+        A token with a character of the continuation is the continuation's.
+        """
+        found: list[tuple[list[int], int]] = []
+        for start in range(0, len(pairs), _AT_ONCE):
+            part = pairs[start : start + _AT_ONCE]
+            encoded = self._encoded([prompt + text for prompt, text in part])
+            found += [
+                (list(item.ids), tokens_before(item, len(prompt)))
+                for item, (prompt, _) in zip(encoded, part, strict=True)
+            ]
+        return found
+
+    def _encoded(self, texts: list[str]) -> list[Any]:
+        with self._spelling():
+            return list(self._tokenizer.encode_batch(texts, add_special_tokens=False))
+
+    def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
+        """Return the text of ``ids``; special tokens by name unless skipped, broken UTF-8 as U+FFFD."""
+        return str(self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=skip_special))
+
+    def byte_count(self, ids: Sequence[int]) -> int:
+        """Return how many bytes of text ``ids`` stand for (a byte-level token has one character per byte)."""
+        return sum(len(self._tokenizer.id_to_token(int(item))) for item in ids)
+
+    def id_of(self, token: str) -> int | None:
+        """Return the id of one token's exact string, or None."""
+        index = self._tokenizer.token_to_id(token)
+        return None if index is None else int(index)
+
+    def named_id(self, name: str) -> int | None:
+        """Return the id that ``tokenizer_config.json`` gives to ``eos_token``, ``mask_token`` or the like."""
+        text = self.named_tokens.get(name)
+        return None if text is None else self.id_of(text)
+
+    @property
+    def named_tokens(self) -> dict[str, str]:
+        """Strings of the declared special tokens, by role."""
+        found = {name: _text(self.settings.get(name)) for name in _NAMED_TOKENS}
+        return {name: text for name, text in found.items() if text is not None}
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, special ones included."""
+        return int(self._tokenizer.get_vocab_size())
+
+    @property
+    def largest_id(self) -> int:
+        """The largest id any token has."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def save(self, path: Path) -> None:
+        """Write the ``tokenizer.json``."""
+        self._tokenizer.save(str(path))
+
+
+def tokens_before(encoding: Any, character: int) -> int:
+    """Return how many tokens of a ``tokenizers.Encoding`` end before or at a character's index."""
+    found = encoding.char_to_token(character)
+    if found is None:  # no token holds it: the text ends there, or it is a space that the tokenizer drops
+        return bisect_right([end for _, end in encoding.offsets], character)
+    return int(found)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether the folder holds a tokenizer that can be read."""
+    return (folder / TOKENIZER).is_file() or has_merges(folder)
+
+
+def _load(path: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise MissingPackageError(
+            f"{path} needs the tokenizers package; pip install 'orderlens[torch]'"
+        ) from None
+    if not path.is_file():
+        raise ModelLoadError(f"{path} is missing; a model folder needs its fast tokenizer file")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001  the package raises bare Exception for malformed files
+        raise ModelLoadError(f"{path} cannot be read: {one_line(error)}") from None
+
+
+def _flagged(declared: Any) -> set[int]:
+    """Return the ids that ``tokenizer_config.json`` calls special."""
+    try:
+        return {int(key) for key, entry in declared.items() if entry.get("special")}
+    except (AttributeError, ValueError) as error:
+        raise ModelLoadError(
+            f"{SETTINGS}: added_tokens_decoder must map token ids to objects ({one_line(error)})"
+        ) from None
+
+
+def _text(value: object) -> str | None:
+    """Return a token's string; older files wrap it in an object with ``content``."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None

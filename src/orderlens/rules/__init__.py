@@ -1,0 +1,24 @@
+"""Policies: an order, how many positions are committed at once, and what may be changed afterwards."""
+
+from orderlens.rules.catalogue import parse_policies, parse_policy
+from orderlens.rules.policy import Likelihood, Policy, spec_of
+from orderlens.rules.presets import Preset
+from orderlens.rules.protocol import Changes, Commit, HeldView, Revise, Schedule
+from orderlens.rules.revise.planners import BlockView, Moves, Planner
+
+__all__ = [
+    "BlockView",
+    "Changes",
+    "Commit",
+    "HeldView",
+    "Likelihood",
+    "Moves",
+    "Planner",
+    "Policy",
+    "Preset",
+    "Revise",
+    "Schedule",
+    "parse_policies",
+    "parse_policy",
+    "spec_of",
+]

@@ -1,0 +1,97 @@
+"""From the label of a trace to its order's card: name in print, tier, place in lists.
+
+A label is an order's id with its options and, for a policy, what it commits: ``random``,
+``max-prob:select=argmax``, ``max-prob+threshold=0.9``. Nothing here is decided by an order's name: its class
+carries the card, and a label whose code is not installed gets a neutral one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from orderlens.errors import OrderLensError
+from orderlens.rules import spec_of
+from orderlens.rules.orders import OracleOrder, Order
+from orderlens.rules.orders.catalogue import ORDERS
+from orderlens.rules.orders.protocol import UNRANKED, Card
+
+
+def base_name(label: str) -> str:
+    """Return the order's id without options, seed or commit rule."""
+    return label.partition("+")[0].partition(":")[0]
+
+
+def card_of(kind: type[Order]) -> Card:
+    """Return the card of an order class; one without gets it by its kind, under its own id.
+
+    A subclass with an id of its own does not inherit its parent's card, and an order that sees the target is
+    target-aware whatever its card says.
+    """
+    aware = issubclass(kind, OracleOrder)
+    for parent in kind.__mro__:
+        if isinstance(card := vars(parent).get("card"), Card):
+            return replace(card, tier="target-aware") if aware else card
+        if "id" in vars(parent):
+            break
+    return Card(kind.id, "target-aware" if aware else "structured")
+
+
+def order_card(label: str) -> Card:
+    """Return the card of the order behind ``label``; a neutral one where its code is not installed."""
+    name = base_name(label)
+    if name not in ORDERS.names():
+        return Card(name, "unknown")
+    try:
+        return card_of(ORDERS.get(name))
+    except (OrderLensError, ImportError):  # a plug-in that cannot be loaded: its traces can still be read
+        return Card(name, "unknown")
+
+
+def display_name(label: str) -> str:
+    """Return the name for print: the card's, with options and commit rule spelt out; seeds are left out."""
+    rule, plus, commit = label.partition("+")
+    option = rule.partition(":")[2]
+    name = order_card(label).name
+    if option.startswith("select="):
+        name += f" ({option.removeprefix('select=')} rule)"
+    elif option and not option.isdigit():
+        name += f" ({option})"
+    return f"{name}, {commit}" if plus else name
+
+
+def is_target_aware(label: str) -> bool:
+    """Whether the order needs the target, so that its sums are no likelihoods."""
+    return order_card(label).tier == "target-aware"
+
+
+def is_deployable(label: str) -> bool:
+    """Whether the order is known to work without the target."""
+    return order_card(label).tier in ("structured", "random", "control")
+
+
+def is_structured(label: str) -> bool:
+    """Whether the order belongs to the paper's structured tier: deployable, neither random nor a control."""
+    return order_card(label).tier == "structured"
+
+
+def is_random(label: str) -> bool:
+    """Whether the order draws its path without looking at the model."""
+    return order_card(label).tier == "random"
+
+
+def kind_of(label: str) -> str:
+    """Return ``deployable``, ``target-aware`` or ``unknown`` (code not installed here)."""
+    return "deployable" if is_deployable(label) else order_card(label).tier
+
+
+def in_paper_order(labels: Iterable[str]) -> list[str]:
+    """Return the labels by rank (the paper's orders as it lists them), those without one last, by name."""
+    return sorted(set(labels), key=lambda label: (min(order_card(label).rank, UNRANKED), label))
+
+
+def label(order: str, seed: object, several_seeds: bool) -> str:
+    """Return ``order`` or, when it occurs with several seeds, ``order:seed`` (before a commit rule)."""
+    if not (several_seeds and isinstance(seed, int | float) and seed == seed):
+        return order
+    return spec_of(order, seed)

@@ -1,0 +1,180 @@
+"""Policy specs, ``ORDER[:ARG][+COMMIT[=VALUE[:VALUE]…]][+REVISE[=…]]``, to policies, plug-ins included.
+
+The name of a published sampler (``orderlens.rules.presets``) stands for its whole spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orderlens.errors import UnknownNameError, UserInputError
+from orderlens.registry import Registry, must_be, suggest
+from orderlens.rules.commit.schedules import Top
+from orderlens.rules.commit.spread import Spaced
+from orderlens.rules.orders.arguments import MAX_SEED_DIGITS
+from orderlens.rules.orders.catalogue import ORDERS, parse_order
+from orderlens.rules.orders.protocol import Order
+from orderlens.rules.policy import Policy
+from orderlens.rules.presets import PRESETS
+from orderlens.rules.protocol import Commit, Revision
+
+COMMITS: Registry[type[Commit]] = Registry(
+    "commit rule",
+    {
+        "top": "orderlens.rules.commit.schedules:Top",
+        "steps": "orderlens.rules.commit.schedules:Steps",
+        "cosine": "orderlens.rules.commit.schedules:Cosine",
+        "dream": "orderlens.rules.commit.schedules:Timesteps",
+        "ancestral": "orderlens.rules.commit.schedules:Ancestral",
+        "threshold": "orderlens.rules.commit.thresholds:Threshold",
+        "above": "orderlens.rules.commit.thresholds:Above",
+        "near": "orderlens.rules.commit.thresholds:Near",
+        "credit": "orderlens.rules.commit.credit:Credit",
+        "unanimous": "orderlens.rules.commit.thresholds:Unanimous",
+        "factor": "orderlens.rules.commit.prefixes:Factor",
+        "bound": "orderlens.rules.commit.prefixes:Bound",
+        "klass": "orderlens.rules.commit.thresholds:Klass",
+        "dilated": "orderlens.rules.commit.spread:Dilated",
+        "spaced": "orderlens.rules.commit.spread:Spaced",
+        "hierarchy": "orderlens.rules.commit.spread:Hierarchy",
+    },
+    entry_point_group="orderlens.commits",
+    check=must_be(Commit),
+)
+REVISIONS: Registry[type[Revision]] = Registry(
+    "revise rule",
+    {
+        "edit": "orderlens.rules.revise.edits:Edit",
+        "mask-predict": "orderlens.rules.revise.keep_best:MaskPredict",
+        "rcr": "orderlens.rules.revise.keep_best:RunningConfidence",
+        "p2": "orderlens.rules.revise.keep_best:PathPlanning",
+        "remdm-cap": "orderlens.rules.revise.remdm:Cap",
+        "remdm-rescale": "orderlens.rules.revise.remdm:Rescale",
+        "remdm-conf": "orderlens.rules.revise.remdm:Confident",
+        "remdm-loop": "orderlens.rules.revise.remdm:Loop",
+        "refine": "orderlens.rules.revise.remdm:Refine",
+        "hierarchy-remask": "orderlens.rules.revise.hierarchy_remask:HierarchyRemask",
+        "wino": "orderlens.rules.revise.wino:Wino",
+    },
+    entry_point_group="orderlens.revisions",
+    check=must_be(Revision),
+)
+
+PolicyLike = str | Order | Policy
+
+
+def parse_policy(spec: PolicyLike) -> Policy:
+    """Return the policy that ``spec`` names, e.g. ``"max-prob+threshold=0.9"``."""
+    if isinstance(spec, Order | Policy):
+        return Policy.of(spec)
+    if not isinstance(spec, str):
+        raise UserInputError(f"{spec!r} is no order; give a text such as 'max-prob' or 'max-prob+top=2'")
+    order, *rules = _written_out(spec.strip()).split("+")
+    parsed = [_parse_rule(spec, rule.strip()) for rule in rules]
+    commits = _narrowed([rule for rule in parsed if isinstance(rule, Commit)])
+    revisions = [rule for rule in parsed if isinstance(rule, Revision)]
+    if len(commits) > 1 or len(revisions) > 1:
+        raise UserInputError(
+            f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule "
+            "(and 'spaced' may stand behind the commit rule that it narrows)"
+        )
+    commit = commits[0] if commits else Top(1)
+    order_found, seed = _parse_seeded(order) if commit.randomised else (parse_order(order), None)
+    return Policy(order_found, commit, revisions[0] if revisions else None, seed)
+
+
+def _parse_seeded(text: str) -> tuple[Order, int | None]:
+    """Return the order before a commit rule that draws, and the seed behind an order that takes none."""
+    name, _, digits = text.strip().rpartition(":")
+    try:
+        return parse_order(text), None
+    except UserInputError:
+        if not (name and digits.isascii() and digits.isdigit() and len(digits) <= MAX_SEED_DIGITS):
+            raise
+        order = parse_order(name)
+        if order.seed is not None:
+            raise
+        return order, int(digits)
+
+
+def _narrowed(commits: list[Commit]) -> list[Commit]:
+    """Return one rule where the second narrows what the first takes."""
+    if len(commits) == 2 and isinstance(commits[1], Spaced) and not isinstance(commits[0], Spaced):
+        return [commits[1].over(commits[0])]
+    return commits
+
+
+def _written_out(spec: str) -> str:
+    """Return the spec behind a preset's name, or ``spec`` itself; a name that nobody knows is refused."""
+    head, plus, _ = spec.partition("+")
+    name, _, argument = head.strip().partition(":")
+    orders, presets = ORDERS.names(), PRESETS.names()
+    if name in orders:
+        return spec
+    if name not in presets:
+        _refuse_misplaced(spec, head.strip(), presets)
+        raise UnknownNameError(
+            f"unknown order '{name}'{suggest(name, [*orders, *presets])} "
+            f"(orders: {', '.join(orders)}; presets: {', '.join(presets)})"
+        )
+    preset = PRESETS.get(name)
+    if plus:
+        raise UserInputError(
+            f"policy '{spec}': preset '{name}' is a whole policy; write '{preset.spec}' out to change a part"
+        )
+    return preset.seeded(name, argument, parse_policy(preset.spec).seed is not None)
+
+
+def _refuse_misplaced(spec: str, head: str, presets: list[str]) -> None:
+    """Raise where what stands in the order's place is nothing, a rule, or a preset with values."""
+    name = head.partition("=")[0].partition(":")[0]
+    if not name:
+        raise UserInputError(f"policy '{spec}' names no order; write one first, e.g. max-prob+top=4")
+    if name in presets:
+        raise UserInputError(
+            f"preset '{name}' takes no values; write '{PRESETS.get(name).spec}' with others, not '{head}'"
+        )
+    if name in COMMITS.names() or name in REVISIONS.names():
+        raise UserInputError(f"'{name}' is a rule, no order; write an order before it, e.g. max-prob+{head}")
+
+
+def _parse_rule(spec: str, text: str) -> Commit | Revision:
+    name, equals, values = text.partition("=")
+    if name in COMMITS.names():
+        kind: type[Commit] | type[Revision] = COMMITS.get(name)
+    elif name in REVISIONS.names():
+        kind = REVISIONS.get(name)
+    else:
+        known = [*COMMITS.names(), *REVISIONS.names()]
+        if name in ORDERS.names():
+            raise UserInputError(f"policy '{spec}' names a second order, '{name}'; a policy has one")
+        if (first := text.partition(":"))[0] in known:
+            raise UserInputError(f"policy '{spec}': write '{first[0]}={first[2]}' instead of '{text}'")
+        raise UnknownNameError(
+            f"policy '{spec}': unknown rule '{name}'{suggest(name, known)} "
+            f"(commit: {', '.join(COMMITS.names())}; revise: {', '.join(REVISIONS.names())})"
+        )
+    rule = kind.parse(values.split(":") if equals else [])
+    if not isinstance(rule, Commit | Revision):
+        raise UserInputError(
+            f"rule plug-in '{name}' returned {type(rule).__name__} instead of a Commit or a Revision"
+        )
+    return rule
+
+
+def parse_policies(specs: str | Order | Policy | Iterable[PolicyLike]) -> list[Policy]:
+    """Return the policies of a comma-separated text or a sequence; empty and repeated ones are refused."""
+    if isinstance(specs, Order | Policy):
+        specs = [specs]
+    if not isinstance(specs, Iterable):
+        raise UserInputError(f"{specs!r} is no order; give a text such as 'max-prob', or a list of them")
+    items = [part for part in specs.split(",") if part.strip()] if isinstance(specs, str) else list(specs)
+    policies = [parse_policy(item) for item in items]
+    if not policies:
+        raise UserInputError(f"no order given; choose from {', '.join(ORDERS.names())}")
+    seen: set[str] = set()
+    for policy in policies:
+        if policy.spec in seen:
+            raise UserInputError(f"order '{policy.spec}' is given twice; name each order once")
+        seen.add(policy.spec)
+    return policies

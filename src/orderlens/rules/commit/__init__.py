@@ -1,0 +1,1 @@
+"""Commit rules: how many of an order's positions are taken in one pass."""

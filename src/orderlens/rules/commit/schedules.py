@@ -1,0 +1,173 @@
+"""Commit rules whose counts are known beforehand: so many at each pass, evenly, by a cosine or by time.
+
+A pass that a published schedule leaves empty is left out: it would see the state of the pass before and
+change nothing. Counts are formed in whole numbers or fractions, never in floats that round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import cos, floor, pi
+from typing import Self
+
+import numpy as np
+
+from orderlens.errors import UserInputError
+from orderlens.rules.orders.arguments import plain
+from orderlens.rules.protocol import BoolArray, Commit, FloatArray, IntArray, Schedule, real, whole
+from orderlens.rules.stats import DrawStats, PositionStats
+from orderlens.rules.view import StepView
+
+
+@dataclass(eq=False)
+class Top(Schedule):
+    """The K best positions at every pass; the last pass of a block takes what is left."""
+
+    id = "top"
+    summary = "top=K: the K first positions of the order at every pass"
+    k: int = whole(1, "K", 4)
+
+    def passes(self, n_positions: int) -> IntArray:
+        """Return 0 K times, 1 K times and so on."""
+        return np.arange(n_positions, dtype=np.int64) // self.k
+
+    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
+        """Return the K best rows of every chain."""
+        if self.k == 1:
+            return view.best(scores_R)
+        chosen: BoolArray = view.ranks(scores_R) < self.k
+        return chosen
+
+
+@dataclass(eq=False)
+class Steps(Schedule):
+    """A block's positions split evenly over N passes, the remainder given to the first passes.
+
+    LLaDA's ``get_num_transfer_tokens`` (ML-GSAI/LLaDA ``generate.py``; steps = length by default, which is
+    one per pass). N counts the passes of a block; LLaDA's ``steps`` are those of all blocks together. SDAR
+    and LLaDA-2.0 count over the block length even where the prompt fills a part of it, and SDAR may then
+    overwrite tokens; here only what is to be filled is split.
+    """
+
+    id = "steps"
+    summary = "steps=N: a block's positions evenly over N passes, the remainder in the first ones"
+    n: int = whole(1, "N", 8)
+
+    def passes(self, n_positions: int) -> IntArray:
+        """Return the even split."""
+        return _passes(_even(n_positions, self.n))
+
+
+@dataclass(eq=False)
+class Cosine(Schedule):
+    """MaskGIT's counts: after pass t of N, floor(n cos(π (t+1) / 2N)) positions are still masked.
+
+    google-research/maskgit ``mask_schedule.py`` and ``parallel_decode.py`` (12 iterations, cosine): at least
+    one position is revealed by every pass and the last pass takes what is left. The cosine is formed exactly
+    where n·cos is a whole number (N divisible by 3), where float32 and float64 disagree. With N > n the
+    public loop repeats passes that reveal nothing; they are left out.
+    """
+
+    id = "cosine"
+    summary = "cosine=N: MaskGIT's counts over N passes, few positions first and many last"
+    n: int = whole(1, "N", 8)
+
+    def passes(self, n_positions: int) -> IntArray:
+        """Return the cosine's counts."""
+        return _passes(_cosine(n_positions, self.n))
+
+    def planned_passes(self, n_positions: int) -> int:
+        """Return N, which anneals MaskGIT's noise whatever passes are left out."""
+        return self.n
+
+
+@dataclass(eq=False)
+class Timesteps(Schedule):
+    """Dream's counts: pass i of N reveals floor(|M| (1 − t_{i+1} / t_i)), t from 1 to EPS in even steps.
+
+    Dream ``generation_utils.py`` (512 steps, eps 1e-3). The last pass takes what is left. Without N there are
+    as many passes as positions, which is still not one each: the first pass reveals nothing (and is left out
+    here), the last one two. The public code takes |M| as the mean over the batch, so that texts of other
+    lengths share one count; here every text has its own. N counts the passes of a block.
+    """
+
+    id = "dream"
+    summary = "dream[=N[:EPS]]: Dream's timesteps from 1 to EPS (0.001) in N passes, as many as positions"
+    EPS = 0.001
+    n: int | None = whole(1, "N", 32, default=None)
+    eps: float = real(0.0, 1.0, "EPS", EPS, default=EPS)
+
+    @classmethod
+    def parse(cls, values: list[str]) -> Self:
+        """Build from nothing, ``N``, or ``N`` and ``EPS``."""
+        rule = super().parse(values)
+        if rule.eps == 1:
+            raise UserInputError("'dream=N:1': time must fall, so EPS must be below 1")
+        return rule
+
+    def passes(self, n_positions: int) -> IntArray:
+        """Return the counts of the timesteps without the passes that reveal nothing."""
+        return _passes(_timesteps(n_positions, self.n or n_positions, plain(self.eps)))
+
+
+def _passes(counts: tuple[int, ...]) -> IntArray:
+    """Return the pass of every place of a path from the counts of the passes, empty ones left out."""
+    kept = np.array([count for count in counts if count], np.int64)
+    return np.repeat(np.arange(len(kept)), kept)
+
+
+@lru_cache(maxsize=256)
+def _even(n: int, steps: int) -> tuple[int, ...]:
+    base, more = divmod(n, steps)
+    return tuple(base + (t < more) for t in range(min(steps, n)))
+
+
+@lru_cache(maxsize=256)
+def _cosine(n: int, steps: int) -> tuple[int, ...]:
+    counts, left = [], n
+    for t in range(1, steps + 1):
+        # cos(π t / 2N) is rational only at t/N = 0, 2/3 and 1 (Niven), so elsewhere the floor is safe.
+        exact = n // 2 if 3 * t == 2 * steps else floor(n * cos(pi * t / (2 * steps)))
+        after = max(1, min(left - 1, exact)) if t < steps else 0
+        counts.append(left - after)
+        left = after
+    return tuple(counts)
+
+
+@lru_cache(maxsize=256)
+def _timesteps(n: int, steps: int, eps: str) -> tuple[int, ...]:
+    counts, left, fall = [], n, 1 - Fraction(eps)
+    for i in range(steps):
+        count = floor(left * fall / (steps - i * fall)) if i < steps - 1 else left
+        counts.append(count)
+        left -= count
+    return tuple(counts)
+
+
+@dataclass(eq=False)
+class Ancestral(Commit):
+    """Every masked position is revealed with probability (t − s)/t in each of N steps from t = 1 to 0.
+
+    MDLM's ancestral sampler (kuleshov-group/mdlm ``diffusion.py``; 128 steps) and Dream's alg ``origin``.
+    With even steps that is one step per position, drawn evenly and independently when the block begins; steps
+    that reveal nothing are left out, as in MDLM's ``ddpm_cache``. The order says only what comes first in a
+    set. The numbers are those of the seed behind the order, so ``random:3+ancestral=128`` and
+    ``max-prob:3+ancestral=128`` are seed 3. N counts the steps of a block. The public final step
+    takes the most probable tokens; here it draws like every other.
+    """
+
+    id = "ancestral"
+    summary = "ancestral=N: every position at one of N steps, drawn evenly and independently (MDLM)"
+    randomised = True
+    n: int = whole(1, "N", 128)
+
+    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
+        """Return the positions of each chain's next step; steps are drawn in the block's first pass."""
+        step_R = view.memory.rows("step", -1)
+        if (step_R < 0).any():
+            step_R = np.where(step_R < 0, (view.uniforms_R * self.n).astype(np.int64), step_R)
+        view.memory.keep_rows("step", step_R)
+        chosen: BoolArray = step_R == view.least_C(step_R)[view.chain_R]
+        return chosen

@@ -1,0 +1,160 @@
+"""Commit rules that keep a set's positions apart: dilated levels, a spacing filter, one per run of masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from orderlens.rules.protocol import BoolArray, Commit, FloatArray, IntArray, Pick, Schedule, real, whole
+from orderlens.rules.stats import DrawStats, PositionStats, comparable
+from orderlens.rules.view import StepView
+
+View = StepView[PositionStats | DrawStats]
+
+
+@dataclass(eq=False)
+class Dilated(Schedule):
+    """DUS: every stride-th position of the block, the stride divided by BASE from pass to pass.
+
+    omerlux/DUS ``dilated_unmask_levels`` and ``merge_last_level``: the first stride is n // BASE, a level
+    holds the multiples of the stride that are not revealed yet, leftovers come last, and a last level smaller
+    than the one before is merged into it (BASE = 2: 32 positions in levels of 2, 2, 4, 8, 16). The sets are
+    fixed; the order only says which token of a set comes first, so a static order needs no model to plan
+    them. The public ``generate_scheduled`` has ``binary`` levels and a put-back below p = 0.3 as its
+    defaults, and a position put back is in no later level and stays masked; neither is part of this rule.
+    """
+
+    id = "dilated"
+    summary = "dilated[=BASE]: every n/BASE-th position (2), then ever closer ones between them"
+    base: int = whole(2, "BASE", 2, default=2)
+
+    def passes(self, n_positions: int) -> IntArray:
+        """Return the levels' sizes as passes."""
+        return np.sort(self.levels(n_positions))
+
+    def levels(self, n_positions: int) -> IntArray:
+        """Return the pass [n] at which each place, counted from the left, is revealed."""
+        return np.array(_levels(n_positions, self.base))
+
+    def plan(self, path: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the path level by level, inside a level as the order has it."""
+        level = self.levels(len(path))[path]
+        by = np.argsort(level, kind="stable")
+        return path[by], level[by]
+
+    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
+        """Return the positions whose level is due; the levels are laid out in the block's first pass."""
+        level_R = view.memory.rows("level", -1)
+        new_R = level_R < 0
+        if new_R.any():
+            place_R = np.arange(len(level_R)) - view.starts_C[view.chain_R]
+            for n in np.unique(view.filling_C):
+                mine = new_R & (view.filling_C == n)[view.chain_R]
+                level_R[mine] = self.levels(int(n))[place_R[mine]]
+        view.memory.keep_rows("level", level_R)
+        due_C = np.maximum(view.forward_C, view.least_C(level_R))
+        chosen: BoolArray = level_R <= due_C[view.chain_R]
+        return chosen
+
+
+@lru_cache(maxsize=256)
+def _levels(n: int, base: int) -> tuple[int, ...]:
+    level = np.full(n, -1)
+    stride, now = n // base, 0
+    while stride >= 1:
+        free = np.flatnonzero((np.arange(n) % stride == 0) & (level < 0))
+        level[free] = now
+        now += bool(len(free))
+        stride //= base
+    level[level < 0] = now
+    sizes = np.bincount(level)
+    if len(sizes) >= 2 and sizes[-1] < sizes[-2]:
+        level[level == len(sizes) - 1] -= 1
+    return tuple(level.tolist())
+
+
+@dataclass(eq=False)
+class Spaced(Commit):
+    """Of what another rule would commit, best first, only positions at a distance from those already taken.
+
+    The spacing filter of DUS (omerlux/DUS ``apply_spacing_filter``, G = 8): the distance is at least
+    max(2, floor(|M| G / n)), |M| being what is still masked of the block's n positions. It stands behind the
+    rule that it narrows, ``max-prob+threshold=0.9+spaced`` or ``entropy+bound=0.1+spaced``; alone it chooses
+    among all masked positions. What it leaves out is considered again at the next pass.
+    """
+
+    id = "spaced"
+    summary = "spaced[=G]: of what the rule before it takes (or of all), only positions at a distance (G = 8)"
+    g: int = whole(1, "G", 8, default=8)
+    inner: Commit | None = None
+
+    def __post_init__(self) -> None:
+        if self.inner is not None:
+            self.needs, self.randomised = self.inner.needs, self.inner.randomised
+
+    @property
+    def spec(self) -> str:
+        """``spaced`` or ``spaced=G``, behind the rule that it narrows."""
+        own = super().spec
+        return own if self.inner is None else f"{self.inner.spec}+{own}"
+
+    def over(self, inner: Commit) -> Spaced:
+        """Return this filter behind ``inner``."""
+        return Spaced(self.g, inner)
+
+    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
+        """Return what is far enough apart."""
+        return self.pick(view, scores_R).chosen_R
+
+    def pick(self, view: View, scores_R: FloatArray) -> Pick:
+        """Narrow what the rule before takes; the tokens are its business."""
+        every = Pick(np.ones(len(view), bool))
+        wanted = every if self.inner is None else self.inner.pick(view, scores_R)
+        return Pick(self._apart(view, scores_R, wanted.chosen_R), wanted.token_R)
+
+    def _apart(self, view: View, scores_R: FloatArray, wanted_R: BoolArray) -> BoolArray:
+        """Walk each chain's candidates from the best on and take those far enough from what was taken."""
+        gap_C = np.maximum(2, view.left_C * self.g // view.filling_C)
+        rank_R = view.ranks(np.where(wanted_R, scores_R, -np.inf))
+        n_C = np.bincount(view.chain_R[wanted_R], minlength=len(gap_C))
+        row_CN = np.full((len(gap_C), int(rank_R.max()) + 1), -1)
+        row_CN[view.chain_R, rank_R] = np.arange(len(rank_R))
+        near_CB = np.zeros((len(gap_C), int(view.offset_R.max()) + 1), bool)
+        place_B = np.arange(near_CB.shape[1])
+        chosen_R = np.zeros(len(view), bool)
+        for rank in range(int(n_C.max())):
+            chain_c = np.flatnonzero(rank < n_C)
+            row_c = row_CN[chain_c, rank]
+            free = ~near_CB[chain_c, view.offset_R[row_c]]
+            chain_c, row_c = chain_c[free], row_c[free]
+            chosen_R[row_c] = True
+            near_CB[chain_c] |= np.abs(place_B - view.offset_R[row_c][:, None]) < gap_C[chain_c][:, None]
+        return chosen_R
+
+
+@dataclass(eq=False)
+class Hierarchy(Commit):
+    """Every run of masked positions gives its best one if p > LOW; all with p > T; at least the block's best.
+
+    dInfer's hierarchy decoder (``HierarchyDecoder.get_transfer_index``; LOW = 0.4 in the class, 0.3 at its
+    command line, T = 0.8…0.9), whose order is ``max-prob``. Equally probable best positions of a run are all
+    taken, as there. Runs end at the block's ends. Its log-softmax is in the logits' dtype; ours is float32 or
+    better. Its re-masking variant is another rule.
+    """
+
+    id = "hierarchy"
+    summary = "hierarchy=LOW:T: the best of every run of masks if p > LOW, all with p > T, at least the first"
+    low: float = real(0.0, 1.0, "LOW", 0.4)
+    threshold: float = real(0.0, 1.0, "T", 0.9)
+
+    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
+        """Return the runs' best, the sure ones and each chain's first."""
+        starts_R = np.ones(len(view), bool)
+        starts_R[1:] = (np.diff(view.chain_R) != 0) | (np.diff(view.offset_R) != 1)
+        run_R = np.cumsum(starts_R) - 1
+        best_R = scores_R == np.maximum.reduceat(scores_R, np.flatnonzero(starts_R))[run_R]
+        low_R, sure_R = (view.proposal_prob_R > comparable(bound) for bound in (self.low, self.threshold))
+        chosen: BoolArray = (best_R & low_R) | sure_R | view.best(scores_R)
+        return chosen

@@ -1,0 +1,128 @@
+"""Confidence-first orders with weights: by place and rarity (UNCODE), or against an early end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderlens.errors import UserInputError, one_line
+from orderlens.rules.orders.arguments import Arguments, label_of
+from orderlens.rules.orders.protocol import Card, ConfidenceOrder, Scores
+from orderlens.rules.stats import PositionStats
+from orderlens.rules.view import StepView
+
+ROUNDING = 1e-5
+"""How far two ways of summing one probability may lie apart in float32 (nats)."""
+
+
+class PositionContent(ConfidenceOrder):
+    """UNCODE / PC-Sampler: e^(−LAMBDA i) · min(−p log f, ALPHA), i the place in the block, f v1's frequency.
+
+    NEUIR/PC-Sampler and its successor NEUIR/Uncode (LAMBDA 0.25 and ALPHA 10 in the scripts, 1 and 1 in the
+    function). f is the frequency of the proposed token in a corpus, 1/N for a token that is not in it. The
+    frequencies come from a JSON file as the PC-Sampler writes it, ``{"num_token": N, "p_baseline_dict":
+    {"id": count}}``, for the model's own vocabulary; without a file all tokens count as equally rare (−log f
+    = 1) and only the place is weighed. The public entropy and margin rules ignore the block; this one does
+    not. At temperature > 0 the positions are chosen by their most probable tokens before tokens are drawn;
+    the public code weighs the drawn ones.
+    """
+
+    id = "position-content"
+    summary = "UNCODE: early places and rare tokens first; position-content:lambda=0.25:frequencies=FILE"
+    card = Card("UNCODE", "structured", 22, "<")
+    LAMBDA, ALPHA = 0.25, 10.0
+
+    def __init__(self, decay: float = LAMBDA, alpha: float = ALPHA, frequencies: str = "") -> None:
+        self.decay, self.alpha, self.frequencies = decay, alpha, frequencies
+        self._table = _read(frequencies) if frequencies else None
+
+    @classmethod
+    def parse(cls, argument: str) -> PositionContent:
+        """Build from ``lambda=…``, ``alpha=…`` and ``frequencies=FILE``, each optional."""
+        given = Arguments(cls.id, argument, ["lambda", "alpha", "frequencies"])
+        decay, alpha = given.number("lambda", cls.LAMBDA, 0.0), given.number("alpha", cls.ALPHA, 1e-9)
+        return cls(decay, alpha, given.word("frequencies", ""))
+
+    @property
+    def label(self) -> str:
+        """The id, and what is not the default."""
+        numbers = {"lambda": (self.decay, self.LAMBDA), "alpha": (self.alpha, self.ALPHA)}
+        return label_of(self.id, {**numbers, "frequencies": (self.frequencies, "")})
+
+    def scores(self, view: StepView[PositionStats]) -> Scores:
+        """Return the weighed confidence."""
+        p_R = np.exp(view.stats.top_logprob)
+        content_R = np.minimum(p_R * self._rarity(view.stats.top_token), self.alpha)
+        scores: Scores = np.exp(-self.decay * view.offset_R) * content_R
+        return scores
+
+    def _rarity(self, token_R: NDArray[np.int64]) -> Scores | float:
+        """Return −log f of each token."""
+        if self._table is None:
+            return 1.0
+        known_V, unseen = self._table
+        inside_R = np.minimum(token_R, len(known_V) - 1)
+        return np.where(token_R < len(known_V), known_V[inside_R], unseen)
+
+
+def _read(path: str) -> tuple[Scores, float]:
+    """Return −log f by token id, and that of a token that the file does not name."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        total = float(found["num_token"])
+        counts = {int(token): float(count) for token, count in found["p_baseline_dict"].items()}
+    except OSError as error:
+        raise UserInputError(f"order 'position-content': frequencies={path}: {one_line(error)}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserInputError(
+            f"order 'position-content': frequencies={path} is no JSON object with 'num_token' and the counts "
+            "'p_baseline_dict'"
+        ) from error
+    if not counts or min(counts) < 0 or not 0 < total < np.inf or not min(counts.values()) > 0:
+        raise UserInputError(f"order 'position-content': frequencies={path} has counts that are not positive")
+    unseen = np.log(total)
+    rarity_V = np.full(max(counts) + 1, unseen)
+    rarity_V[list(counts)] = unseen - np.log(list(counts.values()))
+    return rarity_V, float(unseen)
+
+
+class EosDamped(ConfidenceOrder):
+    """``max-prob`` with EOS proposals damped: p · γ, γ rising from GAMMA to 1 as the block fills.
+
+    EOSER, EOS early rejection (arXiv 2509.23924; yjyddq/EOSER-ASS-RL ``eval/generate.py``, GAMMA = 0.4): a
+    text does not end before what leads there is written. At GAMMA = 1 it is ``max-prob``. LLaDA's own option
+    sets EOS confidences to −inf and has no effect at temperature > 0.
+
+    Differs: γ grows with the filled share of the block. In the public code it grows with the step of the
+    block over the steps of all blocks less one, so that it reaches 1 in a single block only. A proposal
+    counts as EOS where the EOS ids together are at least as probable as the most probable token. At
+    temperature > 0 the positions are chosen before tokens are drawn; the public code damps drawn EOS tokens.
+    """
+
+    id = "eos-damped"
+    summary = "EOSER: most probable token first, EOS counts less in an empty block; eos-damped:gamma=0.4"
+    card = Card("EOS-damped", "structured", 23, ">")
+    GAMMA = 0.4
+
+    def __init__(self, gamma: float = GAMMA) -> None:
+        self.gamma = gamma
+
+    @classmethod
+    def parse(cls, argument: str) -> EosDamped:
+        """Build from ``gamma=…``."""
+        return cls(Arguments(cls.id, argument, ["gamma"]).number("gamma", cls.GAMMA, 1e-9, 1.0))
+
+    @property
+    def label(self) -> str:
+        """The id, and gamma where it is not 0.4."""
+        return label_of(self.id, {"gamma": (self.gamma, self.GAMMA)})
+
+    def scores(self, view: StepView[PositionStats]) -> Scores:
+        """Return the damped log p(v1)."""
+        filled_C = view.step_in_block_C / view.filling_C
+        damping_C = np.log(self.gamma + (1 - self.gamma) * filled_C)
+        is_eos_R = view.stats.eos_logprob >= view.stats.top_logprob - ROUNDING
+        return view.stats.top_logprob + np.where(is_eos_R, damping_C[view.chain_R], 0.0)

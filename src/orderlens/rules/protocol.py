@@ -1,0 +1,250 @@
+"""The other two parts of a policy: commit rules and revise rules.
+
+A ``Commit`` takes an order's scores and says which masked positions this pass reveals. A ``Schedule`` is a
+commit rule whose counts are known beforehand, so that a static order under it needs no model to plan its
+path. A ``Revise`` rule looks at what a block already holds and may change it or take it back; such a policy
+can generate but defines no likelihood of a fixed text.
+
+None of them sees a target, a model or a file. Shape letters: C chains, R rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderlens.errors import UserInputError
+from orderlens.rules.memory import Memory
+from orderlens.rules.orders.arguments import plain
+from orderlens.rules.stats import DrawStats, PositionStats
+from orderlens.rules.view import StepView
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+class Rule(ABC):
+    """What commit and revise rules share: a name, a line for the catalogue, and how they are written.
+
+    The values behind a rule's ``=`` are the dataclass fields that it declares with ``whole`` or ``real``:
+    text and rule are made of each other here, and a rule says only what it does.
+    """
+
+    id: ClassVar[str]
+    summary: ClassVar[str]
+
+    @classmethod
+    def parse(cls, values: list[str]) -> Self:
+        """Build from the values behind the ``=``, cut at the colons (``["0.9"]`` of ``threshold=0.9``)."""
+        known = cls._values()
+        least = sum(item.default is MISSING for item in known)
+        if not least <= len(values) <= len(known) or not all(values):
+            examples = [str(item.metadata["like"]) for item in known]
+            shown = ":".join(examples[: max(least, 1)])
+            example = f", e.g. {cls.id}={shown}" if known else ""
+            raise UserInputError(f"'{cls.id}' takes {_counted(least, len(known))}{example}")
+        names = [item.metadata["name"] if len(known) > 1 else "" for item in known]
+        read = zip(known, values, names, strict=False)
+        return cls(*(item.metadata["read"](cls.id, text, name=name) for item, text, name in read))
+
+    @property
+    def spec(self) -> str:
+        """The canonical text, e.g. ``threshold=0.9``; defaults at its end are left out."""
+        known = [(item, getattr(self, item.name)) for item in self._values()]
+        while known and known[-1][1] == known[-1][0].default and not known[-1][0].metadata["always"]:
+            known.pop()
+        texts = (str(value) if isinstance(value, int) else plain(value) for _, value in known)
+        return f"{self.id}={':'.join(texts)}" if known else self.id
+
+    @classmethod
+    def _values(cls) -> list[Field[Any]]:
+        found: tuple[Field[Any], ...] = fields(cls) if is_dataclass(cls) else ()
+        return [item for item in found if "read" in item.metadata]
+
+
+def whole(least: int, name: str, like: int, *, default: Any = MISSING, always: bool = False) -> Any:
+    """Declare a value: a whole number of at least ``least``; ``always`` writes it where it is the default."""
+    return _value(partial(parse_whole, least=least), name, like, default, always)
+
+
+def real(low: float, high: float, name: str, like: float, *, default: Any = MISSING) -> Any:
+    """Declare a value: a finite number between ``low`` and ``high``, both allowed."""
+    return _value(partial(parse_real, low=low, high=high), name, like, default, False)
+
+
+def _value(read: Callable[..., float], name: str, like: float, default: Any, always: bool) -> Any:
+    metadata = {"read": read, "name": name, "like": like, "always": always}
+    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+
+
+def _counted(least: int, most: int) -> str:
+    words = {(0, 0): "no value", (1, 1): "one value", (0, 1): "one value or none", (0, 2): "up to two values"}
+    return words.get((least, most)) or (f"{least} values" if least == most else f"{least} to {most} values")
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What a commit rule takes.
+
+    Attributes:
+        chosen_R: rows that are committed now, at least one in every chain.
+        token_R: the token of each row at temperature 0; None where that is the most probable one.
+    """
+
+    chosen_R: BoolArray
+    token_R: IntArray | None = None
+
+
+class Commit(Rule):
+    """How many positions one forward pass reveals."""
+
+    randomised: bool = False
+    """Whether the choice depends on random numbers beyond the order's."""
+    needs: frozenset[str] = frozenset()
+    """Names of what the view must hold in ``asked`` besides the statistics (see ``StepView``)."""
+
+    def planned_passes(self, n_positions: int) -> int:
+        """Return how many passes a block of so many positions is planned to take; n where nobody knows."""
+        return n_positions
+
+    @abstractmethod
+    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
+        """Return which rows are committed now [R]: at least one in every chain."""
+
+    def pick(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> Pick:
+        """Return the same with the tokens; only for a rule that may not take the most probable one."""
+        return Pick(self.select(view, scores_R))
+
+
+class Schedule(Commit):
+    """A commit rule whose counts depend only on the number of positions to fill and on the pass."""
+
+    @abstractmethod
+    def passes(self, n_positions: int) -> IntArray:
+        """Return [n]: the pass at which the position that comes t-th is revealed (0, …, never falling)."""
+
+    def plan(self, path: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the path [n] that a static order's ``path`` becomes, and the pass of each of its steps."""
+        return path, self.passes(len(path))
+
+    def planned_passes(self, n_positions: int) -> int:
+        """Return the passes that the counts add up to."""
+        return int(self.passes(n_positions)[-1]) + 1
+
+    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
+        """Return the next positions by score, as many as the schedule gives this pass."""
+        last_C = self._due(view)
+        if (last_C == view.step_in_block_C).all():
+            return view.best(scores_R)
+        chosen: BoolArray = view.ranks(scores_R) <= (last_C - view.step_in_block_C)[view.chain_R]
+        return chosen
+
+    def _due(self, view: StepView[Any]) -> IntArray:
+        """Return the last place of the path that is due by now, at least the next one."""
+        due_C = np.empty(len(view.filling_C), np.int64)
+        for n in np.unique(view.filling_C):
+            mine = view.filling_C == n
+            due_C[mine] = np.searchsorted(self.passes(int(n)), view.forward_C[mine], side="right") - 1
+        return np.maximum(due_C, view.step_in_block_C)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldView:
+    """What a revise rule sees: the tokens that the current blocks hold, given ones left out (all [R]).
+
+    Attributes:
+        chain_R: chain of each position (0…C−1); rows are sorted by chain, then left to right.
+        position_R: absolute position.
+        offset_R: offset in the block.
+        token_R: the token it holds.
+        held_logprob_R: that token's log-probability in this pass.
+        logq_R: its log-probability in the pass that committed it.
+        stats: what this pass says about the position.
+        forward_C: passes the block has had before this one.
+        left_C: positions of the block still masked before this pass.
+        memory: what this rule kept at earlier passes of the same block.
+        numbers: gives one keyed number in [0, 1) per row.
+    """
+
+    chain_R: IntArray
+    position_R: IntArray
+    offset_R: IntArray
+    token_R: IntArray
+    held_logprob_R: FloatArray
+    logq_R: FloatArray
+    stats: PositionStats
+    forward_C: IntArray
+    left_C: IntArray
+    memory: Memory
+    numbers: Callable[[], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a revise rule wants: rows that take the most probable token, and rows that are masked again."""
+
+    edit_R: BoolArray
+    remask_R: BoolArray
+
+
+class Revision(Rule):
+    """A rule that may change what was committed. Only for generation."""
+
+    @abstractmethod
+    def max_passes(self, n_positions: int) -> int:
+        """Return the most passes that a block with that many positions to fill can take."""
+
+
+class Revise(Revision):
+    """What may be changed after a commit rule revealed it."""
+
+    post_passes: int = 0
+    """Passes that a block without masks may still be given, as long as each of them changes something."""
+
+    def settled_after(self, n_positions: int) -> int:
+        """Return the pass of a block from which on nothing is taken back, so that every text ends."""
+        return 4 * n_positions
+
+    def max_passes(self, n_positions: int) -> int:
+        """Return the bound: passes that may take back, one per position to refill, those afterwards."""
+        return self.settled_after(n_positions) + n_positions + self.post_passes
+
+    @abstractmethod
+    def revise(self, view: HeldView) -> Changes:
+        """Return the changes; both arrays are [R], and no row is in both."""
+
+
+def parse_whole(rule: str, text: str, least: int, name: str = "") -> int:
+    """Return a whole number of at least ``least``; ``name`` tells the value apart where there are several."""
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
+        raise _refusal(rule, text, name, f"a whole number of at least {least}")
+    return int(text)
+
+
+def parse_real(rule: str, text: str, low: float, high: float = np.inf, name: str = "") -> float:
+    """Return a finite number between ``low`` and ``high``, both allowed."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = np.nan
+    if not low <= value <= high or np.isinf(value):
+        wanted = (
+            f"a finite number of at least {low:g}"
+            if np.isinf(high)
+            else f"a number between {low:g} and {high:g}"
+        )
+        raise _refusal(rule, text, name, wanted)
+    return value
+
+
+def _refusal(rule: str, text: str, name: str, wanted: str) -> UserInputError:
+    if not name:
+        return UserInputError(f"'{rule}={text}': the value must be {wanted}")
+    return UserInputError(f"'{rule}': {name} is '{text}' and must be {wanted}")

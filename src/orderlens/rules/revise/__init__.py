@@ -1,0 +1,1 @@
+"""Revise rules: what may be changed or masked again after it was committed."""

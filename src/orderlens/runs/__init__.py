@@ -1,0 +1,1 @@
+"""From a request to a run: spec, units, workers, and the loop that computes and commits."""

@@ -1,0 +1,178 @@
+"""Workers as Ray actors: Ray places them, on this machine or on a cluster; the store keeps the truth."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import socket
+from typing import Any
+
+from orderlens.errors import (
+    MissingPackageError,
+    OrderLensError,
+    UserInputError,
+    WorkersLostError,
+    one_line,
+)
+from orderlens.runs.engine import Engine
+from orderlens.runs.worker import Brief, Ending, Seat, work
+
+_ANSWER_S = 10.0
+"""Seconds that a cluster has to answer."""
+_QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+class RayActors:
+    """A crew of Ray actors, each with one GPU or its share of CPUs.
+
+    Args:
+        brief: what all of them are told.
+        engine: address, threads.
+        seats: number of workers.
+        on_gpu: whether each needs a GPU.
+        device: device that was asked for; None leaves the choice to the model.
+    """
+
+    def __init__(self, brief: Brief, engine: Engine, seats: int, *, on_gpu: bool, device: str | None) -> None:
+        self._ray, self._ours = _connect(engine, seats)
+        self._device = "cuda" if on_gpu else device
+        self._threads = engine.threads or 1
+        self._options: dict[str, Any] = {"num_gpus": 1} if on_gpu else {"num_cpus": self._threads}
+        self._seats = seats
+        self._running: dict[int, Any] = {}
+        self._actors: dict[int, Any] = {}
+        self._refuse_crowd(on_gpu)
+        self._brief = self._ray.put(brief)
+
+    def start(self, place: int, name: str) -> None:
+        """Create an actor; Ray finds a machine for it."""
+        variables = {"OMP_NUM_THREADS": str(self._threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        maker = self._ray.remote(max_restarts=0, **self._options)(_Actor)
+        actor = maker.options(runtime_env={"env_vars": variables}).remote()
+        self._actors[place] = actor
+        seat = Seat(name, place, self._seats, self._device)
+        self._running[place] = actor.run.remote(self._brief, seat)
+
+    def ending(self, place: int) -> Ending | None:
+        """Return how the worker ended; None while it lives."""
+        done, _ = self._ray.wait([self._running[place]], timeout=0)
+        if not done:
+            return None
+        try:
+            found: Ending = self._ray.get(done[0])
+        except self._ray.exceptions.RayError as error:
+            return Ending(f"{type(error).__name__}: {one_line(error)[:300]}")
+        return found
+
+    def kill(self, place: int) -> None:
+        """End an actor at once."""
+        self._ray.kill(self._actors[place])
+
+    def stop(self) -> None:
+        """End all actors, and leave the cluster unless the caller had joined it."""
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        if self._ours:
+            self._ray.shutdown()
+
+    def _refuse_crowd(self, on_gpu: bool) -> None:
+        room = _room(self._ray, on_gpu, self._threads)
+        if self._seats > room:
+            what = "GPUs" if on_gpu else f"times {self._threads} CPUs"
+            self.stop()
+            raise UserInputError(
+                f"{self._seats} workers need {self._seats} {what}, the Ray cluster has {room}: "
+                f"give --workers {max(room, 1)}"
+            )
+
+
+class _Actor:
+    """Holds the process in which a worker runs."""
+
+    def run(self, brief: Brief, seat: Seat) -> Ending:
+        """Compute units until none is left."""
+        return work(brief, seat)
+
+
+def seats(engine: Engine, on_gpu: bool) -> int:
+    """Return the number of actors: as asked, else as many as there is room for.
+
+    Refuses at once what Ray would try for minutes.
+
+    Raises:
+        MissingPackageError: Ray is not installed.
+        UserInputError: no cluster answers.
+    """
+    ray, threads = _import_ray(), engine.threads or 1
+    _knock(engine)
+    if engine.workers is not None:
+        return engine.workers
+    if engine.address is None and not ray.is_initialized():  # it will be started with what is here
+        return max(1, _gpus_here() if on_gpu else (os.cpu_count() or 1) // threads)
+    _, ours = _connect(engine, 1)
+    try:
+        return max(1, _room(ray, on_gpu, threads))
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _gpus_here() -> int:
+    from orderlens.models.engine.device import visible_gpus
+
+    return visible_gpus()
+
+
+def _knock(engine: Engine) -> None:
+    host, _, port = (engine.address or "").rpartition(":")
+    if host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+        except OSError as error:
+            raise _no_cluster(engine, error) from error
+
+
+def _import_ray() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise MissingPackageError(
+            "engine ray needs Ray; install it with: pip install 'orderlens[ray]'"
+        ) from error
+
+
+def _no_cluster(engine: Engine, error: Exception) -> OrderLensError:
+    if engine.address is None:
+        return WorkersLostError(
+            f"Ray did not start on this machine ({one_line(error)[:200]}); give the same command again, or "
+            "use --engine local"
+        )
+    return UserInputError(
+        f"no Ray cluster answers at '{engine.address}' ({one_line(error)[:200]}); start one with "
+        "'ray start --head', or leave the address out"
+    )
+
+
+def _connect(engine: Engine, seats: int) -> tuple[Any, bool]:
+    """Return Ray, joined to its cluster, and whether we joined it: a caller may have done so before."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray = _import_ray()
+    if ray.is_initialized():
+        return ray, False
+    try:
+        if engine.address is not None:
+            ray.init(address=engine.address, **_QUIET)
+        else:
+            wanted = seats * (engine.threads or 1)
+            ray.init(num_cpus=max(wanted, os.cpu_count() or 1), include_dashboard=False, **_QUIET)
+    except Exception as error:  # Ray raises bare ones, too, where a node takes too long to start
+        raise _no_cluster(engine, error) from error
+    return ray, True
+
+
+def _room(ray: Any, on_gpu: bool, threads: int) -> int:
+    """Return how many actors the cluster has room for."""
+    found = ray.cluster_resources()
+    return int(found.get("GPU", 0) if on_gpu else found.get("CPU", 0) // threads)

@@ -1,0 +1,154 @@
+"""The viewer's web application: a page, its built files, and four questions. Reads only.
+
+No address names a file: assets come from a fixed list, runs and samples are looked up among the opened runs.
+``guard`` decides who is answered at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from orderlens._version import __version__
+from orderlens.common.plaintext import printable
+from orderlens.common.templating import fill
+from orderlens.errors import OrderLensError, RunError, UserInputError, one_line
+from orderlens.show.report.page import asset
+from orderlens.show.viewer.guard import Guard
+from orderlens.show.viewer.index import Index, Query
+from orderlens.show.views import plain_sample
+from orderlens.show.views.film import film
+from orderlens.store.reader import Run
+
+FILMED = 4
+"""Traces in one film at most."""
+ASSETS = {"viewer.js": "text/javascript", "page.css": "text/css"}
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(run: Run, token: str, hosts: frozenset[str]) -> Starlette:
+    """Return the application.
+
+    Args:
+        run: one or several opened runs.
+        token: without it nothing is answered.
+        hosts: the only values of a request's ``Host`` that are answered.
+    """
+    index = Index(run)
+
+    async def page(_request: Request) -> Response:
+        return HTMLResponse(fill("viewer.html.j2", token=token, version=__version__))
+
+    async def built(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in ASSETS:
+            return _json({"error": "there is no such file"}, 404)
+        return Response(asset(name).text, media_type=ASSETS[name])
+
+    async def catalogue(_request: Request) -> Response:
+        return _json(await run_in_threadpool(_catalogue, run, index))
+
+    async def samples(request: Request) -> Response:
+        return _json(await run_in_threadpool(index.page, query_of(dict(request.query_params))))
+
+    async def sample(request: Request) -> Response:
+        asked = request.query_params
+        return _json(await run_in_threadpool(_sample, run, asked.get("run", ""), asked.get("id", "")))
+
+    async def picture(request: Request) -> Response:
+        asked = request.query_params
+        named = (asked.get("run", ""), asked.get("id", ""), asked.getlist("trace"))
+        return Response(await run_in_threadpool(_film, run, *named), media_type="image/svg+xml")
+
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            Route("/assets/{name}", built),
+            Route("/api/catalogue", _answered(catalogue)),
+            Route("/api/samples", _answered(samples)),
+            Route("/api/sample", _answered(sample)),
+            Route("/api/film", _answered(picture)),
+        ]
+    )
+    app.state.index = index
+    app.add_middleware(Guard, token=token, hosts=hosts)
+    return app
+
+
+def _answered(endpoint: Endpoint) -> Endpoint:
+    """Turn our own errors into an answer that the page shows."""
+
+    async def wrapped(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except OrderLensError as error:
+            code = 400 if isinstance(error, UserInputError) and not isinstance(error, RunError) else 404
+            return _json({"error": one_line(error)}, code)
+
+    return wrapped
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    # ASCII: half a character in a text must not end an answer
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Response(text, status, media_type="application/json")
+
+
+def _catalogue(run: Run, index: Index) -> dict[str, Any]:
+    holding = [name for name in run.names if "reveals" in run.only([name]).tables]
+    run = run.only(holding) if holding else run
+    shown = {name: printable(facts) for name, facts in run.facts().items()}
+    return {
+        "runs": [{"name": name, "facts": facts} for name, facts in shown.items()],
+        "orders": run.order_labels() or index.orders(),
+        "graded": index.is_graded,
+        "notes": _unfinished([name for name in run.names if not run.only([name]).is_complete]),
+    }
+
+
+def _unfinished(names: list[str]) -> list[str]:
+    if not names:
+        return []
+    one = f"Run {names[0]} was not complete" if len(names) == 1 else f"{len(names)} runs were not complete"
+    told = f"{one} ({', '.join(names[:6])})" if len(names) > 1 else one
+    return [printable(f"{told} when the viewer was started; start it again to see what came since.")]
+
+
+def _sample(run: Run, name: str, sample_id: str) -> dict[str, Any]:
+    return plain_sample(run.sample(sample_id, run=name or None))
+
+
+def _film(run: Run, name: str, sample_id: str, traces: list[str]) -> str:
+    sample = run.sample(sample_id, run=name or None)
+    return film(sample, [sample.trace(label) for label in traces[:FILMED]])
+
+
+def query_of(asked: dict[str, str]) -> Query:
+    """Read the list's parameters.
+
+    Raises:
+        UserInputError: one of them is not what it should be.
+    """
+    known: dict[str, Any] = {name: value for name, value in asked.items() if name in _TEXTS}
+    for name in ("page", "cascade"):
+        if name in asked:
+            known[name] = _whole_number(name, asked[name])
+    for name in ("descending", "whole"):
+        known[name] = asked.get(name, "true") == "true"
+    return Query(**known)
+
+
+_TEXTS = ("run", "order", "text", "correct", "where", "sort")
+
+
+def _whole_number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UserInputError(f"'{text[:20]}' is no {name}; give a whole number")
+    return int(text)

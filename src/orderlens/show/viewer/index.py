@@ -1,0 +1,224 @@
+"""The list of traces behind the viewer: a table in DuckDB's memory, filtered, sorted and cut into pages.
+
+It is made in three steps, so that the first page never waits for a large run: the first few hundred traces;
+path statistics of all, in one pass over the reveals; then texts, verdicts and EOS cascades. A question waits
+for a later step only if it needs it. Conditions are written ``var > 0.5, mean < -1``. Runs are never written
+to.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from orderlens.errors import UserInputError
+from orderlens.show.viewer.cascades import eos_cascades
+from orderlens.show.viewer.statements import COLUMNS, FIRST, KEY, LATER, PEEK, SEALING, SORTS, TRACES, WHOLE
+from orderlens.show.views import TraceKey, plain_row
+from orderlens.store.frame import import_duckdb
+from orderlens.store.reader import Run
+from orderlens.store.verdicts import latest_verdicts
+
+_NAMED = {"var": "var", "mean": "mean", "gap": "gap", "passes": "passes", "eos": "cascade", "n": "n"}
+"""What may be named → the column of the list."""
+_WAYS = {"≤": "<=", "≥": ">="}
+_BETWEEN = re.compile(r"[,;&]|\band\b", re.IGNORECASE)
+_ONE = re.compile(
+    r"\s*([a-z]+)\s*(<=|>=|<|>|=|≤|≥)\s*([-−+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """One condition: a column of the list, ``<``, ``<=``, ``>``, ``>=`` or ``=``, and a number."""
+
+    column: str
+    way: str
+    value: float
+
+
+def parse_ranges(text: str) -> tuple[Range, ...]:
+    """Return the conditions of a text, all of which must hold.
+
+    Raises:
+        UserInputError: a part of it is no condition.
+    """
+    return tuple(_parsed(part) for part in _BETWEEN.split(text) if part.strip())
+
+
+def _parsed(part: str) -> Range:
+    found = _ONE.fullmatch(part)
+    column = _NAMED.get(found[1].lower()) if found else None
+    if found is None or column is None:
+        known = ", ".join(_NAMED)
+        raise UserInputError(
+            f"'{part.strip()[:40]}' is no condition; write for example: var > 0.5, mean < -1 ({known})"
+        )
+    return Range(column, _WAYS.get(found[2], found[2]), float(found[3].replace("−", "-")))
+
+
+PAGE_ROWS = 50
+_LATE_SORTS = ("cascade", "correct")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What the list is asked for; the fields of ``Query`` in ``frontend/src/types.ts``.
+
+    Attributes:
+        run: a run's name; empty for all.
+        order: an order's label; empty for all.
+        text: looked for in ids, prompts and texts, whatever the case.
+        correct: the verdict; empty for any.
+        cascade: at least this many steps of EOS.
+        where: conditions on numbers, ``var > 0.5, mean < -1``.
+        sort: one of ``SORTS``.
+        descending: from the largest down; undefined values stand last either way.
+        page: from 0.
+        whole: wait until everything is known.
+    """
+
+    run: str = ""
+    order: str = ""
+    text: str = ""
+    correct: Literal["", "yes", "no", "none"] = ""
+    cascade: int = 0
+    where: str = ""
+    sort: str = "var"
+    descending: bool = True
+    page: int = 0
+    whole: bool = True
+
+    def __post_init__(self) -> None:
+        if self.sort not in SORTS:
+            raise UserInputError(f"cannot sort by '{self.sort}' (use {', '.join(SORTS)})")
+        if self.correct not in ("", "yes", "no", "none"):
+            raise UserInputError(f"'{self.correct}' is no verdict (use yes, no or none)")
+        if not 0 <= self.page < 1 << 31 or not 0 <= self.cascade < 1 << 31:
+            raise UserInputError("page and cascade are whole numbers from 0 on")
+        parse_ranges(self.where)
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """The conditions on numbers."""
+        return parse_ranges(self.where)
+
+    @property
+    def needs_whole(self) -> bool:
+        """Whether texts, verdicts or cascades decide what is shown, or where."""
+        late = any(item.column in _LATE_SORTS for item in self.ranges)
+        asked = self.sort in _LATE_SORTS or self.text or self.correct or self.cascade
+        return bool(self.whole or asked or late)
+
+
+class Index:
+    """The list of the traces of a run; made in a thread of its own from the moment it exists."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.is_graded = "verdicts" in run.tables
+        self._steps = {name: threading.Event() for name in ("peek", "traces", "whole")}
+        self._error: BaseException | None = None
+        self._connections: dict[str, Any] = {}
+        threading.Thread(target=self._make, name="orderlens-index", daemon=True).start()
+
+    def _make(self) -> None:
+        try:
+            first = import_duckdb().connect()
+            first.register("peeked", self.run.first_samples())
+            self._step("peek", first, [PEEK])
+            whole = self.run.connection()  # compares every part with its record first
+            self._step("traces", whole, [TRACES])
+            whole.register("counting", latest_verdicts(whole.table("verdicts").to_arrow_table()))
+            sealing = [run for (run,) in whole.execute(SEALING).fetchall()]
+            whole.register("sealed", eos_cascades(self.run.only(sealing)))
+            self._step("whole", whole, LATER)
+        except BaseException as error:  # noqa: BLE001  told to whoever asks
+            self._error = error
+        finally:
+            for step in self._steps.values():
+                step.set()
+
+    def _step(self, name: str, connection: Any, statements: Sequence[str]) -> None:
+        for statement in statements:
+            connection.execute(statement)
+        self._connections[name] = connection
+        self._steps[name].set()
+
+    def wait(self, step: str = "whole") -> None:
+        """Wait until a step is made: ``peek``, ``traces`` or ``whole``.
+
+        Raises:
+            OrderLensError: the run cannot be read.
+        """
+        self._steps[step].wait()
+        if self._error is not None:
+            raise self._error
+
+    def orders(self) -> list[str]:
+        """Return the orders that occur, sorted."""
+        self.wait("traces")
+        return [row[0] for row in self._fetch("traces", 'SELECT DISTINCT "order" FROM traces ORDER BY 1', [])]
+
+    def page(self, query: Query) -> dict[str, Any]:
+        """Return the ``rows`` of one page, the ``total``, and what they are of: ``state``.
+
+        The state is ``whole``, ``traces`` (texts, verdicts and cascades are not known yet) or ``peek`` (the
+        first traces of the run; the total counts those).
+        """
+        self.wait("whole" if query.needs_whole else "peek")
+        state = max(self._connections, key=_ORDER.index)
+        source = {"peek": FIRST.format("peek"), "traces": FIRST.format("traces"), "whole": WHOLE}[state]
+        where, values = _conditions(query)
+        total = self._fetch(state, f"SELECT count(*) FROM ({source}) WHERE {where}", values)[0][0]  # noqa: S608
+        way = "DESC" if query.descending else "ASC"
+        by = ", ".join(f"{name} {way} NULLS LAST" for name in SORTS[query.sort])
+        found = self._fetch(
+            state,
+            f"SELECT * FROM ({source}) WHERE {where} ORDER BY {by}, sample_id, row "  # noqa: S608  constants
+            f"LIMIT {PAGE_ROWS} OFFSET {PAGE_ROWS * query.page}",
+            values,
+        )
+        return {"total": total, "rows": [_row(row) for row in found], "size": PAGE_ROWS, "state": state}
+
+    def _fetch(self, state: str, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
+        cursor = self._connections[state].cursor()  # one per question: they may come side by side
+        try:
+            return list(cursor.execute(statement, values).fetchall())
+        finally:
+            cursor.close()
+
+
+_ORDER = ("peek", "traces", "whole")
+
+
+def _conditions(query: Query) -> tuple[str, list[Any]]:
+    """Return the WHERE clause and its values; nothing of the question enters the statement itself."""
+    parts: list[tuple[str, list[Any]]] = [("true", [])]
+    if query.run:
+        parts.append(("run = ?", [query.run]))
+    if query.order:
+        parts.append(('"order" = ?', [query.order]))
+    if query.correct:
+        parts.append(({"yes": "correct", "no": "NOT correct", "none": "correct IS NULL"}[query.correct], []))
+    if query.cascade:
+        parts.append(("cascade >= ?", [query.cascade]))
+    parts += [
+        (f"{item.column} {item.way} ?", [item.value]) for item in query.ranges
+    ]  # both out of fixed lists
+    if wanted := query.text.strip().lower():
+        places = ("sample_id", "text", "prompt")
+        found = " OR ".join(f"contains(lower(coalesce({place}, '')), ?)" for place in places)
+        parts.append((f"({found})", [wanted] * len(places)))
+    return " AND ".join(text for text, _ in parts), [value for _, values in parts for value in values]
+
+
+def _row(values: tuple[Any, ...]) -> dict[str, Any]:
+    named = dict(zip(COLUMNS, values, strict=True))
+    key = TraceKey(**{name: named[name] for name in KEY})
+    shown = ("n", "mean", "var", "passes", "gap", "cascade", "correct", "text")
+    return plain_row(key, **{name: named[name] for name in shown})

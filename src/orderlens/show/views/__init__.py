@@ -1,0 +1,35 @@
+"""What is shown of a sample, as plain data: its traces with tokens, passes, numbers, changes, worst steps.
+
+Report, viewer, terminal and notebook all draw this and compute nothing of their own. Knows Arrow rows of the
+stored tables, not files, models, colours or pages; ``run.sample(id)`` makes one from a run.
+"""
+
+from __future__ import annotations
+
+from orderlens.show.views.compare import Divergence, first_divergence
+from orderlens.show.views.plain import plain_row, plain_rows, plain_sample, plain_trace
+from orderlens.show.views.replay import Cell, canvas
+from orderlens.show.views.sample import SampleView, sample_view
+from orderlens.show.views.shown import Shown
+from orderlens.show.views.trace import Block, Bottleneck, Reveals, Revision, TraceKey, TraceView, Verdict
+
+__all__ = [
+    "Block",
+    "Bottleneck",
+    "Cell",
+    "Divergence",
+    "Reveals",
+    "Revision",
+    "SampleView",
+    "Shown",
+    "TraceKey",
+    "TraceView",
+    "Verdict",
+    "canvas",
+    "first_divergence",
+    "plain_row",
+    "plain_rows",
+    "plain_sample",
+    "plain_trace",
+    "sample_view",
+]

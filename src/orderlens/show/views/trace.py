@@ -1,0 +1,284 @@
+"""One trace for display: its reveals as columns in the order of steps, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from orderlens.metrics.concentration import gini, lorenz
+from orderlens.metrics.order_shape import EosCascade, eos_cascade
+from orderlens.metrics.path import LOG_HALF, PathStats, path_stats
+from orderlens.rules import spec_of
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+WORST = 10
+"""Bottleneck steps that are listed."""
+_INTS = ("step", "forward", "block", "position", "token_id", "n_tied", "n_committed")
+NUMBERS = (
+    "logq",
+    "tempered_logq",
+    "max_logprob",
+    "second_logprob",
+    "competitor_logprob",
+    "entropy",
+)
+FLAGS = ("is_eos", "is_special", "is_overflow", "is_argmax")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceKey:
+    """What names a trace; the columns of the store."""
+
+    sample_id: str
+    order: str
+    run: str = ""
+    task: str | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    sample_seed: int | None = None
+
+    @property
+    def spec(self) -> str:
+        """The order with its seed: ``random:3+top=4``."""
+        return spec_of(self.order, self.seed)
+
+    @property
+    def name(self) -> str:
+        """Order, seed and temperature, for lists: ``random:3, T = 0.7``."""
+        return self.spec if not self.temperature else f"{self.spec}, T = {self.temperature:g}"
+
+    @property
+    def id(self) -> str:
+        """A name that is the same wherever the trace is shown, for links."""
+        drawn = {"t": self.temperature, "draw": self.sample_seed, "task": self.task, "run": self.run or None}
+        told = (f"{name}={value}" for name, value in drawn.items() if value is not None)
+        return " ".join([self.spec, *told])
+
+
+@dataclass(frozen=True, slots=True)
+class Reveals:
+    """The revealed tokens of one trace, overflow included, as arrays [n] sorted by step.
+
+    Unknown numbers are NaN; unknown counts are 0; unknown flags are False. Log-probabilities in nats.
+    """
+
+    step: Ints
+    forward: Ints
+    block: Ints
+    position: Ints
+    token_id: Ints
+    n_tied: Ints
+    n_committed: Ints
+    logq: Floats
+    tempered_logq: Floats
+    max_logprob: Floats
+    second_logprob: Floats
+    competitor_logprob: Floats
+    entropy: Floats
+    is_eos: Flags
+    is_special: Flags
+    is_overflow: Flags
+    is_argmax: Flags
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Reveals:
+        """Read the rows of one trace."""
+        by = np.argsort(_ints(table, "step"), kind="stable")
+        columns: dict[str, Any] = {name: _ints(table, name)[by] for name in _INTS}
+        columns |= {name: _floats(table, name)[by] for name in NUMBERS}
+        columns |= {name: _flags(table, name)[by] for name in FLAGS}
+        return cls(**columns)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A token taken back (no ``new_token``), replaced, or revealed and taken back later (no old one)."""
+
+    event: str
+    forward: int
+    position: int
+    old_token: int | None
+    new_token: int | None
+    logq: float
+    old_logq: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the grader said."""
+
+    correct: bool | None
+    extracted: str | None
+    reason: str | None
+    grader: str | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Verdict:
+        """Return what a row of table ``verdicts`` says."""
+        return cls(row["correct"], row["extracted"], row["reason"], row["grader"])
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """A step with q < 1/2; ``share`` is its part of the trace's total −log q."""
+
+    step: int
+    forward: int
+    position: int
+    logq: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block: places ``first``…``last``, its Lorenz curve of −log q (from (0, 0) on) and its Gini."""
+
+    block: int
+    first: int
+    last: int
+    gini: float
+    lorenz: tuple[float, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class TraceView:
+    """One trace.
+
+    Attributes:
+        key: its name in the store.
+        label: its name among the traces of its sample: order, and seed or temperature where they differ.
+        reveals: the committed tokens.
+        revisions: what was changed afterwards, by pass.
+        text: the decoded text, cut at the first EOS; None when not stored.
+        finish_reason: why decoding ended.
+        likelihood: what the summed log q is (exact, estimate, none); None when not known.
+        verdict: the one that counts; None where no grader spoke.
+        n_passes: forward passes as the decoder counted them; None where they follow from the reveals.
+    """
+
+    key: TraceKey
+    label: str
+    reveals: Reveals
+    revisions: tuple[Revision, ...] = ()
+    text: str | None = None
+    finish_reason: str | None = None
+    likelihood: str | None = None
+    verdict: Verdict | None = None
+    n_passes: int | None = None
+
+    def __repr__(self) -> str:
+        stats = self.stats
+        return f"TraceView({self.label!r}, n={stats.n}, mean={stats.mean:.3f}, var={stats.var:.3f})"
+
+    @cached_property
+    def counted(self) -> Flags:
+        """Reveals that statistics count: those inside the requested length [n]."""
+        return ~self.reveals.is_overflow
+
+    @cached_property
+    def stats(self) -> PathStats:
+        """Path statistics of the counted reveals."""
+        kept = self.counted
+        return path_stats(
+            self.reveals.logq[kept], self.reveals.position[kept], self.reveals.block[kept], sigmas=()
+        )
+
+    @cached_property
+    def n_forwards(self) -> int:
+        """Forward passes, up to the last reveal or change where the decoder did not count them."""
+        if self.n_passes is not None:
+            return self.n_passes
+        passes = [*self.reveals.forward[-1:], *(item.forward for item in self.revisions)]
+        return int(max([-1, *passes])) + 1
+
+    @property
+    def is_one_by_one(self) -> bool:
+        """Whether no pass revealed several tokens, as far as the number of passes tells."""
+        return int(self.reveals.forward.max(initial=-1)) + 1 >= len(self.reveals)
+
+    @cached_property
+    def cascade(self) -> EosCascade:
+        """The longest run of steps that seal the tail with EOS from right to left."""
+        kept, shown = self.counted, self.reveals
+        content = ~shown.is_eos & ~shown.is_special
+        return eos_cascade(shown.position[kept], shown.is_eos[kept], content[kept])
+
+    def bottlenecks(self, top: int = WORST) -> tuple[Bottleneck, ...]:
+        """Return the counted steps with q < 1/2, least probable first."""
+        shown, kept = self.reveals, self.counted
+        total = -float(shown.logq[kept].sum())
+        low = np.flatnonzero(kept & (shown.logq < LOG_HALF))
+        worst = low[np.argsort(shown.logq[low], kind="stable")][:top]
+        return tuple(
+            Bottleneck(
+                int(shown.step[row]),
+                int(shown.forward[row]),
+                int(shown.position[row]),
+                float(shown.logq[row]),
+                -float(shown.logq[row]) / total if 0 < total < math.inf else math.nan,
+            )
+            for row in worst
+        )
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks from left to right."""
+        return tuple(self._block(int(number)) for number in np.unique(self.reveals.block[self.counted]))
+
+    def _block(self, number: int) -> Block:
+        rows = self.counted & (self.reveals.block == number)
+        places, cost = self.reveals.position[rows], np.maximum(-self.reveals.logq[rows], 0.0)
+        curve = tuple(float(value) for value in lorenz(cost))
+        return Block(number, int(places.min()), int(places.max()), gini(cost), curve)
+
+
+def revisions_of(rows: list[Mapping[str, Any]]) -> tuple[Revision, ...]:
+    """Return the rows of table ``revisions`` of one trace, sorted by pass and position."""
+    ranked = sorted(rows, key=lambda row: (row["forward"], row["position"]))
+    return tuple(
+        Revision(
+            row["event"],
+            row["forward"],
+            row["position"],
+            row["old_token"],
+            row["new_token"],
+            _number(row["logq"]),
+            _number(row["old_logq"]),
+        )
+        for row in ranked
+    )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _ints(table: pa.Table, name: str) -> Ints:
+    if name not in table.column_names:
+        return np.zeros(table.num_rows, np.int64)
+    return np.asarray(table[name].fill_null(0).to_numpy(), np.int64)
+
+
+def _floats(table: pa.Table, name: str) -> Floats:
+    if name not in table.column_names:
+        return np.full(table.num_rows, math.nan)
+    return np.asarray(table[name].cast(pa.float64()).to_numpy(), np.float64)
+
+
+def _flags(table: pa.Table, name: str) -> Flags:
+    if name not in table.column_names:
+        return np.zeros(table.num_rows, np.bool_)
+    return np.asarray(table[name].fill_null(False).to_numpy(), np.bool_)

@@ -1,0 +1,1 @@
+"""What graded runs say about the trace and correctness, as a folder of results."""

@@ -1,0 +1,116 @@
+"""External perplexity as a stage of its own: scores are kept by text, so nothing is scored twice.
+
+``analysis.stored_scores`` stands in for the evaluator afterwards, which lets tables and figures be made again
+without any model. Knows nothing of orders or temperatures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from orderlens.errors import OrderLensError, one_line
+from orderlens.metrics.external import OFFLINE_EVALUATOR, CausalEvaluator, StartsScoring, load_evaluator
+from orderlens.metrics.segments import FloatArray
+from orderlens.runs.execute import execute
+from orderlens.runs.options import ProgressSink
+from orderlens.store.reader import Run, open_run
+from orderlens.store.records import SPEC
+from orderlens.store.schema import table_schema
+from orderlens.store.writer import open_writer
+from orderlens.studies.replicate.plan import is_bundled
+
+if TYPE_CHECKING:  # a machine that only decodes has no pandas, which the analysis needs
+    from orderlens.analysis.stored_scores import Pair, StoredScores
+
+Group: TypeAlias = "dict[str, Pair]"
+"""Texts by their key."""
+UNIT = 256
+"""Texts per work unit."""
+
+
+def find_evaluator(spec: str, device: str | None) -> tuple[CausalEvaluator | None, str | None]:
+    """Return the evaluator, or None and the reason why there is none."""
+    if spec == OFFLINE_EVALUATOR and not is_bundled(spec):
+        return None, "its weights are not part of this installation"
+    try:
+        return load_evaluator(spec, device), None
+    except OrderLensError as error:
+        return None, one_line(error)
+
+
+def external_folder(runs: Path, evaluator: str) -> Path:
+    """Return the folder of an evaluator's scores."""
+    name = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in evaluator)
+    return runs / f"external-{name}"
+
+
+def score_texts(
+    run: Run, evaluator: CausalEvaluator, folder: Path, progress: ProgressSink | None = None
+) -> StoredScores:
+    """Score every generated text of ``run`` that ``folder`` does not know yet; ``progress`` counts texts."""
+    from orderlens.analysis.stored_scores import StoredScores
+
+    units = _units(run)
+
+    def work(group: Group) -> Callable[[], dict[str, pa.Table]]:
+        wait = _start(evaluator, list(group.values()), progress)
+        return lambda: {"external": score_table(evaluator.name, list(group), wait())}
+
+    with open_writer(folder, {"kind": "external", "evaluator": evaluator.name}) as writer:
+        if progress is not None:
+            progress.set_total(sum(len(units[key]) for key in writer.pending(units)))
+        execute(writer, units, work)
+    return StoredScores.of(open_run(folder), evaluator.name)
+
+
+def _start(
+    evaluator: CausalEvaluator, pairs: list[Pair], progress: ProgressSink | None
+) -> Callable[[], list[FloatArray]]:
+    """Begin with some texts; an evaluator that cannot begin is done when this returns."""
+    tell = (lambda _: None) if progress is None else progress
+    if isinstance(evaluator, StartsScoring):
+        return evaluator.start(pairs, tell)
+    rows = evaluator.token_logprobs(pairs)
+    tell(len(pairs))
+    return lambda: rows
+
+
+def score_table(evaluator: str, keys: Sequence[str], rows: Sequence[FloatArray]) -> pa.Table:
+    """Return the ``external`` rows of texts by key."""
+    ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
+    columns = {
+        "evaluator": pa.repeat(evaluator, len(keys)),
+        "text_key": pa.array(keys, pa.string()),
+        "logprobs": pa.ListArray.from_arrays(ends, np.concatenate([np.empty(0), *rows])),
+    }
+    return pa.table(columns, schema=table_schema("external"))
+
+
+def read_scores(runs: Path, evaluator: str) -> StoredScores | None:
+    """Return the scores that an evaluator left beside the runs, None where it left none."""
+    from orderlens.analysis.stored_scores import StoredScores
+
+    folder = external_folder(runs, evaluator)
+    if not (folder / SPEC).is_file():
+        return None
+    run = open_run(folder)
+    return StoredScores.of(run, str(run.spec["evaluator"])) if run.is_complete else None
+
+
+def _units(run: Run) -> dict[str, Group]:
+    """Return fixed groups of distinct texts by a digest of their content."""
+    from orderlens.analysis.stored_scores import pair_key
+
+    table = run.outputs().to_arrow(["temperature", "prompt_text", "text"])
+    rows = table.filter(table["temperature"].is_valid())
+    texts = zip(rows["prompt_text"].to_pylist(), rows["text"].to_pylist(), strict=True)
+    pairs = sorted({(prompt or "", text) for prompt, text in texts if text})
+    groups = [pairs[start : start + UNIT] for start in range(0, len(pairs), UNIT)]
+    keyed = [{pair_key(pair): pair for pair in group} for group in groups]
+    return {hashlib.blake2b("".join(group).encode(), digest_size=12).hexdigest(): group for group in keyed}

@@ -1,0 +1,7 @@
+"""Downstream evaluation: tasks in, traces and verdicts out, in one run (``orderlens.api.evaluate``)."""
+
+from orderlens.store.verdicts import latest_verdicts
+from orderlens.tasks.evaluation.regrade import regrade
+from orderlens.tasks.evaluation.summary import accuracies, ungraded
+
+__all__ = ["accuracies", "latest_verdicts", "regrade", "ungraded"]

@@ -1,0 +1,1 @@
+"""Everything that comes in: rows, samples, their sources, and traces that other decoders recorded."""

@@ -1,0 +1,42 @@
+"""The spec's JSON is what runs are resumed by: its fields, their order and their absence are fixed."""
+
+from __future__ import annotations
+
+import pytest
+
+import orderlens as ol
+from orderlens.errors import RunError
+from orderlens.runs.spec import RunSpec
+
+SAMPLE = ol.Sample("a", "hello", "world")
+
+
+def test_a_score_states_what_runs_of_schema_1_0_state() -> None:
+    spec = ol.score("hmm", SAMPLE, "forced-ar").spec
+    known = ["kind", "model", "block_size", "orders", "data", "anchor", "batch_size"]
+    assert [name for name in spec if name != "likelihood"] == known
+    assert list(spec["model"])[:2] == ["name", "digest"]
+    assert spec["batch_size"] == 32
+    assert spec["data"] == {"n_samples": 1, "digest": "72321cdc766e5607de59210aed52ceb5"}
+
+
+def test_a_generation_states_its_settings() -> None:
+    spec = ol.generate("hmm", "hello", "max-prob", max_new_tokens=4, temperature=[0, 1]).spec
+    assert [name for name in spec if name != "likelihood"][7:] == [
+        "max_new_tokens",
+        "temperatures",
+        "seed",
+        "stop_at_eos",
+    ]
+    assert spec["temperatures"] == [0.0, 1.0]
+
+
+def test_json_there_and_back() -> None:
+    spec = ol.score("hmm", SAMPLE, "forced-ar,random:2", circulation=3, noise_floor=True).spec
+    assert spec["circulation_pairs"] == 3
+    assert RunSpec.from_json(spec).to_json() == spec
+
+
+def test_a_run_that_was_not_decoded_is_no_job() -> None:
+    with pytest.raises(RunError, match="kind 'external' has no 'model'"):
+        RunSpec.from_json({"kind": "external"})

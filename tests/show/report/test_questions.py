@@ -1,0 +1,136 @@
+"""The first screen: answers follow from tables and findings, and say what was not measured."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from orderlens.analysis.table import Column, Table
+from orderlens.claims.judge import OPEN, SUPPORTED, Check, Finding, Outcome
+from orderlens.metrics.estimate import Estimate
+from orderlens.show.report.charts import Point, Row, dot_plot, lorenz_plot, nice_ticks
+from orderlens.show.report.questions import interval, questions
+
+
+def plane(**means):
+    rows = [
+        {
+            "order": name,
+            "kind": "target-aware" if name.startswith("oracle") else "deployable",
+            "mean": Estimate(mean, mean - 0.1, mean + 0.1),
+            "var": Estimate(var),
+            "bottleneck_rate": Estimate(0.25),
+        }
+        for name, (mean, var) in means.items()
+    ]
+    return Table("fixed-sequence", "", ("order",), (Column("mean", ""),), tuple(rows))
+
+
+def coherence(gap, floor=None):
+    rows = [{"statistic": "range_of_means", "scope": "deployable", "value": gap}]
+    if floor is not None:
+        unknown = Estimate.undefined("no finite rescoring")
+        rows.append({"statistic": "noise_floor", "scope": "bfloat16", "value": unknown})
+        rows.append({"statistic": "noise_floor", "scope": "batch-size", "value": Estimate(floor)})
+    return Table("coherence", "", ("statistic", "scope"), (Column("value", ""),), tuple(rows))
+
+
+ORDERS = {"forced-ar": (-1.0, 2.0), "max-prob": (-1.5, 0.7), "oracle-max-q": (-0.9, 3.0)}
+
+
+def finding(name, word, task=""):
+    return Finding(name, "c", (Check("x", Estimate(1.0), outcome=Outcome(word)),), task=task)
+
+
+def test_nothing_measured_is_said_with_the_command_that_would():
+    likelihood, path, answers = questions({}, [])
+    assert "orderlens score" in likelihood.answer
+    assert "Not measured" in path.answer
+    assert "orderlens evaluate" in answers.answer
+    assert [item.chart for item in (likelihood, path, answers)] == [None] * 3
+
+
+@pytest.mark.parametrize(("word", "short"), [(SUPPORTED, "Yes."), (OPEN, "Not decided.")])
+def test_the_likelihood_is_answered_by_the_judge_and_shown_with_the_floor(word, short):
+    tables = {"fixed-sequence": plane(**ORDERS), "coherence": coherence(Estimate(0.5, 0.4, 0.6), 0.00002)}
+    found, path, _ = questions(tables, [finding("chain-rule", word)])
+    assert (found.short, found.word) == (short, word)
+    assert "0.500 (0.400 to 0.600) nats per token" in found.answer
+    assert "rounding alone makes 2 × 10⁻⁵" in found.answer
+    assert [line.dots[0].hollow for line in found.chart.lines] == [True, False, False]
+    assert "Oracle max-q -0.900" in found.chart.title
+    assert path.answer == (
+        "Var(log q) runs from 0.70 nats² (Max-prob) to 3.00 nats² (Oracle max-q). "
+        "25 % and 25 % of the tokens were revealed at q < ½."
+    )
+    (_, alone, _) = questions({"fixed-sequence": plane(entropy=(-1.0, 2.0))}, [])
+    assert alone.answer == "Var(log q) is 2.00 nats² (Entropy). 25 % of the tokens were revealed at q < ½."
+
+
+def test_an_unknown_floor_and_an_exact_model_are_said():
+    tables = {"fixed-sequence": plane(**ORDERS), "coherence": coherence(Estimate(3e-16, 0.0, 4e-16))}
+    answer = questions(tables, [])[0].answer
+    assert "differ by 3 × 10⁻¹⁶ nats" in answer
+    assert "how much of it is rounding was not measured" in answer
+
+
+def test_the_least_and_the_most_uneven_deployable_order_are_drawn():
+    curves = [
+        {"order": name, "kind": "target-aware" if "oracle" in name else "deployable", "gini": gini,
+         "lorenz": [0.0, 0.5 - gini / 2, 1.0]}
+        for name, gini in (("max-prob", 0.2), ("random", 0.3), ("forced-ar", 0.4), ("oracle-max-q", 0.9))
+    ]  # fmt: skip
+    tables = {"fixed-sequence": plane(**ORDERS)}
+    chart = questions(tables, [], {"curves": curves, "length": 2})[1].chart
+    assert [(item.name, item.value) for item in chart.curves] == [
+        ("Max-prob", "Gini 0.20"),
+        ("Forced-AR", "Gini 0.40"),
+    ]
+
+
+def test_what_committing_together_costs_is_told_against_one_at_a_time():
+    rows = [
+        {"order": "max-prob", "passes": 64.0, "n": 64.0, "mean": -0.5},
+        {"order": "max-prob+top=4", "passes": 16.0, "n": 64.0, "mean": -0.9},
+    ]
+    found = questions({}, [], policies=rows)[2]
+    assert found.title == "What does committing together cost?"
+    assert "Max-prob, top=4 took 16 passes for 64 tokens and −0.40 nats per token" in found.answer
+    assert [line.name for line in found.chart.lines] == ["Max-prob", "Max-prob, top=4"]
+
+
+def test_wrong_answers_by_task():
+    judged = [
+        finding("lower-when-correct", SUPPORTED, "cmath"),
+        finding("lower-when-correct", OPEN, "ifeval"),
+        finding("lower-when-correct", OPEN, "gsm8k"),
+    ]
+    row = {"task": "cmath", "order": "max-prob", "var_correct": Estimate(0.5), "var_incorrect": Estimate(0.8)}
+    within = Table("within-cell", "", ("task", "order"), (Column("var_correct", ""),), (row,))
+    found = questions({"within-cell": within}, judged)[2]
+    assert found.word == OPEN
+    told = "That correct answers have the lower Var is supported for cmath; left open for ifeval, gsm8k."
+    assert found.answer == told
+    assert [dot.hollow for dot in found.chart.lines[0].dots] == [False, True]
+
+
+def test_intervals_and_small_numbers():
+    assert interval(Estimate(-0.5, -1.0, 0.25), 2) == "−0.50 (−1.00 to 0.25)"
+    assert interval(Estimate(0.5), 1) == "0.5"
+    assert interval(Estimate(0.0), 2) == "0.00"
+    assert interval(Estimate(-2e-7), 3) == "−2 × 10⁻⁷"
+
+
+def test_places_lie_inside_the_picture_and_ticks_are_round():
+    chart = dot_plot("t", "l", [Row("a" * 40, (Point(1.0, 0.5, 1.5),)), Row("b", (Point(math.nan),))])
+    (line,) = chart.lines
+    assert chart.left <= line.dots[0].low < line.dots[0].x < line.dots[0].high <= chart.width
+    assert len(line.name) < len(line.title) == 40
+    named = dot_plot("t", "l", [Row("max-prob+threshold=0.6+edit=0.8", (Point(1.0),))]).lines[0].name
+    assert (named[:4], named[-9:], len(named)) == ("max-", "+edit=0.8", 22)
+    assert dot_plot("t", "l", [Row("b", (Point(math.nan),))]) is None
+    assert nice_ticks(0.11, 0.93) == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert nice_ticks(-3, 3) == pytest.approx([-2, 0, 2])
+    assert nice_ticks(1, 1) == []
+    assert lorenz_plot("t", [("x", [0.0, math.nan], 0.1)]) is None

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from orderlens import tasks
+from orderlens.errors import DataFileError
+from orderlens.texts.sources import HubFile, fetch, read_docs
+
+ROWS: list[dict[str, Any]] = [{"question": f"q{n % 2}", "golden": str(n)} for n in range(4)]
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    text = "\n".join(json.dumps(row) for row in rows) + "\n\n"
+    if path.name.endswith(".gz"):
+        path.write_bytes(gzip.compress(text.encode()))
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.jsonl.gz", "d.parquet"])
+def test_all_formats_give_the_same_documents(tmp_path: Path, name: str) -> None:
+    docs = tasks.get_task("cmath").load(write(tmp_path / name, ROWS))
+    assert list(docs) == ["0", "1", "2", "3"]  # the repeated question keeps its own row
+    assert [doc["golden"] for doc in docs.values()] == ["0", "1", "2", "3"]
+    assert list(tasks.get_task("cmath").load(tmp_path / name, limit=2)) == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"question": "q", "golden": "1"}\n{"question": "q"}\n', "row 2: has no 'golden'"),
+        (b'{"question": "q", "golden": "1"}\nnot json\n', "line 2: not valid JSON"),
+        (b"[1, 2]\n", "line 1: expected an object"),
+        (b'{"question": "\xff"}\n', "not UTF-8"),
+    ],
+)
+def test_broken_files_are_named_with_their_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(DataFileError, match=message):
+        read_docs(path, ("question", "golden"))
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(DataFileError, match="does not exist"):
+        read_docs(tmp_path / "missing.jsonl", ())
+    for name, message in (
+        ("x.doc", "unknown kind of file"),
+        ("x.txt", "need the fields q; give JSON lines or CSV"),
+        ("x.parquet", "not a readable Parquet file"),
+        ("x.jsonl.gz", "damaged"),
+    ):
+        (tmp_path / name).write_bytes(b"garbage")
+        with pytest.raises(DataFileError, match=message):
+            read_docs(tmp_path / name, ("q",))
+
+
+def test_csv_cells_write_lists_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text('question_id,question,options,answer\n7,"q, r?","[""a"", ""b""]",B\n')
+    docs = tasks.get_task("mmlu-pro").load(path)
+    assert docs["7"]["options"] == ["a", "b"]
+    assert tasks.grade("mmlu-pro", docs["7"], "ANSWER: B").correct
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "message"),
+    [
+        ("gsm8k", {"question": "q", "answer": "no number"}, "gsm8k, row 1: 'answer' holds no reference"),
+        ("arith", {"id": "a", "prompt": "p"}, "arith, row 1: has no 'golden'"),
+        ("choice", {"id": "a", "prompt": "p", "options": ["x"], "answer": "B"}, "choice, row 1: 'answer'"),
+        (
+            "ifeval",
+            {"key": 1, "prompt": "p", "instruction_id_list": ["a"], "kwargs": []},
+            "ifeval, row 1: 'kwargs' has 0 entries",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_graded_are_refused_when_loaded(
+    tmp_path: Path, task: str, row: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataFileError, match=message):
+        tasks.get_task(task).load(write(tmp_path / "d.jsonl", [row]))
+
+
+def test_repeated_row_ids_are_refused(tmp_path: Path) -> None:
+    row = {"question_id": 7, "question": "q", "options": ["a"], "answer": "A"}
+    with pytest.raises(DataFileError, match="two rows have question_id 7"):
+        tasks.get_task("mmlu-pro").load(write(tmp_path / "m.jsonl", [row, row]))
+    row = {"id": "a", "prompt": "p", "golden": "1"}
+    with pytest.raises(DataFileError, match="two rows have id a"):
+        tasks.get_task("arith").load(write(tmp_path / "a.jsonl", [row, row]))
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An offline hub cache in the published layout, read by the real client."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    cache = tmp_path / "hub"
+    cache.mkdir()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    return cache
+
+
+def put_in_cache(cache: Path, repo: str, file: str, rows: list[Any], revision: str) -> None:
+    folder = cache / f"datasets--{repo.replace('/', '--')}"
+    path = folder / "snapshots" / revision / file
+    path.parent.mkdir(parents=True)
+    write(path, rows)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(revision)
+
+
+def test_hub_files_come_from_the_cache_offline(hub_cache: Path) -> None:
+    put_in_cache(hub_cache, "weitianwen/cmath", "cmath_test.jsonl", ROWS, "a" * 40)
+    assert len(tasks.get_task("cmath").load()) == 4
+    hub = tasks.get_task("gsm8k").hub  # type: ignore[attr-defined]
+    put_in_cache(
+        hub_cache,
+        hub.repo,
+        "main/test-00000-of-00001.parquet",
+        [{"question": "q", "answer": "#### 1"}],
+        hub.revision,
+    )
+    assert list(tasks.get_task("gsm8k").load()) == ["0"]
+
+
+def test_offline_without_a_copy_is_one_clear_line(hub_cache: Path) -> None:
+    with pytest.raises(
+        DataFileError, match=r"data set google/IFEval@966cd89.* is not in the local cache.*give a local file"
+    ) as caught:
+        tasks.get_task("ifeval").load()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_snapshot_without_the_file(hub_cache: Path) -> None:
+    put_in_cache(hub_cache, "org/name", "other.jsonl", ROWS, "b" * 40)
+    with pytest.raises(DataFileError, match="has no file"):
+        fetch(HubFile("org/name", "wanted.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "field"),
+    [
+        ("mmlu-pro", {"question_id": 1, "question": "q", "options": "abc", "answer": "A"}, "options"),
+        (
+            "hellaswag",
+            {"activity_label": "a", "ctx_a": "", "ctx_b": "", "endings": 5, "label": "0"},
+            "endings",
+        ),
+        ("ifeval", {"key": 1, "prompt": "p", "instruction_id_list": ["x"], "kwargs": {}}, "kwargs"),
+    ],
+)
+def test_fields_that_must_be_lists(tmp_path: Path, task: str, row: dict[str, Any], field: str) -> None:
+    with pytest.raises(DataFileError, match=f"row 1: '{field}' is not a list"):
+        tasks.get_task(task).load(write(tmp_path / "d.jsonl", [row]))
