@@ -34,11 +34,10 @@ from orderlens.kernels import attention, canvas, norm, queries_keys, swiglu
 from orderlens.kernels.experts import experts, route
 from orderlens.kernels.gpu import Gpu, gpu_of, gpu_with
 from orderlens.kernels.head import fused_head
-from orderlens.models.engine.pages import PAGE
+from orderlens.kernels.shapes import PAGE, StackedExperts
 from orderlens.models.engine.window import Windows
 from orderlens.models.llada2 import rehearsal
 from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.weights import StackedExperts
 
 GPUS = {
     "8.0": "A100",

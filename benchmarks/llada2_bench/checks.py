@@ -18,9 +18,10 @@ from orderlens.kernels.experts.route import choose_experts as route
 from orderlens.kernels.experts.visits import Visits, plan_visits
 from orderlens.kernels.gpu import gpu_of
 from orderlens.kernels.head import panels as head_kernels
-from orderlens.kernels.head.fused_head import FusedHead, reduce_fused
+from orderlens.kernels.head.fused_head import reduce_fused
 from orderlens.kernels.norm import add_rms_norm
 from orderlens.kernels.queries_keys import prepare_heads
+from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.engine import graphs
 from orderlens.models.engine.engine import Engine
 from orderlens.models.engine.paged import attend as plain_attend
@@ -31,7 +32,7 @@ from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.routing import choose_experts, with_shared
 from orderlens.models.llada2.torch_ops import TorchOps
 from orderlens.models.llada2.triton_ops import TritonOps
-from orderlens.models.llada2.weights import LayerWeights, StackedExperts, random_weights
+from orderlens.models.llada2.weights import LayerWeights, random_weights
 from orderlens.models.protocol import HiddenRows
 from orderlens.rules.stats import DrawStats
 
@@ -220,7 +221,7 @@ def check_draws(bench: Bench) -> None:
         hidden, uniforms = randn(bench, rows, width), np.random.default_rng().random(rows)
         logits = hidden.double() @ unembed[:valid].double().T
         logits[:, 7] = -torch.inf
-        for head in (FusedHead(), head_torch.ChunkedHead()):
+        for head in (head_torch.FusedHead(), head_torch.ChunkedHead()):
             kept = HiddenRows(hidden, unembed, (7,), valid, head)
             draws = draw_stats(kept, (), temperature, uniforms)
             name = f"draws, {rows} rows at T = {temperature}, {type(head).__name__}"

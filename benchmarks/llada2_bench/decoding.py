@@ -13,7 +13,7 @@ from llada2_bench.setting import Bench, dense_bytes, expert_values
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.head import position_stats
 from orderlens.decode.score import score_batch
-from orderlens.models.engine.device import triton_installed
+from orderlens.kernels.gpu import triton_installed
 from orderlens.models.engine.session import PagedSession
 from orderlens.models.protocol import StateBatch
 from orderlens.rules import parse_policies

@@ -14,7 +14,7 @@ from orderlens.kernels.experts.down import down
 from orderlens.kernels.experts.gate_up import gate_up
 from orderlens.kernels.experts.tiling import Tiling
 from orderlens.kernels.experts.visits import Visits, plan_visits
-from orderlens.models.llada2.weights import StackedExperts
+from orderlens.kernels.shapes import StackedExperts
 
 Parts = tuple[int, int]
 """Places of a tile: the full part, and the rest that may ride along."""

@@ -14,8 +14,8 @@ from orderlens.kernels.head.fused_head import blank_answer
 from orderlens.kernels.head.panel_merge import merge_panels
 from orderlens.kernels.head.panels import HeadTiling, reduce_panels
 from orderlens.kernels.head.panels import choose_tiling as choose_head_tiling
+from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.llada2.experts import grouped_product
-from orderlens.models.llada2.weights import StackedExperts
 
 
 def random_experts(bench: Bench) -> StackedExperts:

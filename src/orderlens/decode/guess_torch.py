@@ -37,7 +37,7 @@ def queue(
     """
     if not isinstance(answer, OnDevice):
         return None
-    chosen = _by_kernel if runs_kernels(answer.found[0].device) else choose_plainly
+    chosen = choose_by_kernel if runs_kernels(answer.found[0].device) else choose_plainly
     guess_2C, token_C, row_r, uniforms_r = chosen(answer.found, following, kind_C)
     guess = arriving(guess_2C)
     rows = session.foresee(OneMore(guess_2C[0], token_C, row_r))
@@ -52,12 +52,27 @@ def queue(
     return Queued(guessed, rows, ask(rows, eos_ids, heat=heat))
 
 
-def _by_kernel(
+def choose_by_kernel(
     found: Sequence[Tensor], following: NextRows, kind_C: IntArray
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    from orderlens.kernels.head.choice import choose_next
+    """Return what ``choose_plainly`` returns, from one kernel."""
+    from orderlens.kernels.head.choice import NextPass, choose_next
 
-    return choose_next(found, following, kind_C)
+    left_C, uniforms_A = following.left_C, following.uniforms_A
+    after_C = np.cumsum(left_C)
+    known = [following.first_C, following.n_C, kind_C, following.fixed_C, after_C - left_C, following.place_A]
+    if uniforms_A is not None:
+        known.append(uniforms_A.view(np.int64))  # everything the kernel needs in one copy
+    given = NextPass(
+        known=to_device(np.concatenate(known), found[0].device),
+        chains=len(kind_C),
+        places=len(following.place_A),
+        rows=int(after_C[-1]),
+        most_rows=int(following.n_C.max()),
+        width=following.width,
+        heated=uniforms_A is not None,
+    )
+    return choose_next(found, given)
 
 
 def choose_plainly(

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orderlens.kernels.head.fused_head import FusedHead, can_fuse
+from orderlens.kernels.head.fused_head import Draw, can_fuse, reduce_fused
 from orderlens.models.engine.packed import product
 from orderlens.models.engine.transfer import arriving, to_device
 from orderlens.models.protocol import FloatArray, Head, HiddenRows, IntArray
@@ -158,6 +158,43 @@ def _nothing(n_columns: int, device: torch.device) -> tuple[Tensor, Tensor, Tens
     none = torch.empty(0, dtype=torch.long, device=device)
     chances = torch.empty(0, 2, dtype=torch.float64, device=device)
     return none, torch.empty(0, n_columns, device=device), none, chances
+
+
+class FusedHead:
+    """The Head protocol on the CUDA kernels."""
+
+    def reduce(
+        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return each row's top token and its statistics."""
+        tokens, columns = _fused(rows, eos_ids, targets_R, None)
+        return tokens, columns
+
+    def draw(
+        self,
+        rows: HiddenRows,
+        eos_ids: Sequence[int],
+        targets_R: Tensor | None,
+        temperature: float,
+        uniforms_R: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the same, and one drawn token per row with its log-probabilities."""
+        tokens, columns, drawn, chances = _fused(rows, eos_ids, targets_R, Draw(temperature, uniforms_R))
+        return tokens, columns, drawn, chances
+
+
+def _fused(
+    rows: HiddenRows, eos_ids: Sequence[int], targets_R: Tensor | None, draw: Draw | None
+) -> tuple[Tensor, ...]:
+    return reduce_fused(
+        rows.hidden_RD,
+        rows.unembed_VD,
+        excluded=rows.excluded,
+        valid_vocab=rows.valid_vocab,
+        eos_ids=eos_ids,
+        targets_R=targets_R,
+        draw=draw,
+    )
 
 
 _CHUNKED, _FUSED = ChunkedHead(), FusedHead()

@@ -18,9 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from orderlens.kernels.early import launched_early, let_next, take_turn, wait_for_last
-from orderlens.kernels.shapes import HeadShape
-from orderlens.models.engine.pages import PAGE, PagePool
-from orderlens.models.engine.window import Windows
+from orderlens.kernels.shapes import PAGE, CachedPages, HeadShape, WindowBatch
 
 LOG2_E = 1.4426950408889634
 BLOCK_KEYS = 64
@@ -155,8 +153,8 @@ def _merge_kernel(
 def attend(
     qk_THD: Tensor,
     fused_TO: Tensor,
-    windows: Windows,
-    pool: PagePool,
+    windows: WindowBatch,
+    pool: CachedPages,
     index: int,
     config: HeadShape,
     splits: int,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
-
-from orderlens.models.engine.device import triton_installed
 
 OLDEST = 8
 """Major compute capability from which Triton multiplies bfloat16 (Ampere)."""
@@ -77,6 +76,12 @@ def knows_gluon() -> bool:
     except metadata.PackageNotFoundError:
         return False
     return (major, minor) in GLUON
+
+
+@cache
+def triton_installed() -> bool:
+    """Return whether Triton, in which our CUDA kernels are written, can be imported (looked up once)."""
+    return find_spec("triton") is not None
 
 
 @cache

@@ -17,9 +17,7 @@ from torch import Tensor
 
 from orderlens.kernels.early import launched_early, take_turn
 from orderlens.kernels.few import added
-from orderlens.kernels.shapes import HeadNorms, HeadShape
-from orderlens.models.engine.pages import PAGE, PagePool
-from orderlens.models.engine.window import Windows
+from orderlens.kernels.shapes import PAGE, CachedPages, HeadNorms, HeadShape, WindowBatch
 
 FEW_TOKENS = 128
 """Up to here a program takes one token: more programs than multiprocessors matter more than their size."""
@@ -118,8 +116,8 @@ def prepare_heads(
     fused_TO: Tensor,
     layer: HeadNorms,
     tables: tuple[Tensor, Tensor],
-    windows: Windows,
-    pool: PagePool | None,
+    windows: WindowBatch,
+    pool: CachedPages | None,
     index: int,
     config: HeadShape,
     store: bool,

@@ -88,14 +88,13 @@ def test_statistics_of_no_rows() -> None:
 def test_draws(rows: int, vocab: int, valid: int, temperature: float) -> None:
     """The same uniform numbers give the same tokens as the chunked head, but for ties of rounding."""
     from orderlens.decode import head, head_torch
-    from orderlens.kernels.head.fused_head import FusedHead
     from orderlens.models.protocol import HiddenRows
 
     hidden, unembed = randn(rows, 64, seed=1, scale=0.5), randn(vocab, 64, seed=2)
     uniforms = np.random.default_rng(5).random(rows)
     uniforms[0] = 0.0
     found, expected = [], []
-    for kind, into in ((FusedHead(), found), (head_torch.ChunkedHead(), expected)):
+    for kind, into in ((head_torch.FusedHead(), found), (head_torch.ChunkedHead(), expected)):
         kept = HiddenRows(hidden, unembed, (3, valid + 1), valid, kind)
         draws = head.draw_stats(kept, (7,), temperature, uniforms)
         into += [draws.token, draws.logprob, draws.tempered_logprob]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from orderlens.kernels.shapes import PAGE
 from orderlens.models.engine import graphs
 from orderlens.models.engine.engine import Engine
 from orderlens.models.engine.graphs import (
@@ -19,7 +20,7 @@ from orderlens.models.engine.graphs import (
     bucket,
     run_plainly,
 )
-from orderlens.models.engine.pages import PAGE, PagePool
+from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows, pack
 from orderlens.models.llada2.model import LLaDA2Model
 

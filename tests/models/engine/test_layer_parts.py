@@ -11,9 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from orderlens.kernels.shapes import PAGE  # noqa: E402
 from orderlens.models.engine.layer_parts import rms_norm, swiglu, turned_heads  # noqa: E402
 from orderlens.models.engine.paged import attend, store_keys  # noqa: E402
-from orderlens.models.engine.pages import PAGE, PagePool  # noqa: E402
+from orderlens.models.engine.pages import PagePool  # noqa: E402
 from orderlens.models.engine.rotary import rotary_at, rotary_tables, rotate  # noqa: E402
 from orderlens.models.engine.window import Windows, pack  # noqa: E402
 

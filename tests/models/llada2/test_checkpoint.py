@@ -10,12 +10,13 @@ import torch
 from safetensors import torch as safetensors_torch
 
 from orderlens.errors import ModelLoadError
+from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
 from orderlens.models.files.configfile import read_json
 from orderlens.models.llada2.checkpoint import expected_shapes, load_weights
 from orderlens.models.llada2.config import MINI, parse_config
 from orderlens.models.llada2.model import load_llada2
-from orderlens.models.llada2.weights import MappedExperts, StackedExperts, published_tensors
+from orderlens.models.llada2.weights import MappedExperts, published_tensors
 
 Make = Callable[..., tuple[Path, dict[str, Any]]]
 SHARD = "model-00002-of-00003.safetensors"

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.llada2.experts import grouped_product, loop_over_experts, sort_by_expert
-from orderlens.models.llada2.weights import MappedExperts, StackedExperts
+from orderlens.models.llada2.weights import MappedExperts
 
 E, F, C, T, K = 7, 32, 64, 11, 3
 

@@ -16,7 +16,7 @@ from orderlens.kernels.early import launched_early, take_turn
 from orderlens.kernels.experts.operands import matrix_tiles, weight_tile
 from orderlens.kernels.experts.tiles import TilePlan
 from orderlens.kernels.experts.tiling import Tiling
-from orderlens.models.llada2.weights import StackedExperts
+from orderlens.kernels.shapes import StackedExperts
 
 
 @triton.jit

@@ -24,7 +24,7 @@ from orderlens.kernels.experts.tiling import Tiling
 from orderlens.kernels.experts.visits import Visits, plan_visits
 from orderlens.kernels.gpu import HOPPER, Gpu
 from orderlens.kernels.norm import scaled_rms
-from orderlens.models.llada2.weights import StackedExperts
+from orderlens.kernels.shapes import StackedExperts
 
 
 @dataclass(frozen=True, slots=True)

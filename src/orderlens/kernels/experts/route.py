@@ -17,8 +17,7 @@ from torch import Tensor
 from orderlens.kernels.early import launched_early, take_turn
 from orderlens.kernels.experts.visits import Visits, bits_set
 from orderlens.kernels.few import added
-from orderlens.models.llada2.config import LLaDA2Config
-from orderlens.models.llada2.routing import SUM_FLOOR
+from orderlens.kernels.shapes import SUM_FLOOR, RouterShape
 
 WARPS = 8
 """Most warps of a program: each takes one token of a word, or some."""
@@ -166,7 +165,7 @@ def _route_kernel(
         tl.store(counts + EXPERTS + spare, visits, mask=spare < ROW - EXPERTS)
 
 
-def choose_experts(logits_TE: Tensor, bias_E: Tensor, config: LLaDA2Config) -> tuple[Tensor, Tensor, Visits]:
+def choose_experts(logits_TE: Tensor, bias_E: Tensor, config: RouterShape) -> tuple[Tensor, Tensor, Visits]:
     """Return expert ids [T, K] (int32), combine weights [T, K] (float32), shared experts last; and visits.
 
     Logits may come in parts [P, T, E], which are added.

@@ -30,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from orderlens.kernels.experts.tiles import TilePlan
-from orderlens.models.llada2.weights import StackedExperts
+from orderlens.kernels.shapes import StackedExperts
 
 ROWS, COLUMNS, DEPTH = 128, 256, 64
 """Of a tile: places, columns of weights, numbers summed per step."""

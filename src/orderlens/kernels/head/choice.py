@@ -9,25 +9,43 @@ Shape letters: C chains, R rows of the pass, r rows of the next one, A places it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.decode.passes import NextRows
-from orderlens.models.engine.transfer import to_device
-from orderlens.models.protocol import IntArray
-from orderlens.rules.orders.protocol import READINGS
-
 FIELDS = 5
 """Integers per chain before the places: first row, rows, reading, fixed place, first row of the next pass."""
 LEAST_BLOCK = 32
 """One kernel serves all passes of a block of this size."""
-MARGIN = tl.constexpr(READINGS.index("margin"))
-CERTAINTY = tl.constexpr(READINGS.index("certainty"))
-DRAWN = tl.constexpr(READINGS.index("drawn"))
+MARGIN, CERTAINTY, DRAWN = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+"""Readings of a position beside 0, its log p(v1): the places of ``rules.orders.protocol.READINGS``."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextPass:
+    """What the host knows of the next pass.
+
+    Attributes:
+        known: int64 on the device: FIELDS × C integers, the places [A], then when heated the bits of the
+            numbers behind draws [A].
+        chains: C.
+        places: A.
+        rows: r.
+        most_rows: of a chain in this pass.
+        width: of a window; a place is chain × width + offset.
+        heated: whether tokens are drawn.
+    """
+
+    known: Tensor
+    chains: int
+    places: int
+    rows: int
+    most_rows: int
+    width: int
+    heated: bool
 
 
 @triton.jit(do_not_specialize=["chains", "width", "n_places"])
@@ -88,17 +106,10 @@ def _choice_kernel(
         tl.store(uniform_out + out + m, number, mask=asked)
 
 
-def choose_next(
-    found: Sequence[Tensor], following: NextRows, kind_C: IntArray
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def choose_next(found: Sequence[Tensor], following: NextPass) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return what ``choose_plainly`` returns."""
-    device, count, left_C = found[0].device, len(kind_C), following.left_C
-    after_C = np.cumsum(left_C)
-    known = [following.first_C, following.n_C, kind_C, following.fixed_C, after_C - left_C, following.place_A]
-    heated = following.uniforms_A is not None
-    if following.uniforms_A is not None:
-        known.append(following.uniforms_A.view(np.int64))  # everything the kernel needs in one copy
-    integers = torch.empty(2 * count + int(after_C[-1]), dtype=torch.int64, device=device)
+    device, count, heated = found[0].device, following.chains, following.heated
+    integers = torch.empty(2 * count + following.rows, dtype=torch.int64, device=device)
     guess_2C, row_r = integers[: 2 * count].view(2, count), integers[2 * count :]
     token_C = torch.empty(count, dtype=torch.int32, device=device)
     uniforms_r = torch.empty_like(row_r, dtype=torch.float64) if heated else None
@@ -107,18 +118,18 @@ def choose_next(
         found[1],
         found[2 if heated else 0],
         found[3 if heated else 1],
-        to_device(np.concatenate(known), device),
+        following.known,
         guess_2C,
         token_C,
         row_r,
         uniforms_r if heated else found[1],
         count,
         following.width,
-        len(following.place_A),
+        following.places,
         COLUMNS=found[1].shape[1],
         HEATED=heated,
         KNOWN=FIELDS,
-        BLOCK=max(LEAST_BLOCK, triton.next_power_of_2(int(following.n_C.max()))),
+        BLOCK=max(LEAST_BLOCK, triton.next_power_of_2(following.most_rows)),
         num_warps=1,
     )
     return guess_2C, token_C, row_r, uniforms_r

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from orderlens.kernels.gpu import gpu_of, runs_kernels
-from orderlens.models.protocol import HiddenRows
 
 ROWS_AT_ONCE = 16384
 """Rows per launch: bounds the per-panel numbers that wait to be merged (about 25 kB per row)."""
@@ -123,40 +122,3 @@ def blank_answer(rows: int, n_columns: int, drawn: bool, device: torch.device) -
         return token_R, columns_RC
     drawn_R = whole.as_strided((rows,), (1,), even)
     return token_R, columns_RC, drawn_R, whole.view(torch.float64).as_strided((rows, 2), (2, 1), 2 * even)
-
-
-class FusedHead:
-    """The Head protocol on these kernels."""
-
-    def reduce(
-        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return each row's top token and its statistics."""
-        tokens, columns = self._run(rows, eos_ids, targets_R, None)
-        return tokens, columns
-
-    def draw(
-        self,
-        rows: HiddenRows,
-        eos_ids: Sequence[int],
-        targets_R: Tensor | None,
-        temperature: float,
-        uniforms_R: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the same, and one drawn token per row with its log-probabilities."""
-        found = self._run(rows, eos_ids, targets_R, Draw(temperature, uniforms_R))
-        tokens, columns, drawn, chances = found
-        return tokens, columns, drawn, chances
-
-    def _run(
-        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Tensor | None, draw: Draw | None
-    ) -> tuple[Tensor, ...]:
-        return reduce_fused(
-            rows.hidden_RD,
-            rows.unembed_VD,
-            excluded=rows.excluded,
-            valid_vocab=rows.valid_vocab,
-            eos_ids=eos_ids,
-            targets_R=targets_R,
-            draw=draw,
-        )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -76,12 +74,6 @@ def visible_devices() -> list[dict[str, Any]]:
     if _visible("mps"):
         found.append({"name": "mps", "memory_gib": shared})
     return found
-
-
-@cache
-def triton_installed() -> bool:
-    """Return whether Triton, in which our CUDA kernels are written, can be imported (looked up once)."""
-    return find_spec("triton") is not None
 
 
 def visible_gpus() -> int:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orderlens.models.engine.pages import PAGE, PagePool
+from orderlens.kernels.shapes import PAGE
+from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows
 
 

@@ -21,10 +21,9 @@ from torch import Tensor
 
 from orderlens.common.machine import is_out_of_memory
 from orderlens.errors import DeviceMemoryError, UserInputError
+from orderlens.kernels.shapes import PAGE
 from orderlens.models.engine.memory import WORKING_BYTES, free_bytes
 
-PAGE = 32
-"""Positions per page."""
 EMPTY_PAGE = 0
 """Never handed out: unused table entries point here, so that masked reads stay inside the pool."""
 

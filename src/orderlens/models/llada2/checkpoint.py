@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from orderlens.errors import ModelLoadError
+from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.files.checkpoint import Checkpoint
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.weights import (
@@ -23,7 +24,6 @@ from orderlens.models.llada2.weights import (
     LayerWeights,
     MappedExperts,
     SparseWeights,
-    StackedExperts,
     Weights,
 )
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.engine.layer_parts import swiglu
 from orderlens.models.engine.packed import linear
-from orderlens.models.llada2.weights import Experts, StackedExperts
+from orderlens.models.llada2.weights import Experts
 
 
 def loop_over_experts(x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor, experts: Experts) -> Tensor:

@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from orderlens.kernels.gpu import runs_kernels
+from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.torch_ops import Ops, TorchOps
-from orderlens.models.llada2.weights import SparseWeights, StackedExperts, Weights
+from orderlens.models.llada2.weights import SparseWeights, Weights
 
 
 class Network:
@@ -101,11 +102,15 @@ def choose_ops(weights: Weights, config: LLaDA2Config) -> Ops:
 
 def kernels_apply(config: LLaDA2Config, device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether our kernels compute this network there, if its experts are stacked on the device."""
-    if not runs_kernels(device) or dtype not in (torch.bfloat16, torch.float16):
-        return False
-    from orderlens.kernels.experts import supports
+    return runs_kernels(device) and dtype in (torch.bfloat16, torch.float16) and tiles_divide(config)
 
-    return supports(config)
+
+def tiles_divide(config: LLaDA2Config) -> bool:
+    """Return whether the kernels' tiles divide this shape (all published ones; small ones may not)."""
+    powers = (config.n_experts, config.n_groups, config.head_width, config.rotary_width)
+    return all(value.bit_count() == 1 for value in powers) and not (
+        config.hidden_size % 32 or config.expert_width % 32
+    )
 
 
 def _stacked(weights: Weights) -> bool:

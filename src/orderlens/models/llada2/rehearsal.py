@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from importlib import import_module
 
 import torch
 
+from orderlens.kernels.head.rehearsal import rehearse_head
 from orderlens.models.engine.graphs import ROW_STEPS, WHOLE_TOKENS
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import HEADER, Windows
@@ -22,11 +22,8 @@ from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.network import Network
 from orderlens.models.llada2.triton_ops import TritonOps
 from orderlens.models.llada2.weights import Weights, random_weights
-from orderlens.models.protocol import HiddenRows
 
 NOWHERE = torch.device("meta")
-HEAD = "orderlens.kernels.head.rehearsal"
-"""Launches what reads the rows: decoding sees models, so they know it by name only."""
 START = 64
 """A prefix too short to be cut."""
 
@@ -34,13 +31,7 @@ START = 64
 def rehearse(config: LLaDA2Config, dtype: torch.dtype, roles: TokenRoles, width: int, widest: int) -> None:
     """Launch forwards of up to ``widest`` tokens in windows of ``width``, and the head on their rows."""
     weights = rehearse_forwards(config, dtype, width, _halved(widest // width))
-    rows = HiddenRows(
-        torch.empty(0, config.hidden_size, device=NOWHERE, dtype=dtype),
-        weights.unembed_VC,
-        (roles.mask_id,),
-        roles.valid_vocab,
-    )
-    import_module(HEAD).rehearse_head(rows, sorted(roles.eos_ids))
+    rehearse_head(weights.unembed_VC, (roles.mask_id,), roles.valid_vocab, sorted(roles.eos_ids))
 
 
 def rehearse_forwards(

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from orderlens.kernels.shapes import SUM_FLOOR
 from orderlens.models.llada2.config import LLaDA2Config
-
-SUM_FLOOR = 1e-20
-"""Added to the sum of the chosen sigmoids before dividing, as published."""
 
 
 def router_logits(x_TC: Tensor, router_EC: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.engine.layer_parts import rms_norm, swiglu, turned_heads
 from orderlens.models.engine.packed import linear
 from orderlens.models.engine.paged import attend, store_keys
@@ -22,7 +23,7 @@ from orderlens.models.engine.window import Windows
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.experts import can_group, grouped_product, loop_over_experts
 from orderlens.models.llada2.routing import choose_experts, router_logits, with_shared
-from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
+from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights
 
 
 class Ops(Protocol):

@@ -20,6 +20,7 @@ from orderlens.kernels.few import WIDE, applies, product_parts
 from orderlens.kernels.gpu import gpu_of
 from orderlens.kernels.norm import add_rms_norm
 from orderlens.kernels.queries_keys import prepare_heads
+from orderlens.kernels.shapes import StackedExperts
 from orderlens.kernels.swiglu import swiglu
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.rotary import rotary_tables
@@ -27,7 +28,7 @@ from orderlens.models.engine.window import Windows
 from orderlens.models.llada2 import routing
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.torch_ops import dense
-from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights, StackedExperts
+from orderlens.models.llada2.weights import DenseWeights, LayerWeights, SparseWeights
 
 
 class TritonOps:

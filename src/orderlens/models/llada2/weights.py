@@ -17,25 +17,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.engine import weights as shared
 from orderlens.models.llada2.config import LLaDA2Config
-
-
-@dataclass(frozen=True, slots=True)
-class StackedExperts:
-    """All experts of a layer in two tensors, for grouped matrix products."""
-
-    gate_up_EFC: Tensor
-    """[E, 2F, C]: gate rows, then up rows."""
-    down_ECF: Tensor
-
-    def __len__(self) -> int:
-        return len(self.gate_up_EFC)
-
-    def matrices(self, expert: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gate [F, C], up [F, C] and down [C, F] of one expert."""
-        gate_FC, up_FC = self.gate_up_EFC[expert].chunk(2)
-        return gate_FC, up_FC, self.down_ECF[expert]
 
 
 @dataclass(frozen=True, slots=True)
