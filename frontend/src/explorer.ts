@@ -27,6 +27,7 @@ export class Explorer {
   private axis: Axis = "step";
   private timer: number | null = null;
   private difference: Divergence | null = null;
+  private chosen: number | null = null;
   private width = 0;
   // plots are drawn in pixels, so that their letters keep their size: a new width takes a new drawing
   private readonly resized = new ResizeObserver(() => {
@@ -42,7 +43,7 @@ export class Explorer {
   });
   private readonly count = h("output", { class: "count", for: "pass" });
   private readonly playButton = h("button", { type: "button", class: "play", click: () => this.toggle() });
-  private readonly detail = h("div", { class: "detail", role: "status", "aria-live": "polite" });
+  private readonly detail = h("div", { class: "detail", role: "status", "aria-live": "polite", tabindex: 0 });
   private readonly differing = h("div", { class: "differing" });
   private readonly legend = h("div", { class: "legend" });
   private readonly keys = (event: KeyboardEvent): void => this.key(event);
@@ -177,13 +178,14 @@ export class Explorer {
     const size = { width: panelWidth(this.width, chosen.length), lowest: lowestOf(chosen) };
     const on = { over: (at: number | null) => this.over(at), choose: (at: number) => this.jump(at) };
     this.panels = chosen.map((trace) => Panel.of(this.sample, trace, apart, size, on));
-    this.body.classList.toggle("two", this.panels.length > 1);
+    for (const element of [this.body, this.detail]) element.classList.toggle("two", this.panels.length > 1);
     show(this.body, ...this.panels.map((panel) => panel.element));
     this.slider.max = String(this.passes);
     this.along(this.axis);
     this.colour(this.place.colour, false);
     this.sayDifference();
     this.draw();
+    this.chosen = null;
     this.over(null);
   }
 
@@ -248,10 +250,12 @@ export class Explorer {
     this.playButton.setAttribute("aria-pressed", String(this.timer !== null));
   }
 
-  private over(position: number | null): void {
+  /** Show the facts of the token under the pointer, or of the one chosen last. */
+  private over(pointed: number | null): void {
+    const position = pointed ?? this.chosen;
     for (const panel of this.panels) panel.mark(position);
     if (position === null) {
-      show(this.detail, h("span", { class: "quiet" }, "Point at a token or a bar, or tab to the tokens and use the arrow keys."));
+      show(this.detail, h("span", { class: "quiet" }, "Point at a token or a bar, or tab to the tokens and use the arrow keys. A click keeps its facts here."));
       return;
     }
     show(this.detail, ...this.panels.map((panel) => tokenFacts(panel, position, this.panels.length > 1)));
@@ -261,6 +265,7 @@ export class Explorer {
   private jump(position: number): void {
     const panel = this.panels.find((item) => item.timeline.stepAt.has(position));
     if (!panel) return;
+    this.chosen = position;
     this.goTo(panel.trace.reveals.forward[panel.timeline.stepAt.get(position)!]! + 1);
     this.over(position);
   }
