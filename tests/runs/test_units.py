@@ -9,13 +9,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import orderlens as ol
 from orderlens import Engine, Sample
 from orderlens.errors import UserInputError
 from orderlens.models.abilities import SuggestsBatch
 from orderlens.models.hmm import HiddenMarkovModel
+from orderlens.models.loading import load_model
 from orderlens.runs.job import score_job
 from orderlens.runs.options import Computing
-from orderlens.runs.units import DEFAULT_BATCH, Unit, cut_units, even_size, shared_size, unit_samples
+from orderlens.runs.units import (
+    CPU_FLOPS,
+    CPU_UNIT_S,
+    DEFAULT_BATCH,
+    Unit,
+    cut_units,
+    even_size,
+    shared_size,
+    unit_shape,
+)
+from orderlens.testing import small_model
 from orderlens.texts.samples import EncodedSample
 
 SAMPLES = [EncodedSample(str(i), np.arange(i), np.arange(3), "task") for i in range(5)]
@@ -47,10 +59,66 @@ def test_samples_and_extras_are_cut_alike() -> None:
 
 
 def test_small_models_get_units_that_take_seconds(hmm) -> None:
-    assert unit_samples(hmm, 6, None, 128) == 2
-    assert unit_samples(hmm, 1, None, 8) == DEFAULT_BATCH
-    assert unit_samples(hmm, 4, None, 16384) == 1
-    assert unit_samples(hmm, 4, 7, 16384) == 7
+    assert unit_shape(hmm, 6, 128, 1, on_cpu=True) == (2, None)
+    assert unit_shape(hmm, 1, 8, 1, on_cpu=True) == (DEFAULT_BATCH, None)
+    assert unit_shape(hmm, 4, 16384, 1, on_cpu=True) == (1, None)
+
+
+class Measured:
+    """A model that knows how many weights it has."""
+
+    block_size = 32
+
+    def __init__(self, n_parameters: int, attention: str = "block-causal") -> None:
+        self.n_parameters, self.attention = n_parameters, attention
+
+    def seconds(self, traces: int, n_tokens: int, context: int) -> float:
+        width = context if self.attention == "full" else self.block_size
+        return 2 * self.n_parameters * width * traces * n_tokens / CPU_FLOPS
+
+
+@pytest.mark.parametrize("n_parameters", [10**5, 24_390_528, 135_000_000])
+@pytest.mark.parametrize("attention", ["block-causal", "full"])
+@pytest.mark.parametrize("n_orders", [1, 6, 13])
+def test_units_on_a_cpu_last_about_ten_seconds_or_hold_one_trace(
+    n_parameters: int, attention: str, n_orders: int
+) -> None:
+    model = Measured(n_parameters, attention)
+    size, unit_orders = unit_shape(model, n_orders, 64, 80, on_cpu=True)  # type: ignore[arg-type]
+    traces = size * (unit_orders or n_orders)
+    assert model.seconds(traces, 64, 80) <= CPU_UNIT_S or traces == 1
+    assert unit_orders is None or (size == 1 and unit_orders < n_orders)
+
+
+def test_the_bundled_network_is_cut_by_orders_where_a_sample_takes_long() -> None:
+    tiny = load_model("tiny", device="cpu")
+    samples = [Sample(str(i), [5, 6], list(range(10, 74))) for i in range(3)]
+    orders = [f"random:{seed}" for seed in range(6)]
+    job = score_job(tiny, samples, orders, Computing(device="cpu"))
+    assert (job.spec.batch_size, job.spec.unit_orders, len(job.units)) == (1, 3, 6)
+    assert [unit.samples[0].id for unit in job.units] == list("001122")
+    assert job.units[0].orders == tuple(orders[:3])
+    assert len({unit.key() for unit in job.units}) == 6
+    assert score_job(tiny, samples, orders, Computing(batch_size=2)).spec.unit_orders is None
+
+
+def test_numbers_do_not_depend_on_how_units_are_cut(tmp_path, monkeypatch) -> None:
+    model, orders = small_model(), ["forced-ar", "max-prob", "random:1", "random:2", "random:3"]
+    samples = [Sample(str(i), [5, 6, i + 7], list(range(10 + i, 22 + i))) for i in range(3)]
+    whole = ol.score(model, samples, orders, batch_size=3).reveals().to_pandas()
+    seconds = Measured(model.n_parameters).seconds(1, 12, 0) * 8 / 32  # its blocks hold 8 tokens
+    monkeypatch.setattr("orderlens.runs.units.CPU_UNIT_S", 2.5 * seconds)
+    run = ol.score(model, samples, orders, out=tmp_path / "run")
+    assert run.spec["unit_orders"] == 2
+    grown = ol.score(model, samples, [*orders, "reverse-ar"], out=tmp_path / "run", extend=True)
+    assert grown.is_complete
+    key = ["sample_id", "order", "seed", "step"]
+    cut = run.reveals().to_pandas().sort_values(key, ignore_index=True)
+    whole = whole.sort_values(key, ignore_index=True)
+    assert cut[[*key, "position", "token_id"]].equals(whole[[*key, "position", "token_id"]])
+    np.testing.assert_allclose(cut["logq"], whole["logq"], atol=1e-5)
+    monkeypatch.setattr("orderlens.runs.units.CPU_UNIT_S", 1e6)  # a resumed run keeps its units
+    assert ol.score(model, samples, orders, out=tmp_path / "run").spec["unit_orders"] == 2
 
 
 def test_a_template_and_a_suffix_with_the_same_tokens_are_two_units() -> None:
@@ -78,10 +146,10 @@ def test_a_model_that_knows_what_fits_gets_many_sequences(hmm) -> None:
     large = Large()
     assert isinstance(large, SuggestsBatch)
     assert not isinstance(hmm, SuggestsBatch)
-    assert unit_samples(large, 4, None, 10**6) == 256
-    assert unit_samples(large, 5000, None, 1) == 1
+    assert unit_shape(large, 4, 10**6, 1, on_cpu=False) == (256, None)
+    assert unit_shape(large, 5000, 1, 1, on_cpu=False) == (1, None)
     large.unit_sequences = 3072  # one that says how many it wants
-    assert unit_samples(large, 5, None, 128) == 614
+    assert unit_shape(large, 5, 128, 1, on_cpu=False) == (614, None)
 
 
 def test_several_units_are_equal() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import orderlens as ol
+from orderlens.errors import UserInputError
 from orderlens.testing import StubModel
 
 ROWS = np.log([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.4, 0.3, 0.3], [0.05, 0.05, 0.9]])
@@ -46,5 +47,20 @@ def test_what_cannot_be_is_said() -> None:
         StubModel(lambda *_: np.zeros(3), vocab_size=5).log_probs([0])
 
 
+def test_a_function_is_not_identified_and_so_never_resumed(tmp_path) -> None:
+    """Two functions shared one digest: the second got the first one's numbers."""
+    first, second = (StubModel(lambda *_, row=row: row, vocab_size=4) for row in ROWS[:2])
+    sample = [ol.Sample("a", [0], [1, 2])]
+    for model in (first, second):
+        with pytest.raises(UserInputError, match=r"no digest.*give it a digest.*keep the run in memory"):
+            ol.score(model, sample, "forced-ar", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    found = [ol.score(model, sample, "forced-ar").reveals().to_pandas()["logq"] for model in (first, second)]
+    assert not found[0].equals(found[1])
+    named = StubModel(lambda *_: ROWS[0], vocab_size=4, digest="mine")
+    assert ol.score(named, sample, "forced-ar", out=tmp_path / "run").is_complete
+
+
 def test_digests_follow_the_table() -> None:
+    assert StubModel(np.zeros((2, 3))).digest != StubModel(np.zeros((3, 2))).digest
     assert StubModel(ROWS).digest == StubModel(ROWS).digest != StubModel(ROWS[::-1]).digest

@@ -22,12 +22,22 @@ class SuggestsBatch(Protocol):
 
 
 @runtime_checkable
-class SizesUnits(Protocol):
+class PrefersUnitSize(Protocol):
     """Gains from more sequences at once than most networks do."""
 
     @property
     def unit_sequences(self) -> int:
         """Sequences (samples × orders) per work unit that keep a large GPU busy."""
+        ...
+
+
+@runtime_checkable
+class CountsParameters(Protocol):
+    """Knows its size, from which the time of a pass on a CPU is estimated."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of weights."""
         ...
 
 

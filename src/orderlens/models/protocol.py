@@ -246,7 +246,10 @@ class Model(Protocol):
 
     @property
     def digest(self) -> str:
-        """A digest of everything that determines the model's numbers."""
+        """A digest of everything that determines the model's numbers; empty where nothing identifies them.
+
+        A model without one cannot be told from another, so its runs are kept in memory only.
+        """
         ...
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:

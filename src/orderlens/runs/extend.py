@@ -16,14 +16,14 @@ from orderlens.errors import RunError
 from orderlens.rules import parse_policies
 from orderlens.runs.job import Job, likelihoods
 from orderlens.runs.spec import RunSpec, samples_digest
-from orderlens.runs.units import Unit, cut_units
+from orderlens.runs.units import Unit, cut_units, order_groups
 from orderlens.texts.samples import EncodedSample
 
 SampleKey = tuple[str | None, str]
 """Task and id of a sample."""
 EXTENSIBLE = ("score", "generate")
-GROWING = ("orders", "data", "likelihood", "batch_size")
-"""Fields of a spec that an extension may change; units keep the batch size that the run was started with."""
+GROWING = ("orders", "data", "likelihood", "batch_size", "unit_orders")
+"""Fields of a spec that an extension may change; units keep the size that the run was started with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ def grown(job: Job, run: RunSpec) -> Job:
         job.spec,
         orders=tuple(order.spec for order in orders),
         batch_size=run.batch_size,
+        unit_orders=run.unit_orders,
         likelihood=likelihoods(orders),
     )
     return replace(job, spec=spec, orders=orders)
@@ -94,7 +95,7 @@ def addition_to(job: Job, run: RunSpec, known: AbstractSet[SampleKey]) -> Additi
     Raises:
         RunError: the samples of the run are not all there, unchanged and in their order.
     """
-    samples = samples_of(job)
+    samples = job.samples
     _check_samples([sample for sample in samples if _key(sample) in known], run)
     orders = tuple(name for name in job.spec.orders if name not in run.orders)
     return Addition(orders, frozenset(_key(sample) for sample in samples) - known)
@@ -111,7 +112,7 @@ def staged_units(job: Job, stages: Sequence[Stage]) -> dict[str, tuple[RunSpec, 
         RunError: the samples of some stage are not those of the job.
     """
     found: dict[str, tuple[RunSpec, Unit]] = {}
-    everything, later = samples_of(job), frozenset[SampleKey]()
+    everything, later = job.samples, frozenset[SampleKey]()
     for stage in reversed(stages):
         here = [sample for sample in everything if _key(sample) not in later]
         _check_samples(here, stage.spec)
@@ -123,23 +124,17 @@ def staged_units(job: Job, stages: Sequence[Stage]) -> dict[str, tuple[RunSpec, 
 
 def _units(job: Job, stage: Stage, here: Sequence[EncodedSample]) -> list[Unit]:
     """Return the units that a stage brought; ``here`` are the samples of the run at that time."""
-    size, addition = stage.spec.batch_size, stage.addition
-    temperatures = dict.fromkeys(unit.temperature for unit in job.units)
+    spec, addition = stage.spec, stage.addition
     if addition is None:
-        return [unit for value in temperatures for unit in cut_units(here, size, value)]
+        return replace(job, spec=spec, samples=here).units
     old = [sample for sample in here if _key(sample) not in addition.samples]
     new = [sample for sample in here if _key(sample) in addition.samples]
     units: list[Unit] = []
-    for value in temperatures:
-        units += cut_units(old, size, value, addition.orders) if addition.orders else []
-        units += cut_units(new, size, value, stage.spec.orders)
+    for value in spec.temperatures or (None,):
+        for samples, orders in ((old, addition.orders), (new, spec.orders)):
+            for group in order_groups(orders, spec.unit_orders) if orders else ():
+                units += cut_units(samples, spec.batch_size, value, group or orders)
     return units
-
-
-def samples_of(job: Job) -> list[EncodedSample]:
-    """Return the samples of a job in the order they were given."""
-    first = job.units[0].temperature
-    return [sample for unit in job.units if unit.temperature == first for sample in unit.samples]
 
 
 def _check_samples(samples: Sequence[EncodedSample], run: RunSpec) -> None:

@@ -80,8 +80,9 @@ def plan_folder(job: Job, folder: Folder, *, extend: bool) -> tuple[Job, Items]:
 
 def _in_units_of(job: Job, folder: Folder) -> Job:
     """Return the job cut like the run in the folder, if its unit size was left to us."""
-    size = read_spec(folder).spec.get("batch_size")
-    return job.recut(size) if job.free_size and isinstance(size, int) and size >= 1 else job
+    found = read_spec(folder).spec
+    size = found.get("batch_size")
+    return job.recut(size, found.get("unit_orders")) if isinstance(size, int) and size >= 1 else job
 
 
 def stated(job: Job, folder: Folder) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from orderlens.decode.generate import GenerationSettings
+from orderlens.decode.measure import PERTURBATIONS
 from orderlens.decode.places import check_fits
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Model
@@ -15,7 +16,7 @@ from orderlens.rules.catalogue import PolicyLike
 from orderlens.runs.compute import canvases, longest_canvas
 from orderlens.runs.options import Computing, ModelLike
 from orderlens.runs.spec import RunSpec, describe_data, describe_model
-from orderlens.runs.units import Unit, cut_units, even_size, shared_size, unit_samples
+from orderlens.runs.units import Unit, cut_units, even_size, order_groups, shared_size, unit_shape
 from orderlens.texts.inputs import whole_number
 from orderlens.texts.samples import EncodedSample, Sample, encode_samples, in_chat
 
@@ -28,40 +29,42 @@ class Job:
 
     Attributes:
         spec: what determines its rows.
-        units: what it is cut into.
+        samples: the encoded samples, decoded once per temperature.
         model: the loaded model.
         orders: the policies as objects, in the order of ``spec.orders``.
-        free_size: whether the number of samples per unit was left to us; a run that is there keeps its own.
+        extras: what travels with each sample; may be empty.
+        free_size: whether the size of the units was left to us; a run that is there keeps its own.
     """
 
     spec: RunSpec
-    units: Sequence[Unit]
+    samples: Sequence[EncodedSample]
     model: Model
     orders: Sequence[Policy]
+    extras: Sequence[Mapping[str, Any]] = ()
     free_size: bool = False
 
-    def recut(self, size: int) -> Job:
-        """Return the job with units of so many samples."""
-        if size == self.spec.batch_size:
-            return self
-        units: list[Unit] = []
-        for value in self._temperatures():
-            mine = [unit for unit in self.units if unit.temperature == value]
-            samples = [sample for unit in mine for sample in unit.samples]
-            extras = [extra for unit in mine for extra in unit.extras]
-            units += cut_units(samples, size, value, extras=extras)
-        return replace(self, spec=replace(self.spec, batch_size=size), units=units)
+    @property
+    def units(self) -> list[Unit]:
+        """What the job is cut into: all orders of a sample follow each other."""
+        spec, units = self.spec, list[Unit]()
+        groups = order_groups(spec.orders, spec.unit_orders)
+        for value in spec.temperatures or (None,):
+            cuts = [cut_units(self.samples, spec.batch_size, value, orders, self.extras) for orders in groups]
+            units += [unit for batch in zip(*cuts, strict=True) for unit in batch]
+        return units
 
-    def shared_by(self, workers: int) -> Job:
-        """Return the job cut so that each of so many workers has work, if the unit size was left to us."""
+    def recut(self, size: int, unit_orders: int | None) -> Job:
+        """Return the job with units of another size, if the size was left to us."""
         if not self.free_size:
             return self
-        groups = max(len(self._temperatures()), 1)
-        count = sum(len(unit.samples) for unit in self.units) // groups
-        return self.recut(shared_size(self.spec.batch_size, count, groups, workers))
+        return replace(self, spec=replace(self.spec, batch_size=size, unit_orders=unit_orders))
 
-    def _temperatures(self) -> list[float | None]:
-        return list(dict.fromkeys(unit.temperature for unit in self.units))
+    def shared_by(self, workers: int) -> Job:
+        """Return the job cut so that each of several workers has work, if the unit size was left to us."""
+        spec = self.spec
+        groups = len(spec.temperatures or (None,)) * len(order_groups(spec.orders, spec.unit_orders))
+        size = shared_size(spec.batch_size, len(self.samples), groups, workers)
+        return self.recut(size, spec.unit_orders)
 
     @property
     def longest(self) -> int:
@@ -156,11 +159,7 @@ def make_job(
     Raises:
         UserInputError: a sample is longer than the model's context.
     """
-    length = more.get("max_new_tokens") or max((len(sample.target) for sample in samples), default=1)
-    on_cpu = options.stays_on_cpu(model)
-    size = unit_samples(model, len(orders), options.batch_size, length, on_cpu=on_cpu)
-    if options.batch_size is None and not on_cpu:
-        size = even_size(size, len(samples))
+    size, unit_orders = _unit_shape(model, orders, samples, options, more)
     spec = RunSpec(
         kind,
         describe_model(model),
@@ -169,14 +168,33 @@ def make_job(
         describe_data(samples, options.data_record),
         anchor=options.anchor_of(model),
         batch_size=size,
+        unit_orders=unit_orders,
         likelihood=likelihoods(orders),
         **more,
     )
-    temperatures = spec.temperatures or (None,)
-    units = [unit for value in temperatures for unit in cut_units(samples, size, value, extras=extras)]
-    for unit in units:
+    job = Job(spec, samples, model, orders, extras, options.batch_size is None)
+    for unit in job.units:
         check_fits(model, unit.samples, canvases(spec, unit))
-    return Job(spec, units, model, orders, options.batch_size is None)
+    return job
+
+
+def _unit_shape(
+    model: Model,
+    orders: Sequence[Policy],
+    samples: Sequence[EncodedSample],
+    options: Computing,
+    settings: Mapping[str, Any],
+) -> tuple[int, int | None]:
+    """Return samples and orders per work unit: as asked, else by the time or memory that they take."""
+    if options.batch_size is not None:
+        return options.batch_size, None
+    new = settings.get("max_new_tokens")
+    length = new or max((len(sample.target) for sample in samples), default=1)
+    given = max((len(sample.prompt) + len(sample.suffix) for sample in samples), default=0)
+    passes = length * (1 + PERTURBATIONS * bool(settings.get("noise_floor")))
+    on_cpu = options.stays_on_cpu(model)
+    size, unit_orders = unit_shape(model, len(orders), passes, given + length, on_cpu=on_cpu)
+    return (size if on_cpu else even_size(size, len(samples))), unit_orders
 
 
 def deployable(orders: Orders) -> list[Policy]:

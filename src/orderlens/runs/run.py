@@ -35,12 +35,23 @@ def run_job(job: Job, options: Computing, *, extend: bool = False) -> Run:
         options: where to keep it, who computes it, and who is told of progress.
         extend: add to the run in the folder what it lacks of the job's orders and samples.
     """
+    _refuse_unidentified(job, options)
     rank, on_gpu = this_rank(), device_type(job.model) == "cuda"
     if rank is not None and options.engine.kind == "local" and options.engine.workers is None:
         return local.run_here(job.shared_by(rank.count), options, rank, extend=extend)
     if options.engine.kind == "local" and _seats(options, on_gpu) == 1:
         return local.run_here(job, options, extend=extend)
     return _run_crew(job, options, on_gpu=on_gpu, extend=extend)
+
+
+def _refuse_unidentified(job: Job, options: Computing) -> None:
+    """A folder cannot tell a model without a digest from another one, so it could be resumed with either."""
+    if options.out is not None and not job.model.digest:
+        raise UserInputError(
+            f"model '{job.model.name}' has no digest, so the folder {options.out} could not tell it from "
+            "another model; give it a digest of what determines its numbers (StubModel(…, digest='…')), "
+            "or leave out the folder to keep the run in memory"
+        )
 
 
 def _seats(options: Computing, on_gpu: bool) -> int:

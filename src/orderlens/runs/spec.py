@@ -34,7 +34,8 @@ class RunSpec:
         anchor: where the block grid starts; None is the model's own choice.
         circulation_pairs: adjacent swaps measured per sample and order; None measures none.
         coupling_sets: sets committed in one pass that are revealed one by one, per trace; None measures none.
-        batch_size: samples per work unit (0: left to the stage that measures).
+        batch_size: samples per work unit.
+        unit_orders: orders per work unit; None computes all orders of a sample in one.
         noise_floor: whether paths are scored again under harmless perturbations.
         max_new_tokens: positions to decode.
         temperatures: of the sweep; one when there is none.
@@ -55,6 +56,7 @@ class RunSpec:
     circulation_pairs: int | None = None
     coupling_sets: int | None = None
     batch_size: int = 0
+    unit_orders: int | None = None
     noise_floor: bool | None = None
     max_new_tokens: int | None = None
     temperatures: tuple[float, ...] | None = None

@@ -11,14 +11,18 @@ from typing import Any
 import numpy as np
 
 from orderlens.errors import UserInputError
-from orderlens.models.abilities import SizesUnits, SuggestsBatch
+from orderlens.models.abilities import CountsParameters, PrefersUnitSize, SuggestsBatch
 from orderlens.models.protocol import Model
 from orderlens.texts.samples import EncodedSample
 
 DEFAULT_BATCH = 32
 """Most samples per work unit of a model that does not know how many sequences fit."""
 SMALL_REVEALS = 2048
-"""Reveals per work unit of such a model, and of any model on a CPU, where an interrupt should cost little."""
+"""Reveals per work unit of such a model."""
+CPU_UNIT_S = 10.0
+"""Seconds that a work unit on a CPU lasts at most, about: what an interrupt costs."""
+CPU_FLOPS = 3e10
+"""Floating-point operations per second of a modest CPU; one current core reaches 5e10 to 9e10."""
 AUTO_SEQUENCES = {"block-causal": 1024, "full": 256}
 """Sequences (samples × orders) per work unit of one that does: enough to keep a large GPU busy with most
 networks (others say so). How many of them are decoded together is settled on the machine at hand."""
@@ -85,23 +89,39 @@ def _sample_of(value: Mapping[str, Any]) -> EncodedSample:
     return EncodedSample(**given)
 
 
-def unit_samples(
-    model: Model, n_orders: int, batch_size: int | None, n_tokens: int, *, on_cpu: bool = False
-) -> int:
-    """Return the number of samples per work unit: the one asked for, or the model's default.
+def unit_shape(
+    model: Model, n_orders: int, n_tokens: int, context: int, *, on_cpu: bool
+) -> tuple[int, int | None]:
+    """Return the default number of samples per work unit, and of orders where they are cut apart as well.
 
-    ``n_tokens`` is the number of tokens that a sample takes under each order, at most; ``on_cpu`` says that
-    the units are surely computed on a CPU.
+    The run's spec keeps what was chosen, and whoever resumes or joins the run takes it from there. Where
+    several workers are known to share the run, ``shared_size`` makes units smaller.
 
-    Where several workers are known to share the run, ``shared_size`` makes the default smaller. The run's
-    spec keeps what was chosen, and whoever resumes or joins the run takes it from there.
+    Args:
+        model: the model.
+        n_orders: number of orders.
+        n_tokens: passes of a sample under one order, at most.
+        context: longest sequence, for models that see all of it in each pass.
+        on_cpu: the units are surely computed on a CPU.
     """
-    if batch_size is not None:
-        return batch_size
+    if on_cpu and isinstance(model, CountsParameters):
+        width = context if model.attention == "full" else model.block_size
+        seconds = 2 * model.n_parameters * max(1, width) * max(1, n_tokens) / CPU_FLOPS
+        traces = max(1, int(CPU_UNIT_S / seconds))
+        if traces < n_orders:
+            return 1, math.ceil(n_orders / math.ceil(n_orders / traces))
+        return min(DEFAULT_BATCH, traces // n_orders), None
     if on_cpu or not isinstance(model, SuggestsBatch):
-        return min(DEFAULT_BATCH, max(1, SMALL_REVEALS // (n_orders * max(1, n_tokens))))
-    wanted = model.unit_sequences if isinstance(model, SizesUnits) else AUTO_SEQUENCES[model.attention]
-    return max(1, wanted // n_orders)
+        return min(DEFAULT_BATCH, max(1, SMALL_REVEALS // (n_orders * max(1, n_tokens)))), None
+    wanted = model.unit_sequences if isinstance(model, PrefersUnitSize) else AUTO_SEQUENCES[model.attention]
+    return max(1, wanted // n_orders), None
+
+
+def order_groups(orders: Sequence[str], most: int | None) -> list[tuple[str, ...] | None]:
+    """Return the orders that are computed together: all of them (None), or at most ``most``."""
+    if most is None or most >= len(orders):
+        return [None]
+    return [tuple(orders[low : low + most]) for low in range(0, len(orders), most)]
 
 
 def even_size(size: int, count: int) -> int:

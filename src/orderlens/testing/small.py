@@ -28,7 +28,7 @@ def small_model(
     from orderlens.models.small.model import TransformerModel
 
     network = _network(seed, vocab_size=50, attention=attention, block_size=block_size)
-    return TransformerModel(network, CharacterTokenizer(), name=f"random-{attention}", digest=f"test-{seed}")
+    return TransformerModel(network, CharacterTokenizer(), name=f"random-{attention}")
 
 
 def write_small(folder: Path, *, seed: int = 0, int8: bool = False, **shape: Any) -> None:

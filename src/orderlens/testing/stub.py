@@ -74,7 +74,8 @@ class StubModel:
             anchor: where the block grid starts.
             tokenizer: numbers between spaces by default.
             name: the model's name; ``load_model`` cannot load it again.
-            digest: of the numbers; give one with a function, which cannot be digested.
+            digest: of the numbers. A function cannot be hashed: without a digest of its own its runs stay in
+                memory.
         """
         self._rule, table_PV = _rule(logits)
         size = vocab_size if table_PV is None else table_PV.shape[1] + 1
@@ -86,8 +87,7 @@ class StubModel:
         self.eos_ids, self.special_ids = frozenset(eos_ids), frozenset(special_ids)
         self.tokenizer: Tokenizer = tokenizer or NumberTokenizer()
         self.name = name
-        given = b"" if table_PV is None else table_PV.tobytes()
-        self.digest = digest or hashlib.blake2b(given, digest_size=16).hexdigest()
+        self.digest = _digest(table_PV) if digest is None else digest
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
         """Return normalised log-probabilities [L, V] of every position."""
@@ -160,6 +160,14 @@ class StubSession:
             for state, offset in zip(states.row_state_R.tolist(), states.row_offset_R.tolist(), strict=True)
         ]
         return LogProbRows(np.stack(rows) if rows else np.empty((0, self._model.vocab_size)))
+
+
+def _digest(table_PV: FloatArray | None) -> str:
+    """Return a digest of given rows; nothing identifies a function."""
+    if table_PV is None:
+        return ""
+    given = repr(table_PV.shape).encode() + table_PV.tobytes()
+    return hashlib.blake2b(given, digest_size=16).hexdigest()
 
 
 def _rule(logits: ArrayLike | Rule) -> tuple[Rule, FloatArray | None]:

@@ -24,6 +24,7 @@ from orderlens.models.engine.engine import Engine
 from orderlens.models.engine.fit import Sized
 from orderlens.models.engine.full import canvas_engine
 from orderlens.models.engine.model import Facts, Loaded, NetworkModel
+from orderlens.models.engine.weights import tensors_digest
 from orderlens.models.files.chat import find_template
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
 from orderlens.models.files.configfile import CONFIG, Values, read_json
@@ -105,7 +106,7 @@ class DenseModel(NetworkModel):
         *,
         name: str,
         tokenizer: FastTokenizer | None = None,
-        digest: Callable[[], str] = lambda: "unknown",
+        digest: Callable[[], str] | None = None,
         block_size: int | None = None,
     ) -> None:
         self.weights, self.config = weights, config
@@ -115,7 +116,7 @@ class DenseModel(NetworkModel):
             vocab_size=config.vocab_size,
             roles=roles,
             tokenizer=tokenizer or IdsOnly(),
-            digest=digest,
+            digest=digest or partial(tensors_digest, weights, config),
             attention=config.attention,
             anchor=dialect.anchor,
             shifted=dialect.shifted,

@@ -89,6 +89,11 @@ class NetworkModel:
         return self.loaded.engine
 
     @property
+    def n_parameters(self) -> int:
+        """Number of weights."""
+        return self.facts.size.n_parameters
+
+    @property
     def device(self) -> torch.device:
         """Where the output matrix is (memory-mapped experts may lie elsewhere)."""
         return self.loaded.unembed_VX.device

@@ -5,8 +5,10 @@ Shape letters: V vocabulary, C model width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +34,29 @@ class Weights(Generic[Layer]):
     def dtype(self) -> torch.dtype:
         """Dtype of activations."""
         return self.embedding_VC.dtype
+
+
+def tensors_digest(weights: Any, settings: object) -> str:
+    """Return a digest of all tensors in a state dict or a tree of dataclasses and tuples, and of settings."""
+    state = hashlib.blake2b(repr(settings).encode(), digest_size=16)
+    for name, tensor in _named(weights, ""):
+        state.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}".encode())
+        state.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy())
+    return state.hexdigest()
+
+
+def _named(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+        return
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif is_dataclass(value):
+        inner = [(field.name, getattr(value, field.name)) for field in fields(value)]
+    else:
+        inner = list(enumerate(value)) if isinstance(value, list | tuple) else []
+    for key, item in inner:
+        yield from _named(item, f"{name}.{key}")
 
 
 class RandomTensors:

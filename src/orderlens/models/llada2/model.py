@@ -19,6 +19,7 @@ from orderlens.models.engine.compiling import compiling_meanwhile
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
 from orderlens.models.engine.engine import Engine
 from orderlens.models.engine.model import Facts, Loaded, NetworkModel, Plain
+from orderlens.models.engine.weights import tensors_digest
 from orderlens.models.files.chat import find_template
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
 from orderlens.models.files.configfile import read_json
@@ -66,7 +67,7 @@ class LLaDA2Model(NetworkModel):
         *,
         name: str,
         tokenizer: FastTokenizer | None = None,
-        digest: Callable[[], str] = lambda: "unknown",
+        digest: Callable[[], str] | None = None,
         block_size: int = PUBLISHED_BLOCK_SIZE,
     ) -> None:
         self.weights, self.config = weights, config
@@ -76,7 +77,7 @@ class LLaDA2Model(NetworkModel):
             vocab_size=config.vocab_size,
             roles=roles,
             tokenizer=tokenizer or IdsOnly(),
-            digest=digest,
+            digest=digest or partial(tensors_digest, weights, config),
             attention="block-causal",
             anchor="zero",
             chat=find_template(tokenizer) if tokenizer else None,

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from orderlens.errors import UserInputError
 from orderlens.models.engine.device import pick_dtype
+from orderlens.models.engine.weights import tensors_digest
 from orderlens.models.files.chat import ChatTemplate
 from orderlens.models.protocol import Anchor, FloatArray, Tokenizer, token_ids
 from orderlens.models.small.network import (
@@ -42,7 +43,7 @@ class TransformerModel:
         tokenizer: Tokenizer,
         *,
         name: str,
-        digest: str,
+        digest: str | None = None,
         special_ids: frozenset[int] = frozenset(),
         eos_ids: frozenset[int] = frozenset(),
         chat: ChatTemplate | None = None,
@@ -54,7 +55,8 @@ class TransformerModel:
         if self.device.type == "cpu":
             lay_out_for_products(network)
         self.tokenizer = tokenizer
-        self.name, self.digest, self.special_ids = name, digest, special_ids
+        self.name, self.special_ids = name, special_ids
+        self.digest = tensors_digest(network.state_dict(), network.config) if digest is None else digest
         self.block_size = network.config.block_size if block_size is None else block_size
         if not 1 <= self.block_size <= network.config.max_positions:
             raise UserInputError(
@@ -74,6 +76,11 @@ class TransformerModel:
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.network.embedding.weight.device
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of weights."""
+        return sum(parameter.numel() for parameter in self.network.parameters())
 
     def with_block_size(self, block_size: int) -> TransformerModel:
         """Return this network on another block grid (it was trained on its own; expect worse likelihoods)."""

@@ -16,7 +16,6 @@ from orderlens.runs.job import Job, generate_job, score_job
 from orderlens.runs.options import Computing, ProgressSink
 from orderlens.runs.run import run_job
 from orderlens.runs.spec import RunSpec, describe_data, describe_model, samples_digest
-from orderlens.runs.units import cut_units
 from orderlens.store.reader import open_run
 from orderlens.store.records import SPEC
 from orderlens.studies.replicate.external import external_folder, find_evaluator, score_texts
@@ -128,6 +127,7 @@ def _measure(bench: Bench) -> None:
     plan = bench.plan
     orders = parse_policies(plan.measured_orders)
     samples = encode_samples(bench.model, bench.samples[: plan.measured_sequences], need_target=True)
+    size = min(plan.batch_size or MEASURED_AT_ONCE, MEASURED_AT_ONCE)
     spec = RunSpec(
         "measure",
         describe_model(bench.model),
@@ -135,11 +135,10 @@ def _measure(bench: Bench) -> None:
         tuple(order.spec for order in orders),
         describe_data(samples, bench.data.record(by_name=True)),
         circulation_pairs=plan.circulation_pairs,
-        batch_size=plan.batch_size,
+        batch_size=size,
     )
-    size = min(plan.batch_size or MEASURED_AT_ONCE, MEASURED_AT_ONCE)
     with bench.show("measuring the noise floor") as bar:
-        job = Job(spec, cut_units(samples, size), bench.model, orders)
+        job = Job(spec, samples, bench.model, orders)
         run_job(job, bench.options("measure", bar))
 
 
