@@ -41,7 +41,7 @@ def tensors_digest(weights: Any, settings: object) -> str:
     state = hashlib.blake2b(repr(settings).encode(), digest_size=16)
     for name, tensor in _named(weights, ""):
         state.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}".encode())
-        state.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy())
+        state.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
     return state.hexdigest()
 
 
