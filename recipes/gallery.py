@@ -44,7 +44,7 @@ class Item:
     def command(self) -> str:
         """What draws it."""
         if self.run is None:
-            return "orderlens theory curve --sigma 0.1,0.5,1,2 --figures figures"
+            return "orderlens theory curve --sigma 0.1,0.5,1,2 --figures figures --overwrite"
         return f"orderlens figures runs/{self.run} --figure {self.figure} --format svg,png --out figures"
 
 

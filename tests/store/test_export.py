@@ -13,7 +13,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
 
-from orderlens.errors import OrderLensError, UserInputError
+from orderlens.errors import OrderLensError
 from orderlens.store.export import WRITERS, export_table
 from orderlens.store.reader import Run
 from orderlens.testing import make_run, make_trace
@@ -112,7 +112,7 @@ def test_a_kind_that_is_named_wins_over_the_suffix(run: Run, tmp_path: Path) -> 
     [
         ("samples", "t.xlsx", {}, f"cannot export as 'xlsx' .known: {', '.join(WRITERS)}"),
         ("samples", "t", {}, "cannot export as ''"),
-        ("samples", "there.csv", {}, "there.csv exists; choose another file or add --overwrite"),
+        ("samples", "there.csv", {}, "there.csv exists; choose another place"),
         ("samples", "t.csv", {"tokens": True}, "--tokens goes with --table reveals, not samples"),
         ("sample", "t.csv", {}, "unknown table 'sample'; did you mean 'samples'"),
     ],
@@ -146,8 +146,6 @@ def test_a_file_is_replaced_only_when_asked_for_and_only_whole(
     assert place.read_text() != "old"
 
 
-def test_a_folder_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(OrderLensError) as refused:
-        export_table(run, "samples", tmp_path / "no" / "t.csv")
-    assert "\n" not in str(refused.value)
-    assert not isinstance(refused.value, UserInputError) or "t.csv" in str(refused.value)
+def test_a_folder_that_is_not_there_is_made(run: Run, tmp_path: Path) -> None:
+    assert export_table(run, "samples", tmp_path / "new" / "t.csv") == 2
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["t.csv"]

@@ -61,6 +61,7 @@ def analyze(
     level: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of resampling and simulation.")] = 0,
     out: Annotated[Path | None, opt.out_option("Write to this file, not to the screen.", "FILE")] = None,
+    overwrite: opt.OverwriteFlag = False,
     width: Annotated[
         int | None,
         typer.Option(
@@ -89,7 +90,7 @@ def analyze(
     form = "json" if json_output else form
     refuse_unknown("format", form, FORMATS)  # before the work, not after it
     if out is not None:
-        refuse_place(out)
+        refuse_place(out, overwrite=overwrite)
     names = [name for item in table or [] for name in opt.entries(item)]
     options = Options(
         resampling=Resampling(bootstrap, seed, level),

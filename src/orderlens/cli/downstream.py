@@ -22,6 +22,7 @@ def downstream(
     bootstrap: Annotated[int, typer.Option(help="Resamples of items behind intervals.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of resampling and simulation.")] = 0,
     formats: Annotated[str, typer.Option("--format", help="Out of svg, png, pdf.")] = "svg,png,pdf",
+    overwrite: opt.OverwriteFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Say what graded runs support about Var and correctness, and what they do not.
@@ -34,7 +35,7 @@ def downstream(
 
     options = Options(resampling=Resampling(bootstrap, seed), temperature=temperature, grader=grader)
     if out is not None:
-        refuse_place(out, folder=True)
+        refuse_place(out, folder=True, overwrite=overwrite)
     study = graded_study(Study.open(runs, options))
     reading = read(study) if out is None else write_results(study, out, opt.entries(formats)).reading
     if json:

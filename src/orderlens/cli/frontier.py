@@ -13,6 +13,7 @@ from orderlens.cli import options as opt
 from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progress_bar, table_width
 from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.cli.option_groups import Machine
+from orderlens.common.files import refuse_place
 
 if TYPE_CHECKING:
     from orderlens.cli.progress import Lines
@@ -91,6 +92,7 @@ def frontier(
     """
     from orderlens.studies.frontier.plan import PARTS, check_parts
 
+    refuse_place(out, folder=True)
     wanted = check_parts(PARTS if parts is None else opt.entries(parts))
     decoded = _decode(sizes.plan(model, block_size), out, wanted, machine, quiet=json)
     results = None

@@ -14,6 +14,7 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json
 from orderlens.cli.interrupt import keeping, kept_in
+from orderlens.common.files import refuse_place
 from orderlens.errors import DataFileError, MissingPackageError, UnknownNameError, UserInputError, one_line
 
 
@@ -37,6 +38,7 @@ def lm_eval(
     json: JsonFlag = False,
 ) -> None:
     """Run lm-eval tasks; options that are not listed here (--num_fewshot 5 …) go to lm-eval as they are."""
+    refuse_place(out, folder=True)
     arguments = {"model": model, "order": order, "block_size": block_size, "device": device, "dtype": dtype}
     arguments["traces"] = str(out / "traces") if traces else None
     command = ["--batch_size", str(batch_size or "auto"), "--output_path", str(out), "--log_samples"]

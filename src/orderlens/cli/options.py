@@ -100,6 +100,7 @@ def out_option(help_text: str, metavar: str = "FOLDER") -> Any:
     return typer.Option("--out", "-o", parser=local_place, metavar=metavar, help=help_text)
 
 
+OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")]
 FolderOption = Annotated[Path, out_option("Folder; unfinished work there is resumed.")]
 OrdersOption = Annotated[
     str, typer.Option("--orders", help="Comma-separated orders or policies; see 'orderlens orders'.")

@@ -14,6 +14,7 @@ from orderlens.cli.console import Bar, JsonFlag, print_json, print_text, progres
 from orderlens.cli.interrupt import keeping, kept_in
 from orderlens.cli.option_groups import Machine
 from orderlens.cli.progress import Lines
+from orderlens.common.files import refuse_place
 from orderlens.errors import UserInputError
 from orderlens.runs.ranks import this_rank
 
@@ -45,7 +46,9 @@ DecodeOnlyFlag = Annotated[
 DocsOption = Annotated[
     Path | None,
     typer.Option(
-        "--docs", help="Also write the results as this Markdown file, pictures in figures/NAME/ beside it."
+        "--docs",
+        parser=opt.local_place,
+        help="Also write the results as this Markdown file, pictures in figures/NAME/ beside it.",
     ),
 ]
 PresetOption = Annotated[str, typer.Option("--preset", help="demo, quick (100 texts) or full (1,000).")]
@@ -73,6 +76,7 @@ def replicate(
     stages: StagesOption = None,
     decode_only: DecodeOnlyFlag = False,
     docs: DocsOption = None,
+    overwrite: opt.OverwriteFlag = False,
     machine: Machine,
     json: JsonFlag = False,
 ) -> None:
@@ -80,6 +84,9 @@ def replicate(
     from orderlens.studies.replicate.plan import choose_evaluator, make_plan
 
     chosen = parse_stages(stages, decode_only, docs)
+    refuse_place(out, folder=True)
+    if docs is not None:
+        refuse_place(docs, overwrite=overwrite)
     warm = None if temperatures is None else tuple(t for t in opt.temperatures(temperatures) if t > 0)
     plan = make_plan(
         preset,
@@ -232,4 +239,5 @@ def demo(out: opt.FolderOption = Path("demo-out"), json: JsonFlag = False) -> No
     if model != "tiny" and not json:
         print_text(f"the bundled model tiny cannot run here (weights or torch missing); using {model}")
     plan = make_plan("demo", model, "passages", evaluator=choose_evaluator("auto", model))
+    refuse_place(out, folder=True)
     run_plan(plan, out, STAGES, Machine(), as_json=json)

@@ -23,6 +23,7 @@ def report(
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     bootstrap: Annotated[int, typer.Option(min=0, help="Resamples of texts behind intervals.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of resampling.")] = 0,
+    overwrite: opt.OverwriteFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Write one HTML file about runs: answers, samples, findings, figures, tables; it opens offline."""
@@ -30,7 +31,7 @@ def report(
     from orderlens.metrics.estimate import Resampling
     from orderlens.show.report.build import report as write
 
-    refuse_place(out)
+    refuse_place(out, overwrite=overwrite)
     study = Study.open(runs, Options(resampling=Resampling(bootstrap, seed)))
     path = write(study, out, samples=samples, title=title)
     if json:

@@ -14,6 +14,7 @@ from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text, stdout
 from orderlens.cli.interrupt import Verbs
 from orderlens.cli.watch import watch
+from orderlens.common.files import refuse_place, write_text
 from orderlens.errors import UserInputError, counted
 
 if TYPE_CHECKING:
@@ -77,13 +78,18 @@ def show(
     ] = None,
     film: Annotated[
         Path | None,
-        typer.Option("--film", help="With --sample: write an animated SVG of the decoding instead."),
+        typer.Option(
+            "--film", parser=opt.local_place, help="With --sample: write an animated SVG of the decoding."
+        ),
     ] = None,
+    overwrite: opt.OverwriteFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Show what a run is (state, tables, spec, provenance), or draw one of its samples."""
     from orderlens.store.overview import details
 
+    if film is not None:
+        refuse_place(film, overwrite=overwrite)
     if sample is not None:
         show_sample(run, sample, order or [], film=film, as_json=json)
         return
@@ -161,7 +167,7 @@ def export(
     tokens: Annotated[
         bool, typer.Option("--tokens", help="With the text of each token (table reveals only).")
     ] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace the file if it exists.")] = False,
+    overwrite: opt.OverwriteFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Write one table of one or several runs to a file."""
@@ -246,7 +252,6 @@ def show_sample(
     run: str, sample_id: str, orders: Sequence[str], *, film: Path | None = None, as_json: bool = False
 ) -> None:
     """Print the traces of a sample below each other, or as JSON what pages show of it; or write a film."""
-    from orderlens.common.files import write_text
     from orderlens.show.views import Shown, plain_sample
     from orderlens.store.reader import open_run
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text, progress_bar
 from orderlens.cli.interrupt import Verbs
 from orderlens.cli.options import numbers
+from orderlens.common.files import refuse_place
 from orderlens.errors import UserInputError, counted
 
 if TYPE_CHECKING:
@@ -59,16 +61,21 @@ def curve(
     k: KOption = 1,
     points: Annotated[int, typer.Option("--points", help="Values of q, even in logit q.")] = 19,
     figures: Annotated[
-        Path | None, typer.Option("--figures", help="Also write the theory's figures.")
+        Path | None,
+        typer.Option("--figures", parser=opt.local_place, help="Also write the theory's figures."),
     ] = None,
+    overwrite: opt.OverwriteFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Print f, g and its derivatives d1 and d2 in log q against q, and where g is convex."""
     rows = _curve_rows(_numbers("--sigma", sigma, "0.3,1"), k, points)
     written: list[Path] = []
     if figures is not None:
-        from orderlens.figures.theory import save_theory_figures
+        from orderlens.figures.save import FORMATS
+        from orderlens.figures.theory import FIGURES, save_theory_figures
 
+        files = [figures / f"{name}.{kind}" for name in FIGURES for kind in (*FORMATS, "json")]
+        refuse_place(figures, folder=True, overwrite=overwrite, files=files)
         written = save_theory_figures(figures)
     if json:
         print_json({"rows": rows, "figures": [str(path) for path in written]})

@@ -12,6 +12,7 @@ import typer
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text, progress_bar
 from orderlens.cli.interrupt import keeping
+from orderlens.common.files import refuse_place
 
 
 class AttentionChoice(StrEnum):
@@ -56,6 +57,7 @@ def train(
     from orderlens.texts.rowfiles import check_split
     from orderlens.training.from_text import TextTraining, train_from_text
 
+    refuse_place(out, folder=True)
     if steps is None and max_minutes is None:
         steps = 200
     options = TextTraining(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -21,6 +21,9 @@ _MARK = ".orderlens-"
 """Begins the name of a file that is being written; the process's number follows."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOCKED = (errno.EROFS, errno.EACCES, errno.EPERM)
+_STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
+RUN_SPEC, RUN_FORMAT = "spec.json", "orderlens-run"
+"""The file that makes a folder a run, and what it says it is."""
 
 
 def refusal(error: OSError) -> str:
@@ -102,14 +105,26 @@ def replacing(path: Path) -> Iterator[Path]:
                 fresh.unlink()
 
 
-def refuse_place(path: Path, *, folder: bool = False) -> None:
+def refuse_place(
+    path: Path, *, folder: bool = False, overwrite: bool = True, files: Iterable[Path] | None = None
+) -> None:
     """Refuse a place that a file (or a folder of files) cannot take; called before long work, makes nothing.
 
+    Args:
+        path: the file or folder, with links and ``..`` as given.
+        folder: it is a folder of files.
+        overwrite: files that exist may be replaced.
+        files: those of the folder that will be written; by default, any file in it counts.
+
     Raises:
-        UserInputError: it is a folder (a file), or leads through a file.
+        UserInputError: it is a folder (a file), leads through a file, is inside a run, or exists.
         StorageError: it may not be written to.
     """
     with storing(path):
+        if (run := run_around(path)) is not None:
+            raise UserInputError(
+                f"{path} is inside the run {run}, and only the store writes there; choose a place outside it"
+            )
         if path.is_dir() and not folder:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         nearest = next(part for part in (path, *path.absolute().parents) if part.exists())
@@ -117,6 +132,30 @@ def refuse_place(path: Path, *, folder: bool = False) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(nearest, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if not overwrite and (found := _existing(path, files)) is not None:
+            raise UserInputError(f"{found} exists; choose another place, or replace it with --overwrite")
+
+
+def run_around(path: Path) -> Path | None:
+    """Return the run folder that ``path`` is, or is in; links and ``..`` are followed."""
+    place = path.expanduser().resolve()
+    return next((part for part in (place, *place.parents) if _is_run(part)), None)
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return f'"{RUN_FORMAT}"'.encode() in (folder / RUN_SPEC).read_bytes()
+    except OSError:
+        return False
+
+
+def _existing(path: Path, files: Iterable[Path] | None) -> Path | None:
+    """Return a file that would be replaced; devices, pipes and what ``/dev/stdout`` is are written to."""
+    if path.parent in _STREAMS:
+        return None
+    if path.is_dir() and files is None:
+        files = (inner for inner in path.rglob("*") if not inner.name.startswith("."))
+    return next((inner for inner in files or (path,) if inner.is_file()), None)
 
 
 def _sweep(folder: Path) -> None:

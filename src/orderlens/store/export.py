@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from orderlens.common.files import refuse_place, replacing
 from orderlens.errors import UserInputError
-from orderlens.store.protocol import storage_errors
 from orderlens.store.reader import Run
 
 Chunks = Iterator[pa.Table]
@@ -44,22 +41,13 @@ def export_table(
     chosen = kind or target.suffix.removeprefix(".")
     if chosen not in WRITERS:
         raise UserInputError(f"cannot export as '{chosen}' (known: {', '.join(WRITERS)})")
-    if target.exists() and not overwrite:
-        raise UserInputError(f"{target} exists; choose another file or add --overwrite")
+    refuse_place(target, overwrite=overwrite)
     if tokens and name != "reveals":
         raise UserInputError(f"--tokens goes with --table reveals, not {name}")
     frame = run.reveals(text=True) if tokens else run.table(name)
     chunks = run.iter_traces(text=tokens) if name == "reveals" else iter([frame.to_arrow()])
-    temporary = target.with_name(f".{target.name}.{uuid4().hex[:8]}")
-    with storage_errors(f"write {target.name}", str(target.parent)):
-        try:
-            with temporary.open("xb") as sink:
-                rows = WRITERS[chosen](sink, frame.schema, chunks)
-            os.replace(temporary, target)  # noqa: PTH105  Path.replace says the same
-        finally:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
-    return rows
+    with replacing(target) as fresh, fresh.open("wb") as sink:
+        return WRITERS[chosen](sink, frame.schema, chunks)
 
 
 def _parquet(sink: IO[bytes], schema: pa.Schema, chunks: Chunks) -> int:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from orderlens.common.files import RUN_FORMAT as FORMAT
+from orderlens.common.files import run_around
 from orderlens.errors import CorruptRunError, RunError, UserInputError, one_line
 from orderlens.store.extensions import read_extensions
+from orderlens.store.folder import open_folder
 from orderlens.store.protocol import Folder
 from orderlens.store.records import SPEC, canonical, digest_of
 from orderlens.store.schema import SCHEMA_VERSION, parse_version
 
-FORMAT = "orderlens-run"
 _SHOWN = 8
 
 
@@ -93,12 +96,28 @@ def create_spec(folder: Folder, spec: Mapping[str, Any], provenance: Mapping[str
 
 
 def _refuse_foreign_folder(folder: Folder) -> None:
-    """A folder with committed work but no spec is damaged; one with other files is not ours to fill."""
+    """A folder with committed work but no spec is damaged; one with other files is not ours to fill.
+
+    Nor is one inside another run.
+    """
+    if (outer := _run_around(folder)) is not None:
+        raise RunError(f"{folder.label} is inside the run {outer}; choose a place outside it")
     found = folder.some_file()
     if found is not None and not _raced(folder):
         raise RunError(
             f"{folder.label} is not empty and not a run (it holds {found}); choose an empty or new folder"
         )
+
+
+def _run_around(folder: Folder) -> str | None:
+    """Return the run that a folder is in."""
+    place, files = folder.location("").rstrip("/"), folder.filesystem()
+    if files is None:
+        found = run_around(Path(place).parent)
+        return None if found is None else str(found)
+    bottom = place.find("://") + len("://")
+    outer = [place[:end] for end in range(bottom + 1, len(place)) if place[end] == "/"]
+    return next((name for name in reversed(outer) if open_folder(name, files).exists(SPEC)), None)
 
 
 def _raced(folder: Folder) -> bool:

@@ -108,7 +108,7 @@ def test_the_verb_writes_it(run, tmp_path, capsys) -> None:
     assert main(command) == 0
     assert str(out) in capsys.readouterr().out
     assert out.read_text("utf-8").startswith("<svg ")
-    assert main([*command, "--json"]) == 0
+    assert main([*command, "--json", "--overwrite"]) == 0
     assert '"film"' in capsys.readouterr().out
 
 
