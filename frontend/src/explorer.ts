@@ -77,7 +77,7 @@ export class Explorer {
   }
 
   private get passes(): number {
-    return Math.max(1, ...this.panels.map((panel) => panel.trace.n_forwards));
+    return Math.max(1, ...this.panels.map((panel) => panel.trace.n_passes));
   }
 
   private get done(): number {
@@ -239,7 +239,7 @@ export class Explorer {
 
   private draw(): void {
     const pass = this.done - 1;
-    for (const panel of this.panels) panel.draw(Math.min(pass, panel.trace.n_forwards - 1 + Number(pass >= panel.trace.n_forwards)));
+    for (const panel of this.panels) panel.draw(Math.min(pass, panel.trace.n_passes - 1 + Number(pass >= panel.trace.n_passes)));
     this.slider.value = String(this.done);
     this.slider.setAttribute("aria-valuetext", `pass ${this.done} of ${this.passes}`);
     const new_ = this.panels.map((panel) => panel.timeline.revealedBy(pass));

@@ -63,7 +63,7 @@ async function uneven(ask: Ask): Promise<Lead | null> {
 
 /** Whether a trace counts for the gap: one token per pass, and its sum is a likelihood or an estimate of one. */
 function isCompared(trace: Trace): boolean {
-  return (trace.likelihood === "exact" || trace.likelihood === "estimate") && trace.n_forwards >= trace.reveals.position.length;
+  return (trace.likelihood === "exact" || trace.likelihood === "estimate") && trace.n_passes >= trace.reveals.position.length;
 }
 
 /** The traces of the same run, task and temperature as a row's. */

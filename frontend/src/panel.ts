@@ -143,7 +143,7 @@ function facts(trace: Trace): HTMLElement {
     ["mean log q", fixed(stats.mean, 3), "nats per token"],
     ["Var log q", fixed(stats.var, 3), "nats²; 0 is a perfectly even path"],
     ["Σ log q", fixed(stats.log_prob, 1), kind ?? "nats"],
-    ["passes", String(trace.n_forwards), `for ${plural(trace.reveals.position.length, "token")}`],
+    ["passes", String(trace.n_passes), `for ${plural(trace.reveals.position.length, "token")}`],
   ];
   const changes = trace.revisions.filter((item) => item.event !== "reveal").length;
   if (changes) pairs.push(["changes", String(changes), "tokens taken back or replaced"]);

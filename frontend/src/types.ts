@@ -75,7 +75,7 @@ export interface Trace {
   likelihood: string | null;
   verdict: Verdict | null;
   stats: Record<"n" | "mean" | "var" | "log_prob" | "min" | "bottleneck_rate" | "gini" | "gini_mean", number | null>;
-  n_forwards: number;
+  n_passes: number;
   cascade: number;
   bottlenecks: Bottleneck[];
   blocks: Block[];

@@ -38,7 +38,7 @@ test("leads: each kind once, each about another sample, and none where nothing s
 test("the orders that differ most are likelihoods of one temperature", async () => {
   const lead = (await findLeads(source, false))[0]!;
   const traces = [trace("a1", -3, "none"), trace("x", -1, "exact"), trace("y", -2, "estimate"), trace("z", -9, "exact", 1)];
-  const set = { ...trace("s", -8, "exact"), n_forwards: 2 };
+  const set = { ...trace("s", -8, "exact"), n_passes: 2 };
   assert.deepEqual(lead.pair(sample(...traces, set)), ["x", "y"]);
 });
 

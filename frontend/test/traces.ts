@@ -20,7 +20,7 @@ export function revised(): Trace {
     likelihood: "none",
     verdict: null,
     stats: { n: 4, mean: -1.3, var: 1.2, log_prob: -5.2, min: -3, bottleneck_rate: 0.5, gini: 0.5, gini_mean: 0.5 },
-    n_forwards: 5,
+    n_passes: 5,
     cascade: 0,
     bottlenecks: [],
     blocks: [],

@@ -10,6 +10,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis import Options, Resampling, Study
+from orderlens.analysis.traces import all_passes
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.likelihood import TextBits
 from orderlens.metrics.passes import pass_variance
@@ -113,7 +114,7 @@ def test_pace_and_deviation(run: ol.Run, tables: dict) -> None:
     table = tables["policies"]
     fast = table.cell("tokens_per_pass", order="max-prob+top=4")
     slow = table.cell("passes_per_token", order="max-prob+top=4")
-    assert fast.value == pytest.approx(part["n"].sum() / part["n_forwards"].sum())
+    assert fast.value == pytest.approx(part["n"].sum() / part["n_passes"].sum())
     assert fast.value * slow.value == pytest.approx(1.0)
     wide = frame.pivot_table(index="sample_id", columns="order", values="mean")
     gap = table.cell("deviation", order="max-prob+top=4")
@@ -220,15 +221,12 @@ def test_generated_runs_have_passes_but_no_bits() -> None:
 
 def test_look_ahead_and_revising_passes_count() -> None:
     """What was tried ahead is added; a revision after the last reveal makes the trace longer."""
-    from orderlens.analysis.passes import total_passes
-
     traces = [make_trace(name, "max-prob", [-1.0] * 4, forward=[0, 0, 1, 1]) for name in ("a", "b")]
     change = {"event": "edit", "position": 1, "old_token": 1, "new_token": 2, "logq": -1.0, "old_logq": -2.0}
     run = make_run(traces, revisions=[{"sample_id": "b", "order": "max-prob", "forward": 4} | change])
-    frame = run.samples().to_pandas().assign(run=run.names[0], n_ahead=[0, 3], n_passes=2)
-    found = dict(zip(frame["sample_id"], total_passes(run, frame), strict=True))
-    assert found == {"a": 2.0, "b": 8.0}
-    assert Study(run, QUICK).samples["passes"].tolist() == [2.0, 5.0]
+    frame = Study(run, QUICK).samples
+    assert frame["n_passes"].tolist() == [2, 5]
+    assert all_passes(frame.assign(n_passes_lookahead=[0, 3])).tolist() == [2, 8]
 
 
 def test_every_undefined_cell_says_why(tables: dict) -> None:
@@ -243,7 +241,7 @@ def test_an_order_that_looks_ahead_pays_for_it() -> None:
     run = ol.score("hmm:block=8", samples, ["max-prob", "info-gain"])
     table = Study(run, QUICK).table("policies")
     looking = next(row for row in table.rows if row["order"].startswith("ahead-gain"))
-    tried = int(run.samples().to_pandas().set_index("order").loc[looking["order"], "n_lookahead"])
+    tried = int(run.samples().to_pandas().set_index("order").loc[looking["order"], "n_passes_lookahead"])
     assert tried > 0
     assert looking["lookahead"].value == tried
     assert looking["tokens_per_pass"].value < table.cell("tokens_per_pass", order="max-prob").value

@@ -108,7 +108,7 @@ def test_a_revise_rule_generates_like_the_slow_path_and_ends_within_its_bound(ru
             _of(columns, done) for columns in (generation.columns, generation.revisions or NOTHING)
         )
         assert done.tokens.tolist() == slow.tokens.tolist()
-        assert done.n_forwards == slow.forwards
+        assert done.n_passes == slow.forwards
         for name in ("position", "forward", "logq"):
             assert reveals[name] == pytest.approx([getattr(item, name) for item in slow.reveals], abs=1e-9)
             expected = [getattr(item, name) for item in slow.revisions]
@@ -121,7 +121,7 @@ def test_a_revise_rule_generates_like_the_slow_path_and_ends_within_its_bound(ru
         assert sorted(reveals["position"].tolist()) == list(range(start, done.canvas.end))
         assert not np.isin(done.tokens, [MODEL.mask_id]).any()
         edges = [start, *range(start - start % 6 + 6, done.canvas.end + 1, 6)]
-        assert done.n_forwards <= sum(rule_of.max_passes(b - a) for a, b in pairwise(edges))
+        assert done.n_passes <= sum(rule_of.max_passes(b - a) for a, b in pairwise(edges))
 
 
 NOTHING = {

@@ -55,7 +55,7 @@ def test_likelihood_of_the_sampler_plus_couplings_is_the_joint(scored) -> None:
     frame, traces = couplings(run), run.samples().to_pandas()
     own = frame[frame["path"] == 0].groupby(["order", "sample_id"])["coupling"].sum()
     by_id = {sample.id: sample for sample in samples}
-    assert (traces["n_forwards"] < traces["n"]).any()
+    assert (traces["n_passes"] < traces["n"]).any()
     for row in traces.itertuples():
         sample = by_id[row.sample_id]
         whole = model.joint_log_prob([*sample.prompt, *sample.target])

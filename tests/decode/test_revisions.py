@@ -82,7 +82,7 @@ def test_replaying_gives_every_canvas_that_the_model_saw(spec, temperature, atte
             if kind != "remask":
                 assert logq == pytest.approx(log_p[position, token], abs=1e-9)
     assert canvas.tolist() == done.tokens.tolist()
-    assert done.n_forwards == len(model.seen)
+    assert done.n_passes == len(model.seen)
 
 
 def test_a_stored_run_replays_to_its_texts(tmp_path):
@@ -98,16 +98,16 @@ def test_a_stored_run_replays_to_its_texts(tmp_path):
     run = ol.open_run(out)
     assert {"reveal", "remask", "edit"} == set(run.table("revisions").to_pandas()["event"])
     outputs = run.outputs().to_pandas().set_index(["sample_id", "order", "seed"])["token_ids"]
-    passes = run.samples().to_pandas().set_index(["sample_id", "order", "seed"])["n_forwards"]
+    passes = run.samples().to_pandas().set_index(["sample_id", "order", "seed"])["n_passes"]
     for sample in ("0", "1"):
         for trace in run.sample(sample).traces:
             key = (sample, trace.key.order, np.nan if trace.key.seed is None else trace.key.seed)
-            text = [cell.token_id for cell in canvas_after(trace, trace.n_forwards)]
+            text = [cell.token_id for cell in canvas_after(trace, trace.n_passes)]
             assert text[:24] == outputs.loc[key].tolist()
-            assert passes.loc[key] >= trace.n_forwards
-            cells = canvas_after(trace, trace.n_forwards // 2)
+            assert passes.loc[key] >= trace.n_passes
+            cells = canvas_after(trace, trace.n_passes // 2)
             assert len(cells) == len(text)
-    frame = ol.Study.open(out).samples.set_index(["sample_id", "order", "seed"])["n_forwards"]
+    frame = ol.Study.open(out).samples.set_index(["sample_id", "order", "seed"])["n_passes"]
     assert frame.sort_index().tolist() == passes.sort_index().tolist()
 
 
@@ -130,8 +130,8 @@ def test_a_model_that_never_settles_is_left_after_the_post_passes():
         generation = generate_batch(flipping(), prompts, [policy], GenerationSettings(8))
         for done, fills in zip(generation.chains, ([2, 4, 4], [4, 4]), strict=True):
             each = [-(-n // policy.commit.k) + post for n in fills]
-            assert done.n_forwards == sum(each)
-            assert done.n_forwards <= sum(policy.revise.max_passes(n) for n in fills)
+            assert done.n_passes == sum(each)
+            assert done.n_passes <= sum(policy.revise.max_passes(n) for n in fills)
             assert not (done.tokens == 5).any()
 
 
@@ -192,7 +192,7 @@ def test_masks_that_come_back_suit_every_kind_of_commit_rule(base, temperature):
     options = {"temperature": temperature, "sample_seed": 2, "stop_at_eos": False}
     slow = text_plainly(model, sample, policy, 8, **options)
     assert done.tokens.tolist() == slow.tokens.tolist()
-    assert done.n_forwards == slow.forwards <= sum(policy.revise.max_passes(n) for n in (2, 6))
+    assert done.n_passes == slow.forwards <= sum(policy.revise.max_passes(n) for n in (2, 6))
     assert {"remask", "reveal", "edit"} <= set(generation.revisions["event"].tolist())
 
 
@@ -205,8 +205,8 @@ def one_text(policy, model=None, **options):
 def test_rules_that_never_finish_end_at_their_bound(rule):
     generation = one_text(Policy(parse_policy("max-prob").order, revise=rule))
     (done,) = generation.chains
-    assert done.n_forwards <= 2 * rule.max_passes(4)
-    assert done.n_forwards == (10 if isinstance(rule, Idle) else done.n_forwards)
+    assert done.n_passes <= 2 * rule.max_passes(4)
+    assert done.n_passes == (10 if isinstance(rule, Idle) else done.n_passes)
     assert not (done.tokens == 5).any()
     assert sorted(generation.columns["position"].tolist()) == list(range(4, 12))
 

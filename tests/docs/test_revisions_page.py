@@ -57,5 +57,5 @@ def test_the_planner_of_the_page_decodes():
     (done,) = generate_batch(
         model, [EncodedSample("a", np.arange(3))], [policy], GenerationSettings(9)
     ).chains
-    assert done.n_forwards <= sum(rule.max_passes(n) for n in (1, 4, 4))
+    assert done.n_passes <= sum(rule.max_passes(n) for n in (1, 4, 4))
     assert not (done.tokens == model.mask_id).any()

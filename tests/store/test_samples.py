@@ -49,7 +49,7 @@ def by_loop(name: str) -> dict[str, float]:
         out[f"{prefix}var"] = float(np.mean((values - values.mean()) ** 2)) if finite else math.nan
     out["log_prob"] = sum(given["logq"][place] for place in counted) if counted else math.nan
     out["n_eos"] = sum(tokens[path[place]] == EOS for place in counted)
-    out["n_forwards"] = max((forward[place] for place in counted), default=-1) + 1
+    out["n_passes_requested"] = max((forward[place] for place in counted), default=-1) + 1
     out["n_passes"] = max(forward) + 1
     return out
 
@@ -71,26 +71,24 @@ def test_flags_that_were_not_recorded_count_as_false() -> None:
     assert (row["n_content"], row["n_eos"]) == (1, 1)
 
 
-def test_states_tried_ahead_are_summed_over_what_counts() -> None:
+def test_states_tried_ahead_are_summed_over_all_passes() -> None:
     trace = make_trace("a", "ahead-gain", [-1.0, -2.0, -3.0], n_requested=2)
     place = trace.column_names.index("n_lookahead")
     ahead = trace.set_column(place, "n_lookahead", pa.array([4, None, 7], trace.schema.field(place).type))
     (row,) = make_run([ahead]).samples().to_arrow().to_pylist()
-    assert row["n_lookahead"] == 4
+    assert row["n_passes_lookahead"] == 11
     (row,) = make_run([trace]).samples().to_arrow().to_pylist()
-    assert row["n_lookahead"] == 0
+    assert row["n_passes_lookahead"] == 0
 
 
 KEY = {"sample_id": "a", "order": "max-prob", "temperature": 0.0}
 
 
 def test_passes_that_an_output_states_replace_those_that_reveals_tell() -> None:
-    rows = [KEY | {"n_forwards": 9}, KEY | {"sample_id": "b", "n_forwards": None}]
+    rows = [KEY | {"n_passes": 9}, KEY | {"sample_id": "b", "n_passes": None}]
     traces = [make_trace(name, "max-prob", [-1.0, -2.0], temperature=0.0) for name in "ab"]
     run = make_run(traces, outputs=rows)
-    assert [list(passes.values()) for passes in run.stated_passes().values()] == [[9]]
-    assert list(make_run(traces).stated_passes().values()) == [{}]
-    assert run.samples().to_pandas().set_index("sample_id")["n_forwards"].to_dict() == {"a": 9, "b": 2}
+    assert run.samples().to_pandas().set_index("sample_id")["n_passes"].to_dict() == {"a": 9, "b": 2}
 
 
 @pytest.mark.parametrize(

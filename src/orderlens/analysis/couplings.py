@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.frames import TRACE
-from orderlens.analysis.passes import trace_rows
+from orderlens.analysis.traces import TRACE, trace_rows
 from orderlens.store.reader import Run
 
 NOT_MEASURED = "not measured: score policies that commit sets with --couplings N"
@@ -66,7 +65,7 @@ def traced(sets: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     only some sets were measured has no parts.
     """
     out = frame.copy()
-    one_by_one = (out["n_forwards"] == out["n"]).to_numpy()
+    one_by_one = (out["n_passes_requested"] == out["n"]).to_numpy()
     if len(sets):
         names = ["own", "squares", "pass_squares"]
         grouped = sets.groupby(TRACE, dropna=False, sort=False)

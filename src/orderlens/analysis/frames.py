@@ -12,15 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from orderlens.analysis.sample_table import PARTS
+from orderlens.analysis.traces import TRACE
 from orderlens.errors import UserInputError
 from orderlens.metrics.estimate import Estimate
+from orderlens.metrics.trace_table import GROUPS
 from orderlens.registry import suggest
 from orderlens.rules.cards import in_paper_order, label
-from orderlens.store.samples import KEYS
 
-TRACE = ["run", *KEYS]
-"""Columns that name a trace over several runs."""
 STUDY_COLUMNS = ("task", "order", "item_id", "correct", "mean", "var", "n")
 """Columns of a table of graded samples; ``min``, ``bottleneck_rate`` and ``jensen`` are used when present."""
 
@@ -130,7 +128,7 @@ def refuse_missing(frame: pd.DataFrame, columns: Sequence[str]) -> None:
     """Refuse a statistic that ``frame`` does not hold, and say how a table asks for more of them."""
     for name in columns:
         if name not in frame:
-            groups = ", ".join(f"'{part}'" for part in PARTS[1:])
+            groups = ", ".join(f"'{part}'" for part in GROUPS if part != "path")
             raise UserInputError(
                 f"there is no column '{name}'{suggest(name, frame.columns)}; a table that needs more than "
                 f"the path says so: @table(…, needs=(…,)) out of {groups}"

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis.frames import TRACE, side_by_side
+from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import Study
 from orderlens.analysis.tables_policies import text_bytes
+from orderlens.analysis.traces import TRACE, all_passes
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling
 from orderlens.metrics.likelihood import TextBits
 from orderlens.metrics.segments import FloatArray, divide
@@ -248,7 +249,7 @@ def _rows(frame: pd.DataFrame, value: pd.Series, weight: pd.Series | float = 1.0
         "order": frame["order"],
         "value": value.astype(np.float64),
         "weight": weight,
-        "passes": frame["passes"],
+        "passes": all_passes(frame),
         "tokens": frame["n"] + frame["n_overflow"],
     }
     return pd.DataFrame(columns)

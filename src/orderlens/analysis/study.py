@@ -20,22 +20,21 @@ import pandas as pd
 
 from orderlens.analysis import prompts
 from orderlens.analysis.frames import (
-    TRACE,
     graded_samples,
     order_labels,
     refuse_missing,
     var_about,
     with_reason,
 )
-from orderlens.analysis.passes import in_sets, total_passes, trace_rows
-from orderlens.analysis.sample_table import PARTS, matched_distinct, sample_table
 from orderlens.analysis.setups import RUNS_OF, Setup, differences, is_replication, labels
 from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
 from orderlens.analysis.table import Table, by_model
 from orderlens.analysis.tables import Recipe, table_recipe, table_recipes
+from orderlens.analysis.traces import TRACE, in_sets, matched_distinct, sample_table, trace_rows
 from orderlens.errors import UserInputError
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling, means
 from orderlens.metrics.external import CausalEvaluator, ExternalScores, load_evaluator, score_texts
+from orderlens.metrics.trace_table import GROUPS
 from orderlens.rules.cards import in_paper_order
 from orderlens.store.reader import Place, Run, open_run
 from orderlens.store.verdicts import latest_verdicts
@@ -75,7 +74,7 @@ class Study:
         self,
         run: Run,
         options: Options | None = None,
-        parts: Collection[str] = PARTS,
+        parts: Collection[str] = tuple(GROUPS),
         views: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Wrap opened runs; see ``open`` for folders.
@@ -226,12 +225,9 @@ class Study:
         return self._frame
 
     def _completed(self, frame: pd.DataFrame) -> pd.DataFrame:
-        if "run" not in frame.columns:
-            frame["run"] = self.run.names[0]
         named = labels(list(self.setups.values()))
         frame["model"] = frame["run"].map({name: named[item] for name, item in self.setups.items()})
         frame["label"] = order_labels(frame)
-        frame["passes"] = total_passes(self.run, frame)
         keys, self._conflicts = prompts.prompt_keys(self.run, frame)
         frame["prompt_key"] = keys
         frame["prompt"] = pd.factorize(pd.Series(keys, dtype=object))[0]

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orderlens.analysis.sample_table import PARTS
 from orderlens.analysis.table import Table
 from orderlens.errors import PluginError
+from orderlens.metrics.trace_table import GROUPS
 from orderlens.registry import Registry
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Recipe:
     Attributes:
         build: the function.
         summary: one line for lists.
-        needs: groups of per-trace statistics beyond the path (see ``sample_table.PARTS``).
+        needs: groups of per-trace statistics beyond the path (see ``metrics.trace_table.GROUPS``).
         traces: which runs of a replication it reads: score, generate or sweep; None reads all.
         suits: whether a study can fill it, so that it is shown without being asked for.
         across_models: it tells models apart itself; otherwise it is built once per model.
@@ -63,7 +63,7 @@ class Recipe:
 
     build: Build
     summary: str
-    needs: tuple[str, ...] = PARTS
+    needs: tuple[str, ...] = tuple(GROUPS)
     traces: str | None = None
     suits: Suits = never
     across_models: bool = False

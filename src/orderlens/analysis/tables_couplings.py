@@ -9,11 +9,11 @@ import pandas as pd
 
 from orderlens.analysis.compare import Paired
 from orderlens.analysis.couplings import NOT_MEASURED, VAR_PARTS, measured_sets, traced
-from orderlens.analysis.frames import TRACE, side_by_side
-from orderlens.analysis.passes import in_sets
+from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
+from orderlens.analysis.traces import TRACE, in_sets
 from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums, means
 from orderlens.metrics.segments import FloatArray, divide
 from orderlens.rules.cards import is_deployable

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis import paper
-from orderlens.analysis.frames import TRACE, side_by_side
-from orderlens.analysis.passes import trace_rows
+from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import has_scored, table
+from orderlens.analysis.traces import TRACE, trace_rows
 from orderlens.metrics.coherence import (
     MIN_RANDOM_ORDERS,
     ROUNDING,

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.frames import joined_keys, with_reason
-from orderlens.analysis.picked import pick, picked_traces
 from orderlens.analysis.study import NOT_GENERATED, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import has_generated, table
+from orderlens.analysis.traces import pick, picked_traces
 from orderlens.metrics.estimate import Clusters, Estimate, mean, median
 from orderlens.metrics.order_shape import agreement
 from orderlens.metrics.segments import IntArray
@@ -119,7 +119,7 @@ _SHAPE = (
 
 @table(
     "closeness to left-to-right, agreement of orders",
-    needs=("shape",),
+    needs=("shape", "cascade"),
     traces="generate",
     suits=has_generated,
 )

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.compare import Paired
-from orderlens.analysis.frames import TRACE, side_by_side
-from orderlens.analysis.passes import in_sets, trace_rows
+from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
 from orderlens.analysis.tables_couplings import reference_of
+from orderlens.analysis.traces import TRACE, all_passes, in_sets, trace_rows
 from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums
 from orderlens.metrics.likelihood import TextBits
 from orderlens.metrics.order_range import order_range
@@ -99,13 +99,13 @@ def pace(study: Study, part: pd.DataFrame) -> dict[str, Cell]:
     """
     revealed = part["n"] + part["n_overflow"]
     clusters = Clusters(part["prompt"], study.options.resampling)
-    sums = clusters.sums(np.column_stack([revealed, part["passes"]]).astype(np.float64))
+    sums = clusters.sums(np.column_stack([revealed, all_passes(part)]).astype(np.float64))
 
     def both(total: FloatArray) -> FloatArray:
         return np.column_stack([divide(total[:, 0], total[:, 1]), divide(total[:, 1], total[:, 0])])
 
     fast, slow = function_of_sums(clusters, sums, both, len(part))
-    ahead = float(part["n_ahead"].mean())
+    ahead = float(part["n_passes_lookahead"].mean())
     return {"tokens_per_pass": fast, "passes_per_token": slow, "lookahead": Estimate(ahead, n=len(part))}
 
 

@@ -1,113 +1,118 @@
-"""Traces of a run as flat arrays: whole traces chunk by chunk, in bounded memory.
+"""Traces of a run for studies: the table of their statistics, and their reveals as flat arrays.
 
-Overflow rows are counted and dropped here, so that nothing behind this file meets them. Knows the columns of
-``reveals``; does not know statistics, files, models or graders.
+Both are read in bounded memory. Reveals past the requested length are left out of the arrays. Does not know
+files, models or graders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import ArrayLike
 
-from orderlens.metrics.segments import AnyArray, BoolArray, FloatArray, IntArray, Segments
-from orderlens.store.codec import trace_starts
+from orderlens.common.rng import keyed_generator
+from orderlens.metrics.segments import FloatArray, Segments
+from orderlens.metrics.text import segment_distinct_n
+from orderlens.metrics.trace_table import FLAGS, GROUPS, TraceArrays
 from orderlens.store.reader import Run
-from orderlens.store.samples import KEYS, flag
+from orderlens.store.samples import KEYS, merged_chunks, samples_schema, trace_arrays
 
-CHUNK_ROWS = 1 << 18
+TRACE = ["run", *KEYS]
+"""Columns that name a trace over several runs."""
+
+T = TypeVar("T", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Traces:
-    """A chunk of whole traces without overflow rows, as flat arrays [N] and segments [S].
+def sample_table(run: Run, groups: Collection[str] = tuple(GROUPS)) -> pd.DataFrame:
+    """Return one row per trace of ``run`` with its run, in the order of the store.
 
-    ``keys`` has one row per trace, and no columns when the keys were not read. ``n_passes`` counts the passes
-    that filled overflow positions too, ``n_ahead`` what they looked ahead; empty where that was not read.
+    Args:
+        run: an opened run.
+        groups: which statistics to compute besides ``path``.
     """
-
-    keys: pd.DataFrame
-    segments: Segments
-    content: BoolArray
-    eos: BoolArray
-    columns: dict[str, AnyArray]
-    n_overflow: FloatArray
-    n_passes: FloatArray
-    n_ahead: FloatArray
+    wanted = ("path", *(name for name in groups if name != "path"))
+    empty = samples_schema(*wanted, run=True).empty_table()
+    frame: pd.DataFrame = pa.concat_tables([empty, *run.iter_samples(wanted)]).to_pandas()
+    return frame
 
 
-def known_traces(run: Run, samples: pd.DataFrame, columns: Sequence[str]) -> Iterator[Traces]:
-    """Yield the run's traces again, in the order of its sample table, without reading their keys.
+def known_traces(run: Run, samples: pd.DataFrame, columns: Sequence[str]) -> Iterator[TraceArrays]:
+    """Yield the run's traces in the order of its sample table, without reading their keys.
 
-    The table tells how long each trace is, so only ``columns`` and the flags are read.
+    The table holds the length of each trace, so only ``columns`` and the flags are read.
     """
     lengths = (samples["n"] + samples["n_overflow"]).to_numpy(np.int64)
     bounds, done = np.concatenate([[0], np.cumsum(lengths)]), 0
-    for chunk in read_chunks(run, [*columns, "is_eos", "is_special", "is_overflow"]):
+    for chunk in merged_chunks(run.iter_traces([*columns, *FLAGS])):
         first, last = np.searchsorted(bounds, [done, done + chunk.num_rows])
-        yield _traces(chunk, Segments(bounds[first : last + 1] - done))
+        yield trace_arrays(chunk, Segments(bounds[first : last + 1] - done))
         done += chunk.num_rows
 
 
-def read_traces(table: pa.Table) -> Traces:
-    """Return a chunk of the store as arrays; overflow rows are counted and dropped."""
-    starts = _starts(table)
-    return _traces(table, Segments(np.append(starts, table.num_rows).astype(np.int64)))
+def matched_distinct(run: Run, samples: pd.DataFrame, limits: ArrayLike, n: int = 3) -> FloatArray:
+    """Return distinct-n of each trace's first ``limits[i]`` tokens (EOS removed), like the sample table."""
+    limit = np.asarray(limits, np.int64)
+    out, done = [np.zeros(0)], 0
+    for traces in known_traces(run, samples, ["position", "token_id"]):
+        tokens, kept = traces.text_tokens()
+        short = kept.ranks() < kept.spread(limit[done : done + kept.count])
+        out.append(segment_distinct_n(tokens[short], kept.kept(short), n))
+        done += kept.count
+    return np.concatenate(out)
 
 
-def _traces(table: pa.Table, whole: Segments) -> Traces:
-    keys = table.select([name for name in (*KEYS, "run") if name in table.column_names])
-    arrays = {name: _array(table, name) for name in table.column_names if name not in _NOT_ARRAYS}
-    inside = ~flag(table, "is_overflow")
-    eos, special = flag(table, "is_eos"), flag(table, "is_special")
-    n_overflow = whole.total(~inside)
-    made = whole.reduce(np.maximum, arrays["forward"], -1) + 1 if "forward" in arrays else np.zeros(0)
-    ahead = whole.total(np.nan_to_num(arrays["n_lookahead"])) if "n_lookahead" in arrays else np.zeros(0)
-    frame = keys.take(pa.array(whole.starts)).to_pandas()
-    if not inside.all():
-        arrays = {name: values[inside] for name, values in arrays.items()}
-        eos, special, whole = eos[inside], special[inside], whole.kept(inside)
-    return Traces(frame, whole, ~eos & ~special, eos, arrays, n_overflow, np.asarray(made, np.float64), ahead)
+def pick(values: Sequence[T], limit: int, seed: int, what: str) -> set[T]:
+    """Return at most ``limit`` of the distinct values, chosen by a seed."""
+    unique = list(dict.fromkeys(values))
+    if len(unique) > limit:
+        rng = keyed_generator(seed, what)
+        unique = [unique[place] for place in rng.choice(len(unique), limit, replace=False)]
+    return set(unique)
 
 
-_NOT_ARRAYS = frozenset((*KEYS, "run", "is_eos", "is_special", "is_overflow"))
+def picked_traces(
+    run: Run, samples: pd.DataFrame, rows: Collection[int] | pd.Index, columns: Sequence[str]
+) -> Iterator[tuple[int, TraceArrays, slice]]:
+    """Yield (row, chunk, rows of the chunk) for the traces that are ``rows`` of the sample table.
+
+    ``columns`` are those needed besides the flags.
+    """
+    wanted = np.asarray(sorted(rows), np.int64)
+    done = 0
+    for traces in known_traces(run, samples, columns):
+        count = traces.segments.count
+        for row in wanted[np.searchsorted(wanted, done) : np.searchsorted(wanted, done + count)]:
+            place = int(row) - done
+            yield int(row), traces, slice(*traces.segments.bounds[place : place + 2])
+        done += count
 
 
-def _starts(table: pa.Table) -> IntArray:
-    """Return the first row of each trace: where the step falls back, checked against the keys."""
-    if not table.num_rows:
-        return np.zeros(0, np.int64)
-    step = table["step"].to_numpy()
-    starts = np.concatenate([[0], np.flatnonzero(step[1:] <= step[:-1]) + 1])
-    ends = np.append(starts[1:], table.num_rows) - 1
-    keys = table.select([name for name in KEYS if name in table.column_names])
-    if keys.take(pa.array(starts)).equals(keys.take(pa.array(ends))):
-        return starts
-    return trace_starts(table)  # a trace that does not begin at step 0
+def trace_rows(run: Run, name: str, *columns: str) -> pd.DataFrame:
+    """Return columns of a table beside the trace key and ``run``, which a single run leaves out.
+
+    Only these are read (all where none is named): the tokens of a large run would fill the memory.
+    """
+    table = run.table(name)
+    wanted = [item for item in (*TRACE, *columns) if item in table.columns]
+    frame = table.to_pandas(wanted if columns else None)
+    return frame if "run" in frame.columns else frame.assign(run=run.names[0])
 
 
-def _array(table: pa.Table, name: str) -> AnyArray:
-    column = table[name]
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.float32()) if column.null_count else column
-    elif pa.types.is_integer(column.type) and name == "n_tied":
-        column = column.cast(pa.float32())
-    values = np.asarray(column.to_numpy())
-    return values.astype(np.int64) if values.dtype.kind in "iu" else values
+def in_sets(frame: pd.DataFrame) -> pd.Series:
+    """Return which traces show by the number of their passes that a pass revealed several tokens.
+
+    Tokens past the requested length count, because the passes that revealed them do.
+
+    Args:
+        frame: one row per trace with ``n_passes``, ``n`` and ``n_overflow``.
+    """
+    return frame["n_passes"] < frame["n"] + frame["n_overflow"]
 
 
-def read_chunks(run: Run, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield pieces of about CHUNK_ROWS rows; row groups of a run can be much smaller."""
-    names = run.table("reveals").columns
-    wanted = [*(["run"] if "run" in names else []), *columns]
-    waiting: list[pa.Table] = []
-    for chunk in run.iter_traces(wanted):
-        waiting.append(chunk)
-        if sum(table.num_rows for table in waiting) >= CHUNK_ROWS:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if sum(table.num_rows for table in waiting):
-        yield pa.concat_tables(waiting)
+def all_passes(frame: pd.DataFrame) -> pd.Series:
+    """Return the passes of each trace with those that looked ahead: the compute that policies compare at."""
+    return frame["n_passes"] + frame["n_passes_lookahead"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from orderlens.analysis.passes import in_sets
 from orderlens.analysis.study import NO_TARGET, NOT_GENERATED, NOT_GRADED, Study
 from orderlens.analysis.tables_downstream import guessing_levels
+from orderlens.analysis.traces import in_sets
 from orderlens.claims.judge import Finding, Reading, judge
 from orderlens.errors import UserInputError
 from orderlens.registry import Registry

@@ -43,7 +43,7 @@ class Chain:
         steps: tokens revealed.
         stop: one past the last decoded block.
         finish_reason: ``"eos"`` or ``"length"``.
-        n_forwards: passes it took where its policy revises, those that changed nothing included; else None,
+        n_passes: passes it took where its policy revises, those that changed nothing included; else None,
             because its reveals tell.
     """
 
@@ -54,7 +54,7 @@ class Chain:
     steps: int
     stop: int
     finish_reason: str | None
-    n_forwards: int | None = None
+    n_passes: int | None = None
 
 
 class Chains:

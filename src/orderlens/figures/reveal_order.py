@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orderlens.analysis.picked import picked_traces
 from orderlens.analysis.tables_generation import reveal_order
+from orderlens.analysis.traces import picked_traces
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import interval, real, short

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orderlens.errors import UserInputError
-from orderlens.metrics.segments import AnyArray, FloatArray, IntArray, Segments, moments
+from orderlens.metrics.segments import AnyArray, BoolArray, FloatArray, IntArray, Segments, moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,35 @@ def segment_pass_variance(
     pass_mean, pass_var, _ = moments(values, passes)
     _, between, _ = moments(passes.spread(pass_mean), traces)
     return between, traces.mean(passes.spread(pass_var))
+
+
+def segment_pass_counts(
+    forward_N: IntArray,
+    requested_N: BoolArray,
+    lookahead_N: AnyArray,
+    traces: Segments,
+    known_S: AnyArray | None = None,
+) -> dict[str, IntArray]:
+    """Return the forward passes of every trace [S] under the names that they have everywhere.
+
+    ``n_passes`` counts all passes up to the last reveal or revision, ``n_passes_requested`` those up to the
+    last reveal inside the requested length (where tokens are revised: all), ``n_passes_lookahead`` the states
+    that were scored in advance, which neither of the two contains.
+
+    Args:
+        forward_N: pass of each reveal, from 0.
+        requested_N: whether the reveal lies inside the requested length.
+        lookahead_N: states scored in advance for the reveal; NaN counts as 0.
+        traces: the traces as segments of all reveals.
+        known_S: passes of traces whose tokens are revised, 0 or below for the others.
+    """
+    last = traces.reduce(np.maximum, forward_N, -1)
+    requested = traces.reduce(np.maximum, np.where(requested_N, forward_N, -1), -1)
+    counts = {"n_passes": last, "n_passes_requested": requested}
+    found = {name: np.asarray(values, np.int64) + 1 for name, values in counts.items()}
+    if known_S is not None:
+        found = {name: np.maximum(values, known_S) for name, values in found.items()}
+    return found | {"n_passes_lookahead": traces.total(np.nan_to_num(lookahead_N)).astype(np.int64)}
 
 
 def coupling(sequential: ArrayLike, log_q: ArrayLike) -> float:

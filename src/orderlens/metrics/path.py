@@ -162,11 +162,18 @@ def log_success_rows(log_q_N: AnyArray, sigma: float) -> FloatArray:
     return out
 
 
-def block_gini(log_q_N: AnyArray, segments: Segments, block_N: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Return the Gini coefficient of each trace's first block and its mean over blocks, both [S]."""
+def block_gini(
+    log_q_N: AnyArray, segments: Segments, block_N: IntArray, first_block: int | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Return the Gini coefficient of each trace's first block and its mean over blocks, both [S].
+
+    ``first_block`` is the number of the first block; by default it is the block of the first reveal.
+    """
     blocks, owner = sub_blocks(segments, block_N)
     value = segment_gini(_information(np.asarray(log_q_N, np.float64)), blocks)
-    return first_and_mean(value, owner, segments.ranks()[blocks.starts] == 0)
+    if first_block is None:
+        return first_and_mean(value, owner, segments.ranks()[blocks.starts] == 0)
+    return first_and_mean(value, owner, block_N[blocks.starts] == first_block)
 
 
 def sub_blocks(segments: Segments, block_N: IntArray) -> tuple[Segments, Segments]:

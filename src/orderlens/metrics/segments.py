@@ -1,7 +1,6 @@
 """Many traces in one flat array: reductions, sorting and counting inside contiguous segments.
 
 The streaming path works on chunks of a million rows; nothing here loops over traces in Python.
-``trace_stats`` are the statistics that every trace has, under their names in every table, view and frame.
 Knows nothing of tables or of what the numbers mean. Shape letters: N rows, S segments.
 """
 
@@ -214,34 +213,6 @@ def _by_digits(ranks_N: IntArray, segments: Segments) -> IntArray:
 
 def _largest(kind: np.dtype[Any]) -> Any:
     return np.inf if kind.kind == "f" else np.iinfo(kind).max
-
-
-def trace_stats(
-    log_q_N: AnyArray, eos_N: BoolArray, content_N: BoolArray, forward_N: IntArray, traces: Segments
-) -> dict[str, AnyArray]:
-    """Return the statistics of every trace as columns [S].
-
-    Args:
-        log_q_N: natural-log probabilities of the counted reveals.
-        eos_N: whether the reveal ends the text.
-        content_N: whether it is neither EOS nor special.
-        forward_N: forward pass that committed it, from 0.
-        traces: the traces as segments of the reveals.
-    """
-    mean, var, total = moments(log_q_N, traces)
-    kept = traces.kept(content_N)
-    content_mean, content_var, _ = moments(log_q_N[content_N], kept)
-    return {
-        "n": traces.lengths,
-        "mean": mean,
-        "var": var,
-        "n_content": kept.lengths,
-        "content_mean": content_mean,
-        "content_var": content_var,
-        "log_prob": total,
-        "n_eos": traces.total(eos_N).astype(np.int64),
-        "n_forwards": np.asarray(traces.reduce(np.maximum, forward_N, -1), np.int64) + 1,
-    }
 
 
 def moments(values_N: AnyArray, segments: Segments) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -37,7 +37,7 @@ def generated_outputs(model: Model, labels: TraceLabels, chains: Sequence[Chain]
         row = given[chain.sample] | _policy_key(labels.orders[chain.order])
         row |= {"token_ids": tokens, "text": storable(model.tokenizer.decode(tokens[:text_end]))}
         row |= {"n_requested": canvas.n_requested, "finish_reason": chain.finish_reason}
-        rows.append(row | {"n_forwards": chain.n_forwards})
+        rows.append(row | {"n_passes": chain.n_passes})
     return pa.Table.from_pylist(rows, schema=table_schema("outputs"))
 
 

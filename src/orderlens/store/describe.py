@@ -1,14 +1,10 @@
-"""What a run is, told from its spec and records: a line of facts, its orders, its first traces."""
+"""What a run is, told from its spec and records: a line of facts and its orders."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
-
 from orderlens.errors import counted
-from orderlens.store.frame import fitted
-from orderlens.store.samples import TRACE_COLUMNS, samples_of, samples_schema
 from orderlens.store.sources import Source
 
 
@@ -31,13 +27,3 @@ def facts(source: Source) -> str:
         "complete" if source.is_complete() else "not complete",
     ]
     return ", ".join(fact for fact in found if fact)
-
-
-def first_samples(sources: Mapping[str, Source]) -> pa.Table:
-    """Return the path statistics of the traces that are read first, with the run's name."""
-    schema = samples_schema(run=True)
-    for run, source in sources.items():
-        chunk = next(source.traces(TRACE_COLUMNS), None)
-        if chunk is not None:
-            return fitted(samples_of(chunk, source.spec, {}), schema, run)
-    return schema.empty_table()

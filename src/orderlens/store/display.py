@@ -21,7 +21,7 @@ _SHOWN = (
     "seed",
     "temperature",
     "n",
-    "n_forwards",
+    "n_passes",
     "mean",
     "var",
     "log_prob",

@@ -78,8 +78,7 @@ class _Samples:
 
     @cached_property
     def _table(self) -> pa.Table:
-        chunks = sample_chunks(self._sources, self._schema)
-        return pa.concat_tables([self._schema.empty_table(), *chunks])
+        return pa.concat_tables([self._schema.empty_table(), *sample_chunks(self._sources)])
 
     def __arrow_c_schema__(self) -> object:
         return self._schema.__arrow_c_schema__()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,14 +19,14 @@ from orderlens.errors import RunError, UserInputError
 from orderlens.registry import refuse_unknown
 from orderlens.show.views import SampleView
 from orderlens.store.codec import sort_rows
-from orderlens.store.describe import described, facts, first_samples
+from orderlens.store.describe import described, facts
 from orderlens.store.display import run_html
 from orderlens.store.folder import open_folder
 from orderlens.store.frame import Frame, chosen_columns, fitted
 from orderlens.store.protocol import Folder
 from orderlens.store.query import compare_tables, connect, named_tables, run_query, view_of
 from orderlens.store.records import SPEC
-from orderlens.store.samples import Passes, order_labels, sample_chunks, samples_schema, stated_passes
+from orderlens.store.samples import first_samples, order_labels, sample_chunks, samples_schema
 from orderlens.store.schema import SCHEMAS
 from orderlens.store.sources import FolderSource, MemorySource, Source, folder_source
 from orderlens.store.specfile import plain_spec
@@ -225,12 +225,16 @@ class Run:
         )
 
     def _load_samples(self, schema: pa.Schema) -> pa.Table:
-        chunks = [schema.empty_table(), *sample_chunks(self._sources, schema)]
-        return sort_rows(pa.concat_tables(chunks), "samples")
+        chunks = (chunk.select(schema.names) for chunk in self.iter_samples())
+        return sort_rows(pa.concat_tables([schema.empty_table(), *chunks]), "samples")
 
-    def stated_passes(self) -> dict[str, Passes]:
-        """Return, by run, the forward passes of the traces whose reveals do not tell them."""
-        return {run: stated_passes(source) for run, source in self._sources.items()}
+    def iter_samples(self, groups: Collection[str] = ()) -> Iterator[pa.Table]:
+        """Yield chunks of ``samples`` with their run, in the order in which the store holds the traces.
+
+        Args:
+            groups: further statistics, of ``orderlens.metrics.trace_table.GROUPS``.
+        """
+        return sample_chunks(self._sources, groups)
 
     def iter_traces(self, columns: Sequence[str] | None = None, *, text: bool = False) -> Iterator[pa.Table]:
         """Yield chunks of ``reveals`` in which every trace is whole, contiguous and sorted by step.

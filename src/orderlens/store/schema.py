@@ -114,7 +114,7 @@ _OUTPUTS = [
     _field("prompt_text", pa.string(), "the prompt as text"),
     _field("suffix_text", pa.string(), "given text after the target; null where there is none"),
     _field(
-        "n_forwards",
+        "n_passes",
         pa.int32(),
         "forward passes of a policy that revises, those that changed nothing included; null for others",
     ),

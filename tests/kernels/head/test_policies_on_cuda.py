@@ -40,4 +40,4 @@ def test_the_same_tokens_in_the_same_order(folder: Path, name: str) -> None:
     for column in ("position", "token_id", "forward"):
         assert np.array_equal(here.columns[column], there.columns[column]), column
     assert np.allclose(here.columns["logq"], there.columns["logq"], atol=1e-4)
-    assert [chain.n_forwards for chain in here.chains] == [chain.n_forwards for chain in there.chains]
+    assert [chain.n_passes for chain in here.chains] == [chain.n_passes for chain in there.chains]

@@ -299,7 +299,7 @@ def replayed(generation):
     if revisions:
         events += zip(revisions["forward"], revisions["position"], revisions["new_token"], strict=True)
     canvas, history = [*(np.arange(PROMPT) % 5).tolist(), *[MASK] * LENGTH], []
-    for forward in range(done.n_forwards):
+    for forward in range(done.n_passes):
         for _, position, token in (event for event in events if event[0] == forward):
             canvas[position] = int(token)
         history.append(list(canvas))

@@ -11,11 +11,11 @@ from orderlens.testing import make_run, make_trace
 N = 4
 
 
-def history(seed, n_forwards=10):
+def history(seed, n_passes=10):
     """Random events by pass: reveals of masked places, edits and remasks of held ones; all filled at last."""
     rng = np.random.default_rng(seed)
     held, out = {}, []
-    for _ in range(n_forwards):
+    for _ in range(n_passes):
         events = []
         for place in range(N):
             if place not in held and rng.random() < 0.4:

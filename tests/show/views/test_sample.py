@@ -85,13 +85,13 @@ def test_texts_come_from_the_output_of_the_same_trace():
     key = {"sample_id": "s", "temperature": 0.0}
     traces = [make_trace("s", order, LOGQ, temperature=0.0) for order in ("a", "b")]
     outputs = [
-        key | {"order": "b", "text": "bee", "finish_reason": "eos", "n_forwards": 7},
+        key | {"order": "b", "text": "bee", "finish_reason": "eos", "n_passes": 7},
         key | {"order": "a", "text": "ay", "prompt_text": "say", "suffix_text": "end"},
     ]
     view = sample_view("s", tables(*traces, outputs=outputs))
     assert [trace.text for trace in view.traces] == ["ay", "bee"]
     assert [trace.finish_reason for trace in view.traces] == [None, "eos"]
-    assert [trace.n_forwards for trace in view.traces] == [2, 7]
+    assert [trace.n_passes for trace in view.traces] == [2, 7]
     assert (view.prompt, view.suffix) == ("say", "end")
 
 

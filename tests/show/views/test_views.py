@@ -47,7 +47,7 @@ def test_reveals_stand_in_the_order_of_steps_with_their_numbers(sample):
     np.testing.assert_allclose(trace.reveals.logq, LOGQ)
     assert trace.reveals.is_eos.tolist() == [False, False, False, True, False, False]
     assert np.isnan(trace.reveals.tempered_logq).all()
-    assert trace.n_forwards == 6
+    assert trace.n_passes == 6
 
 
 def test_statistics_are_those_of_the_metrics(sample):
@@ -162,7 +162,7 @@ def test_replay_knows_masked_new_earlier_edited_and_taken_back(revised):
     assert states(3) == [("earlier", 5), ("edited", 4), ("earlier", 7), masked]
     assert states(4) == [("earlier", 5), ("earlier", 4), ("earlier", 7), ("new", 8)]
     assert canvas(revised, 4)[1].edited
-    assert revised.n_forwards == 5
+    assert revised.n_passes == 5
 
 
 def test_first_divergence_in_time_and_in_the_text(sample, revised):

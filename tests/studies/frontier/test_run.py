@@ -75,7 +75,7 @@ def test_results(folder: Path) -> None:
     assert kinds == {"bits per byte", "texts that end, texts", "EOS share, texts"}
     edited = table.cell("passes", measure="texts that end, texts", order="max-prob+threshold=0.9+edit=0.9")
     plain = ol.open_run(folder / "runs" / "generate").outputs().to_pandas()
-    stated = plain[plain["order"] == "max-prob+threshold=0.9+edit=0.9"]["n_forwards"]
+    stated = plain[plain["order"] == "max-prob+threshold=0.9+edit=0.9"]["n_passes"]
     assert edited.value == pytest.approx(stated.mean())
     assert [item.name for item in results.figures if item.paths] == ["frontier", "couplings"]
     ids = {finding.id for finding in results.reading.findings}

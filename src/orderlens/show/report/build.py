@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orderlens.analysis.lorenz import first_block_curves
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Table
+from orderlens.analysis.traces import all_passes
 from orderlens.claims.catalogue import FINDINGS
 from orderlens.claims.fixed import fixed_findings
 from orderlens.claims.judge import RULES, Finding, Reading, judge
@@ -103,12 +105,10 @@ def first_screen(study: Study, tables: Sequence[Table], reading: Reading | None)
 
 
 def _lorenz(study: Study) -> Mapping[str, Any] | None:
-    from orderlens.figures.lorenz import data
-
     if len(study.by_setup()) > 1 or not study.has_view("score"):
         return None
     try:
-        return data(study.view("score"))
+        return first_block_curves(study.view("score"))
     except UndefinedFigureError:
         return None
 
@@ -120,7 +120,7 @@ def policies(study: Study) -> list[dict[str, Any]]:
     policy there is nothing to compare. Tokens past the requested length count: passes were spent on them too.
     """
     frame = study.decoded
-    frame = frame.assign(filled=frame["n"] + frame["n_overflow"])
+    frame = frame.assign(filled=frame["n"] + frame["n_overflow"], passes=all_passes(frame))
     total = frame.groupby("order")[["passes", "filled"]].sum()
     passes = total["passes"] < total["filled"]
     together = [str(name) for name in passes.index[passes]]

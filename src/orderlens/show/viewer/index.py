@@ -14,12 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from orderlens.errors import UserInputError
-from orderlens.show.viewer.cascades import eos_cascades
 from orderlens.show.viewer.statements import COLUMNS, FIRST, KEY, LATER, PEEK, SEALING, SORTS, TRACES, WHOLE
 from orderlens.show.views import TraceKey, plain_row
 from orderlens.store.frame import import_duckdb
 from orderlens.store.reader import Run
+from orderlens.store.samples import samples_schema
 from orderlens.store.verdicts import latest_verdicts
 
 _NAMED = {"var": "var", "mean": "mean", "gap": "gap", "passes": "passes", "eos": "cascade", "n": "n"}
@@ -115,6 +118,13 @@ class Query:
         return bool(self.whole or asked or late)
 
 
+def _cascades(run: Run) -> pa.Table:
+    """Return the length of the EOS cascade of every trace that has one, with its run and key."""
+    chunks = [samples_schema("cascade", run=True).empty_table(), *run.iter_samples(("cascade",))]
+    table = pa.concat_tables(chunks).select([*KEY, "eos_cascade"])
+    return table.filter(pc.greater(table["eos_cascade"], 0))
+
+
 class Index:
     """The list of the traces of a run; made in a thread of its own from the moment it exists."""
 
@@ -135,7 +145,7 @@ class Index:
             self._step("traces", whole, [TRACES])
             whole.register("counting", latest_verdicts(whole.table("verdicts").to_arrow_table()))
             sealing = [run for (run,) in whole.execute(SEALING).fetchall()]
-            whole.register("sealed", eos_cascades(self.run.only(sealing)))
+            whole.register("sealed", _cascades(self.run.only(sealing)))
             self._step("whole", whole, LATER)
         except BaseException as error:  # noqa: BLE001  told to whoever asks
             self._error = error

@@ -48,7 +48,7 @@ SELECT a.row, b.correct FROM counting b JOIN traces a ON {_SAME}
 """
 _CASCADES = f"""
 CREATE TABLE cascades AS
-SELECT a.row, b.cascade FROM sealed b JOIN traces a ON {_SAME}
+SELECT a.row, b.eos_cascade::BIGINT AS cascade FROM sealed b JOIN traces a ON {_SAME}
 """
 SEALING = "SELECT DISTINCT run FROM traces WHERE n_eos > 0"
 """The runs that may have cascades."""

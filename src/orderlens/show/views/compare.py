@@ -56,6 +56,6 @@ def _step(a: TraceView, b: TraceView, forward: int) -> int | None:
 
 
 def _first_place(a: TraceView, b: TraceView) -> int | None:
-    left, right = ({cell.position: cell.token_id for cell in canvas(t, t.n_forwards)} for t in (a, b))
+    left, right = ({cell.position: cell.token_id for cell in canvas(t, t.n_passes)} for t in (a, b))
     differing = [place for place in left.keys() | right.keys() if left.get(place, -1) != right.get(place, -1)]
     return min(differing, default=None)

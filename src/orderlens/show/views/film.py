@@ -64,7 +64,7 @@ def film(sample: Drawable, traces: Sequence[TraceView]) -> str:
         sample: the sample, for the texts of tokens.
         traces: which of its traces; all take one pass at a time, so that fewer passes end sooner.
     """
-    clock = _Clock(max((trace.n_forwards for trace in traces), default=1))
+    clock = _Clock(max((trace.n_passes for trace in traces), default=1))
     given = _given(sample.prompt or "")
     panes, y = [], _MARGIN + _QUIET * len(given) + (8 if given else 0)
     for trace in traces:

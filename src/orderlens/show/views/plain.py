@@ -52,7 +52,7 @@ def plain_rows(sample: SampleView) -> list[dict[str, Any]]:
             n=trace.stats.n,
             mean=trace.stats.mean,
             var=trace.stats.var,
-            passes=trace.n_forwards,
+            passes=trace.n_passes,
             gap=sample.gap(trace),
             cascade=trace.cascade.length,
             correct=None if trace.verdict is None else trace.verdict.correct,
@@ -91,7 +91,7 @@ def plain_trace(trace: TraceView) -> dict[str, Any]:
         "likelihood": trace.likelihood,
         "verdict": _verdict(trace),
         "stats": _numbers({name: getattr(trace.stats, name) for name in _STATS}),
-        "n_forwards": trace.n_forwards,
+        "n_passes": trace.n_passes,
         "cascade": trace.cascade.length,
         "bottlenecks": [_numbers(asdict(item)) for item in trace.bottlenecks()],
         "blocks": [

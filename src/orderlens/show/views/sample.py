@@ -138,7 +138,7 @@ def sample_view(
                 output.get("finish_reason"),
                 None if likelihood is None else likelihood(key),
                 next(map(Verdict.of, other.get("verdicts", {}).get(key, [])), None),
-                output.get("n_forwards"),
+                output.get("n_passes"),
             )
         )
     texts = [row for rows in other.get("outputs", {}).values() for row in rows]

@@ -36,7 +36,7 @@ def _pane(sample: Drawable, trace: TraceView) -> dict[str, Any]:
     ]
     return {
         "summary": summary(trace),
-        "tokens": [_token(trace, cell, spelled(cell.token_id)) for cell in canvas(trace, trace.n_forwards)],
+        "tokens": [_token(trace, cell, spelled(cell.token_id)) for cell in canvas(trace, trace.n_passes)],
         "bars": _bars(trace),
         "width": max(len(trace.reveals) * _BAR, 1),
         "worst": worst,

@@ -76,7 +76,7 @@ def summary(trace: TraceView) -> str:
     """Return a trace's numbers in a line."""
     stats = trace.stats
     told = [
-        f"{counted(len(trace.reveals), 'token')} in {_passes(trace.n_forwards)}",
+        f"{counted(len(trace.reveals), 'token')} in {_passes(trace.n_passes)}",
         f"mean log q {stats.mean:.3f}",
         f"Var {stats.var:.3f}",
     ]
@@ -136,7 +136,7 @@ def _rows(sample: Drawable, traces: Sequence[TraceView]) -> Iterator[tuple[str, 
     before: Row = {}
     for trace in traces:
         shown, spelled = trace.reveals, speller(sample, trace)
-        finished = {cell.position: cell for cell in canvas(trace, trace.n_forwards)}
+        finished = {cell.position: cell for cell in canvas(trace, trace.n_passes)}
         tokens = {place: spelled(cell.token_id) for place, cell in finished.items()}
         if tokens != before:
             yield "", tokens

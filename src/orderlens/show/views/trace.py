@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from orderlens.metrics.concentration import gini, lorenz
 from orderlens.metrics.order_shape import EosCascade, eos_cascade
+from orderlens.metrics.passes import segment_pass_counts
 from orderlens.metrics.path import LOG_HALF, PathStats, path_stats
+from orderlens.metrics.segments import Segments
 from orderlens.rules import spec_of
 
 Ints = NDArray[np.int64]
@@ -23,7 +25,7 @@ Flags = NDArray[np.bool_]
 
 WORST = 10
 """Bottleneck steps that are listed."""
-_INTS = ("step", "forward", "block", "position", "token_id", "n_tied", "n_committed")
+_INTS = ("step", "forward", "block", "position", "token_id", "n_tied", "n_committed", "n_lookahead")
 NUMBERS = (
     "logq",
     "tempered_logq",
@@ -79,6 +81,7 @@ class Reveals:
     token_id: Ints
     n_tied: Ints
     n_committed: Ints
+    n_lookahead: Ints
     logq: Floats
     tempered_logq: Floats
     max_logprob: Floats
@@ -166,7 +169,7 @@ class TraceView:
         finish_reason: why decoding ended.
         likelihood: what the summed log q is (exact, estimate, none); None when not known.
         verdict: the one that counts; None where no grader spoke.
-        n_passes: forward passes as the decoder counted them; None where they follow from the reveals.
+        stated_passes: forward passes as the decoder counted them; None where they follow from the rows.
     """
 
     key: TraceKey
@@ -177,7 +180,7 @@ class TraceView:
     finish_reason: str | None = None
     likelihood: str | None = None
     verdict: Verdict | None = None
-    n_passes: int | None = None
+    stated_passes: int | None = None
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -197,12 +200,27 @@ class TraceView:
         )
 
     @cached_property
-    def n_forwards(self) -> int:
-        """Forward passes, up to the last reveal or change where the decoder did not count them."""
-        if self.n_passes is not None:
-            return self.n_passes
-        passes = [*self.reveals.forward[-1:], *(item.forward for item in self.revisions)]
-        return int(max([-1, *passes])) + 1
+    def _passes(self) -> Mapping[str, int]:
+        revised = max((item.forward + 1 for item in self.revisions), default=0)
+        known = np.array([max(revised, self.stated_passes or 0)])
+        shown, one = self.reveals, Segments.one(len(self.reveals))
+        found = segment_pass_counts(shown.forward, self.counted, shown.n_lookahead, one, known)
+        return {name: int(count[0]) for name, count in found.items()}
+
+    @property
+    def n_passes(self) -> int:
+        """All forward passes of the trace; those that look ahead are counted apart."""
+        return self._passes["n_passes"]
+
+    @property
+    def n_passes_requested(self) -> int:
+        """Forward passes up to the requested length."""
+        return self._passes["n_passes_requested"]
+
+    @property
+    def n_passes_lookahead(self) -> int:
+        """States that were scored in advance."""
+        return self._passes["n_passes_lookahead"]
 
     @property
     def is_one_by_one(self) -> bool:

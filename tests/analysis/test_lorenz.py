@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
-from orderlens.analysis import traces as module
-from orderlens.figures.lorenz import lorenz_curves
+from orderlens.analysis.lorenz import lorenz_curves
+from orderlens.analysis.traces import sample_table
 from orderlens.metrics import gini, lorenz
-from orderlens.store.codec import trace_starts
 from orderlens.testing import make_run, make_trace
 
 
@@ -18,26 +15,19 @@ def test_lorenz_curves_average_block_0():
     rng = np.random.default_rng(0)
     logs = [-rng.gamma(0.5, size=40) for _ in range(3)]
     run = make_run([make_trace(f"s{i}", "forced-ar", y) for i, y in enumerate(logs)])
-    curves = lorenz_curves(run)
+    curves = lorenz_curves(run, sample_table(run))
     assert curves["length"].unique().tolist() == [32]
     np.testing.assert_allclose(curves["lorenz"], np.mean([lorenz(-y[:32]) for y in logs], axis=0))
     assert curves["gini"].iloc[0] == pytest.approx(np.mean([gini(-y[:32]) for y in logs]))
-    everything = lorenz_curves(run, block=None)
+    everything = lorenz_curves(run, sample_table(run), block=None)
     assert sorted(everything["length"].unique()) == [8, 32]
     broken = make_run([make_trace("s", "forced-ar", [-0.1, np.nan])])
-    assert lorenz_curves(broken)["n_undefined"].iloc[0] == 1
+    assert lorenz_curves(broken, sample_table(broken))["n_undefined"].iloc[0] == 1
 
 
-def one_by_one(run, columns):
-    """Yield each trace as a chunk of its own."""
-    for chunk in module.read_chunks(run, columns):
-        starts = [*trace_starts(chunk), chunk.num_rows]
-        yield from (chunk.slice(start, stop - start) for start, stop in itertools.pairwise(starts))
-
-
-@pytest.mark.parametrize("chunks", [module.read_chunks, one_by_one])
-def test_only_the_traces_that_count_enter_however_they_are_read(monkeypatch, chunks):
-    monkeypatch.setattr("orderlens.figures.lorenz.read_chunks", chunks)
+@pytest.mark.parametrize("rows", [1, 1 << 18])
+def test_only_the_traces_that_count_enter_however_they_are_read(monkeypatch, rows):
+    monkeypatch.setattr("orderlens.store.samples.CHUNK_ROWS", rows)
     rng = np.random.default_rng(1)
     kinds = [
         ("a", "forced-ar", None),
@@ -51,9 +41,9 @@ def test_only_the_traces_that_count_enter_however_they_are_read(monkeypatch, chu
         for (name, order, temperature), y in logs.items()
     ]
     run = make_run(traces)
-    rows = run.samples().to_pandas()
-    keep = np.array([(row.sample_id, row.order) != ("a", "forced-ar") for row in rows.itertuples()])
-    curves = lorenz_curves(run, keep=keep).groupby(["order", "scored"])
+    samples = sample_table(run)
+    keep = np.array([(row.sample_id, row.order) != ("a", "forced-ar") for row in samples.itertuples()])
+    curves = lorenz_curves(run, samples, keep=keep).groupby(["order", "scored"])
     expected = {("forced-ar", True): kinds[2], ("max-prob", False): kinds[1], ("max-prob", True): kinds[3]}
     assert set(curves.groups) == set(expected)
     for key, kind in expected.items():

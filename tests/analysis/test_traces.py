@@ -1,4 +1,4 @@
-"""The streaming table of statistics against the one-trace functions."""
+"""The table of statistics per trace against the one-trace functions; passes; picked traces."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ import pyarrow as pa
 import pytest
 
 from orderlens import metrics
-from orderlens.analysis import traces as module
-from orderlens.analysis.sample_table import matched_distinct, sample_table
-from orderlens.store.reader import memory_run
+from orderlens.analysis.study import Study
+from orderlens.analysis.tables_frontier import has_ladder
+from orderlens.analysis.tables_policies import pace, policies
+from orderlens.analysis.traces import (
+    all_passes,
+    in_sets,
+    matched_distinct,
+    pick,
+    picked_traces,
+    sample_table,
+    trace_rows,
+)
+from orderlens.store.reader import memory_run, open_run
+from orderlens.testing import make_run, make_trace
 
 EOS = 0
 PATH_COLUMNS = [
@@ -87,15 +98,16 @@ def test_frontier_counts_eos_as_context_but_averages_over_content(builders):
 
 
 def test_chunk_size_and_threads_do_not_matter(run, monkeypatch):
-    whole = sample_table(run, workers=1)
-    monkeypatch.setattr(module, "CHUNK_ROWS", 1)
+    whole = sample_table(run)
+    monkeypatch.setattr("orderlens.store.samples.CHUNK_ROWS", 1)
     monkeypatch.setattr("orderlens.store.sources.CHUNK_ROWS", 100)
-    pd.testing.assert_frame_equal(sample_table(run, workers=3), whole)
+    pd.testing.assert_frame_equal(sample_table(run), whole)
 
 
 NAMES = [
     *("n", "mean", "var", "n_content", "content_mean", "content_var"),
-    *("log_prob", "n_eos", "n_overflow", "n_forwards", "n_passes", "n_lookahead", "likelihood"),
+    *("log_prob", "n_eos", "n_overflow"),
+    *("n_passes", "n_passes_requested", "n_passes_lookahead", "likelihood"),
 ]
 
 
@@ -132,9 +144,9 @@ def test_impossible_tokens_passes_and_what_the_sum_means(builders):
     for name in ("impossible", "only"):
         assert (table.loc[name, "mean"], table.loc[name, "log_prob"]) == (-np.inf, -np.inf)
         assert np.isnan(table.loc[name, "var"])
-    assert table.loc["pairs", "n_forwards"] == 2
-    assert table["n_lookahead"].to_dict() == dict.fromkeys(table.index, 0) | {"ahead": 5}
-    assert table.loc["past", "n_forwards"] == 2
+    assert table.loc["pairs", "n_passes"] == 2
+    assert table["n_passes_lookahead"].to_dict() == dict.fromkeys(table.index, 0) | {"ahead": 8}
+    assert table.loc["past", ["n_passes", "n_passes_requested"]].tolist() == [3, 2]
     assert table["likelihood"].fillna("not known").to_dict() == {
         **dict.fromkeys(("impossible", "only", "nan", "eos", "pairs"), "exact"),
         **dict.fromkeys(("past", "ahead"), "estimate"),
@@ -223,13 +235,145 @@ def test_passes_that_a_run_states_win_over_those_that_reveals_tell(builders):
     ]
     key = {"order": "max-prob", "temperature": 0.0}
     outputs = [
-        key | {"sample_id": "stated", "n_forwards": 7},
-        key | {"sample_id": "silent", "n_forwards": None},
+        key | {"sample_id": "stated", "n_passes": 7},
+        key | {"sample_id": "silent", "n_passes": None},
     ]
     run = builders.make_run(traces, outputs=outputs)
-    told = dict(zip(*(sample_table(run)[name] for name in ("sample_id", "n_forwards")), strict=True))
+    told = dict(zip(*(sample_table(run)[name] for name in ("sample_id", "n_passes")), strict=True))
     assert told == {"stated": 7, "silent": 2}
     rows = run.samples().to_arrow().to_pylist()
-    assert {row["sample_id"]: row["n_forwards"] for row in rows} == told
-    assert {name: run.sample(name).traces[0].n_forwards for name in told} == told
-    assert run.stated_passes() == {run.names[0]: {("stated", None, "max-prob", None, 0.0, None): 7}}
+    assert {row["sample_id"]: row["n_passes"] for row in rows} == told
+    assert {name: run.sample(name).traces[0].n_passes for name in told} == told
+
+
+def test_few_values_are_all_taken_and_many_are_drawn_by_the_seed():
+    values = [3, 1, 3, 2, 1]
+    assert pick(values, 3, 0, "x") == {1, 2, 3}
+    assert pick(values, 9, 0, "x") == {1, 2, 3}
+    many = list(range(100))
+    drawn = pick(many, 10, 5, "x")
+    assert len(drawn) == 10
+    assert drawn <= set(many)
+    assert drawn == pick(many * 2, 10, 5, "x"), "how often a value comes does not matter"
+    assert drawn != pick(many, 10, 6, "x")
+    assert drawn != pick(many, 10, 5, "y")
+    assert pick([], 3, 0, "x") == set()
+
+
+@pytest.fixture(scope="module")
+def steps():
+    traces = []
+    for sample in range(5):
+        for order in ("forced-ar", "max-prob"):
+            n = 2 + sample
+            logq = -np.arange(1, n + 1) - 10.0 * sample - (100 if order == "max-prob" else 0)
+            tokens = np.r_[np.full(n - 1, 5), 0]
+            traces.append(
+                make_trace(
+                    f"s{sample}", order, logq, tokens=tokens, n_requested=n - 1 if sample == 4 else None
+                )
+            )
+    return make_run(traces)
+
+
+@pytest.mark.parametrize("rows", [[], [0], [9], [3, 1, 7], list(range(10)), [2, 2]])
+@pytest.mark.parametrize("at_once", [None, 3])
+def test_the_wanted_rows_come_with_their_own_reveals(steps, rows, at_once, monkeypatch):
+    if at_once:
+        monkeypatch.setattr("orderlens.store.samples.CHUNK_ROWS", at_once)
+    samples = sample_table(steps, ())
+    found = {}
+    for row, traces, at in picked_traces(steps, samples, rows, ["logq", "position"]):
+        found[row] = traces.columns["logq"][at], traces.content[at]
+    assert sorted(found) == sorted(set(rows))
+    for row, (logq, content) in found.items():
+        trace = samples.iloc[row]
+        sample, n = int(trace["sample_id"][1:]), int(trace["n"])
+        start = -10.0 * sample - (100 if trace["order"] == "max-prob" else 0)
+        assert logq.tolist() == [start - k for k in range(1, n + 1)], "overflow is left out"
+        assert len(logq) == (5 if sample == 4 else 2 + sample)
+        assert content.tolist() == [True] * (n if sample == 4 else n - 1) + [False] * (sample != 4)
+
+
+KEY = {"sample_id": "a", "order": "max-prob+edit=0.9", "temperature": 0.0}
+
+
+def revised(**tables):
+    return make_run([make_trace(**KEY, logq=[-1.0] * 4, forward=[0, 0, 1, 2])], **tables)
+
+
+def revision(forward, **key):
+    return KEY | {"event": "edit", "forward": forward, "position": 1, "old_token": 3, "new_token": 4} | key
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [
+        ({}, 3),
+        ({"outputs": [KEY | {"text": "x"}]}, 3),
+        ({"outputs": [KEY | {"text": "x", "n_passes": 7}]}, 7),
+        ({"outputs": [KEY | {"text": "x", "n_passes": 2}]}, 3),
+        ({"revisions": [revision(5), revision(3)]}, 6),
+        ({"revisions": [revision(1)]}, 3),
+        ({"revisions": [revision(9, sample_id="b")]}, 3),
+        ({"revisions": [revision(5)], "outputs": [KEY | {"text": "x", "n_passes": 8}]}, 8),
+        ({"revisions": [revision(9)], "outputs": [KEY | {"text": "x", "n_passes": 8}]}, 10),
+    ],
+)
+def test_the_most_that_any_source_knows_counts(tables, expected):
+    assert Study(revised(**tables)).samples["n_passes"].tolist() == [expected]
+
+
+def test_every_reader_counts_the_same_passes():
+    """Three passes of which two serve the requested tokens, one revision later, five states in advance."""
+    trace = make_trace(**KEY, logq=[-1.0] * 4, forward=[0, 0, 1, 2], path=[0, 1, 2, 3], n_requested=3)
+    place = trace.schema.get_field_index("n_lookahead")
+    ahead = trace.set_column(place, trace.schema.field(place), [pa.array([3, 0, 0, 2], pa.int32())])
+    for tables, n_passes, n_requested in (({}, 3, 2), ({"revisions": [revision(4)]}, 5, 5)):
+        run = make_run([ahead], **tables)
+        names = ("n_passes", "n_passes_requested", "n_passes_lookahead")
+        expected = (n_passes, n_requested, 5)
+        view, study = run.sample("a").traces[0], Study(run).samples
+        assert tuple(getattr(view, name) for name in names) == expected
+        assert tuple(run.samples().to_arrow().to_pylist()[0][name] for name in names) == expected
+        assert tuple(study[name].item() for name in names) == expected
+        assert run.sql(f"SELECT {', '.join(names)} FROM samples").to_pandas().iloc[0].tolist() == [*expected]
+        assert all_passes(study).tolist() == [n_passes + 5]
+
+
+def test_each_run_answers_for_its_own_traces(tmp_path):
+    for name, passes in (("one", 9), ("two", None)):
+        run = make_run(
+            [make_trace(**KEY, logq=[-1.0, -2.0])],
+            spec={"model": name},
+            outputs=[KEY | {"text": name, "n_passes": passes}],
+        )
+        run.save(tmp_path / name)
+    both = open_run([tmp_path / "one", tmp_path / "two"])
+    frame = Study(both).every
+    assert dict(zip(frame["run"], frame["n_passes"], strict=True)) == {"one": 9, "two": 2}
+
+
+def test_rows_hold_the_key_and_what_was_asked_for():
+    run = revised(outputs=[KEY | {"text": "x", "prompt_text": "p", "n_passes": 3}])
+    narrow = trace_rows(run, "outputs", "text", "not there")
+    assert narrow["text"].tolist() == ["x"]
+    assert "prompt_text" not in narrow.columns
+    assert narrow["run"].tolist() == run.names
+    assert "prompt_text" in trace_rows(run, "outputs").columns
+
+
+def test_sets_show_where_the_tail_of_the_block_was_filled_first():
+    """Two passes for two requested tokens, but they come after one that filled two places past them."""
+    key = {"temperature": 0.0, "path": [3, 2, 1, 0], "n_requested": 2}
+    sets = make_trace("a", "max-prob+top=2", [-1.0] * 4, forward=[0, 0, 1, 1], **key)
+    alone = make_trace("a", "top-margin", [-1.0] * 4, **key)
+    study = Study(make_run([sets, alone, make_trace("a", "max-prob", [-1.0] * 4, **key)]))
+    frame = study.samples.set_index("order")
+    assert (frame["n_passes_requested"] >= frame["n"]).all()  # so these two do not tell
+    assert in_sets(frame).to_dict() == {"max-prob": False, "max-prob+top=2": True, "top-margin": False}
+    assert has_ladder(study)
+    speed = pace(study, study.samples[study.samples["order"] == "max-prob+top=2"])
+    assert (speed["tokens_per_pass"].value, speed["passes_per_token"].value) == (2.0, 0.5)
+    counts = {row["scope"]: row["n_policies"] for row in policies(study)[1].rows}
+    assert (counts["one token per pass"], counts["several tokens per pass"]) == (2, 1)
