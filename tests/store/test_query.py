@@ -67,9 +67,9 @@ def test_samples_are_those_of_the_runs_read_together(tmp_path: Path) -> None:
 def test_samples_are_computed_when_they_are_read_and_once(rich: Run, monkeypatch) -> None:
     read: list[list[str]] = []
 
-    def watched(sources, schema):
+    def watched(sources):
         read.append(list(sources))
-        return sample_chunks(sources, schema)
+        return sample_chunks(sources)
 
     sample_chunks = queries.sample_chunks
     monkeypatch.setattr(queries, "sample_chunks", watched)

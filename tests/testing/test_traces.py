@@ -59,7 +59,7 @@ def test_the_numbers_given_are_the_numbers_stored(tmp_path):
     assert rows["is_overflow"].tolist() == rows["is_special"].tolist() == [False, False, False, True]
     sample = run.samples().to_pandas().iloc[0]
     assert (sample["n"], sample["n_content"], sample["n_eos"], sample["n_overflow"]) == (3, 2, 1, 1)
-    assert (sample["n_passes"], sample["sample_seed"]) == (2, 0)
+    assert (sample["n_passes_requested"], sample["sample_seed"]) == (2, 0)
     assert run.table("verdicts").to_arrow().to_pylist()[0]["mood"] == "good"
 
 
