@@ -17,7 +17,7 @@ from typing import Any
 from orderlens.metrics.significance import wilson
 from orderlens.store.reader import Run, open_run
 from orderlens.store.verdicts import latest_verdicts
-from orderlens.tasks.bundled import LETTERS, items
+from orderlens.tasks.bundled import CHOICE
 from orderlens.tasks.graders import last_named
 
 Rows = list[dict[str, Any]]
@@ -28,11 +28,11 @@ def rows_of(run: Run) -> Rows:
     texts = {(row["sample_id"], row["order"]): row["text"] for row in run.outputs().to_arrow().to_pylist()}
     rows: Rows = latest_verdicts(run.table("verdicts").to_arrow()).to_pylist()
     chosen = [row for row in rows if row["task"] == "choice"]
-    documents = {item["id"]: item for item in items("choice", "test", len({r["sample_id"] for r in chosen}))}
+    documents = CHOICE.load(limit=len({row["sample_id"] for row in chosen}))
     for row in chosen:
         if (document := documents.get(row["sample_id"])) is not None:
             named = last_named(texts[row["sample_id"], row["order"]], document["options"])
-            row |= {"named": None if named is None else LETTERS[named], "gold": document["answer"]}
+            row |= {"named": None if named is None else "ABCD"[named], "gold": document["answer"]}
     return rows
 
 

@@ -17,10 +17,10 @@ from typing import Annotated
 
 import torch
 import typer
+from bundled_tasks.words import NAMES
 
 from orderlens.errors import OrderLensError
 from orderlens.models.small.folder import LoadedModel, bundled_folder, read_folder
-from orderlens.tasks.bundled.words import NAMES
 from orderlens.training.objective import AnyOrderLoss
 
 LETTERS = "KMRT"

@@ -29,6 +29,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from bundled_tasks import training_documents
 from corpus import document_windows, encoded, in_turn, may_train
 
 from orderlens.common.rng import keyed_generator
@@ -37,7 +38,6 @@ from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder
 from orderlens.models.small.network import Transformer
-from orderlens.tasks.bundled import training_documents
 from orderlens.training.checkpoint import load_checkpoint
 from orderlens.training.data import EOS_ID, WindowMixture, pack, text_rows, write_shard
 from orderlens.training.loop import LoopSettings, Trainer

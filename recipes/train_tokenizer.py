@@ -30,7 +30,7 @@ def natural_sample(folder: Path) -> Iterator[str]:
 
 
 def task_sample() -> Iterator[str]:
-    from orderlens.tasks.bundled import training_documents
+    from bundled_tasks import training_documents
 
     for task in ("arith", "choice"):
         yield from itertools.islice(training_documents(task, 0), TASK_DOCUMENTS)

@@ -12,7 +12,7 @@ from orderlens.cli.main import main
 from orderlens.errors import UserInputError
 from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.folder import read_folder
-from orderlens.tasks.bundled import training_documents
+from orderlens.tasks.bundled import frozen_items
 from orderlens.training.from_text import TextTraining, prepare
 
 SMALL = [
@@ -34,8 +34,8 @@ SMALL = [
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "some.jsonl"
-    stream = training_documents("arith", 0)
-    path.write_text("".join(json.dumps({"text": next(stream)}) + "\n" for _ in range(300)))
+    texts = (f"{item['prompt']} {item['solution']}" for item in frozen_items("arith")[:300])
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return path
 
 

@@ -21,7 +21,7 @@ from orderlens.store.records import SPEC
 from orderlens.studies.replicate.external import external_folder, find_evaluator, score_texts
 from orderlens.studies.replicate.pace import Show
 from orderlens.studies.replicate.plan import Plan
-from orderlens.tasks.bundled import items
+from orderlens.tasks.bundled import frozen_items
 from orderlens.texts.datafiles import LoadedData
 from orderlens.texts.samples import Sample, encode_samples
 
@@ -79,7 +79,7 @@ def _score(bench: Bench) -> None:
 def _questions(bench: Bench) -> None:
     """Answer bundled word problems: a model that knows when to stop fills the rest of the canvas with EOS."""
     if bench.plan.questions:
-        asked = items("arith", "test", bench.plan.questions, level=1)
+        asked = frozen_items("questions")[: bench.plan.questions]
         samples = [Sample(item["id"], item["prompt"]) for item in asked]
         data = LoadedData(samples, "questions", len(samples))
         plan = replace(bench.plan, target_tokens=bench.plan.answer_tokens)

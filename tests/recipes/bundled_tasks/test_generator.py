@@ -1,14 +1,18 @@
-"""Determinism, the split, ids and the format that both tasks share."""
+"""Determinism, the split, ids, the format that both tasks share, and the items that the package holds."""
 
+import hashlib
 import itertools
+import json
 import re
 import subprocess
 import sys
 
 import pytest
+from bundled_tasks import generator as bundled
+from bundled_tasks.freeze import as_lines, frozen
 
 from orderlens.errors import UnknownNameError, UserInputError
-from orderlens.tasks.bundled import generator as bundled
+from orderlens.tasks.bundled import DIGESTS, frozen_items
 
 TASKS = sorted(bundled.TASKS)
 
@@ -63,7 +67,7 @@ def test_about_an_eighth_of_the_keys_are_test_keys():
 def test_the_key_of_a_story_leaves_out_names_things_and_wording():
     """So that a test item with another name or wording cannot be a training item."""
     one, two = (bundled._stream("arith", "x", 0, i) for i in (0, 1))
-    from orderlens.tasks.bundled import arith_stories
+    from bundled_tasks import arith_stories
 
     story = arith_stories.BY_LEVEL[1][0]
     problems = [story.problem(rng) for rng in (one, two) for _ in range(1000)]
@@ -82,7 +86,7 @@ def test_ids_are_unique_and_stable(task):
 
 def test_items_do_not_depend_on_the_hash_seed_of_the_process():
     ids = "[i['id'] for t in bundled.TASKS for i in bundled.items(t, 'test', 20)]"
-    code = f"from orderlens.tasks.bundled import generator as bundled; print({ids})"
+    code = f"from bundled_tasks import generator as bundled; print({ids})"
     runs = [
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
@@ -146,3 +150,15 @@ def test_splits_levels_and_tasks_that_do_not_exist_are_named():
         bundled.items("arith", "test", 1, level=4)
     with pytest.raises(UnknownNameError, match="unknown bundled task 'sums'; choose one of arith, choice"):
         bundled.items("sums", "test", 1)
+
+
+@pytest.mark.parametrize(("task", "digest"), [("arith", "073f8392c41903d5"), ("choice", "5975b2d52fb2d601")])
+def test_training_documents_are_those_the_weights_were_trained_on(task, digest):
+    documents = itertools.islice(bundled.training_documents(task, 0), 6000)
+    assert hashlib.sha256("\0".join(documents).encode()).hexdigest()[:16] == digest
+
+
+def test_the_package_holds_what_the_generator_makes():
+    for name, rows in frozen().items():
+        assert list(frozen_items(name)) == json.loads(json.dumps(rows))
+        assert hashlib.sha256(as_lines(rows)).hexdigest() == DIGESTS[name]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from orderlens.tasks.bundled.problem import Fact, Problem, build, four_options
-from orderlens.tasks.bundled.words import DAYS, NAMES, Person, article, capital, people, pool
+from bundled_tasks.problem import Fact, Problem, build, four_options
+from bundled_tasks.words import DAYS, NAMES, Person, article, capital, people, pool
 
 _JOBS = pool("baker farmer teacher painter doctor driver singer tailor gardener plumber writer artist")
 _CITIES = pool("London Paris Rome Berlin Boston Chicago Sydney Moscow Washington Toronto York")

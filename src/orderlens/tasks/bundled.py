@@ -1,16 +1,21 @@
-"""The bundled tasks ``arith`` and ``choice`` behind the task interface; they need no files.
+"""The bundled tasks ``arith`` and ``choice``: frozen test items that no bundled model was trained on.
 
-``load`` draws from the test split, which the bundled models never saw. A source other than None is a local
-file with the generator's fields.
+``data/NAME.jsonl.xz`` holds the items in the sequence in which ``--limit`` takes them. The code that wrote
+them is ``recipes/bundled_tasks``. A source other than None is a local file with the same fields.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import lzma
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
-from orderlens.tasks.bundled.generator import items
+from orderlens.errors import DataFileError
 from orderlens.tasks.flaws import Flaw, letter_flaw, number_flaw
 from orderlens.tasks.graders import NAMED_GRADER, NUMBER_GRADER, grade_golden, grade_named
 from orderlens.tasks.mmlu_pro import letter_graders
@@ -20,14 +25,34 @@ from orderlens.texts.sources import read_docs
 DEFAULT_ITEMS = 100
 RESPONSE_TOKENS = 128
 """Twice the longest worked solution in the tokens of `tiny`."""
+DIGESTS = {
+    "arith": "434761730824500814e672bf03285090b2281f64bc0275a97ba91db79e8e3d00",
+    "choice": "1727792ef0d535306f3b756533f8c13186686cc13be2603ba51037f61a518e09",
+    "questions": "17aa69b277e1f3a48b9847f1e85da3d2a7c3ef2be2d67c6f0f6130d62c039b77",
+}
+"""SHA-256 of the frozen items, uncompressed: 2,400 of each task, and 100 word problems of one step."""
+
+
+@cache
+def frozen_items(name: str) -> tuple[Document, ...]:
+    """Return the frozen items called ``name``, one of ``DIGESTS``.
+
+    Raises:
+        DataFileError: the installed file is not the one that was released.
+    """
+    packed = files("orderlens").joinpath(f"tasks/data/{name}.jsonl.xz").read_bytes()
+    text = lzma.decompress(packed)
+    if hashlib.sha256(text).hexdigest() != DIGESTS[name]:
+        raise DataFileError(f"the bundled items of '{name}' are damaged; install orderlens again")
+    return tuple(json.loads(line) for line in text.splitlines())
 
 
 @dataclass(frozen=True)
 class BundledTask:
-    """A generated task.
+    """A task whose items come with the package.
 
     Attributes:
-        name: the id, also the generator's name.
+        name: the id, also the name of the frozen items.
         summary: one line for listings.
         graders: rules by name, default first.
         find_flaw: says what makes a document ungradable.
@@ -47,12 +72,10 @@ class BundledTask:
     cue: str = ""
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
-        """Return ``limit`` test items (100 without a limit) by id."""
-        if source is None:
-            rows = items(self.name, "test", DEFAULT_ITEMS if limit is None else limit)
-        else:
-            rows = read_docs(source, ("id", "prompt"), limit, self.lists)
-        return by_id(self, rows, "id")
+        """Return the first ``limit`` test items (100 without a limit) by id."""
+        if source is not None:
+            return by_id(self, read_docs(source, ("id", "prompt"), limit, self.lists), "id")
+        return by_id(self, frozen_items(self.name)[: DEFAULT_ITEMS if limit is None else limit], "id")
 
     def flaw(self, doc: Document) -> str | None:
         """Return what makes ``doc`` ungradable, or None."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from orderlens.tasks.bundled.arith_engine import apply, draw_words
-from orderlens.tasks.bundled.problem import Problem
+from bundled_tasks.arith_engine import apply, draw_words
+from bundled_tasks.problem import Problem
 
 _STARTS = (
     "{A} has {n} {obj}.",

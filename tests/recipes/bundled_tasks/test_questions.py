@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from orderlens.tasks.bundled import generator as bundled
+from bundled_tasks import generator as bundled
 
 WORD = r"([\w-]+)"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from orderlens.tasks.bundled.problem import Fact, Problem, build, four_options
-from orderlens.tasks.bundled.words import NAMES, listed, pool
+from bundled_tasks.problem import Fact, Problem, build, four_options
+from bundled_tasks.words import NAMES, listed, pool
 
 
 class _Theme(NamedTuple):

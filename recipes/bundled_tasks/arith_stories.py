@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orderlens.tasks.bundled.arith_engine import Story
-from orderlens.tasks.bundled.arith_stories_long import THREE, TWO
+from bundled_tasks.arith_engine import Story
+from bundled_tasks.arith_stories_long import THREE, TWO
 
 ONE = (
     Story(

@@ -1,5 +1,5 @@
 """The bundled tasks ``arith`` and ``choice``: seeded generators, their split, and their task objects."""
 
-from orderlens.tasks.bundled.generator import LETTERS, document, items, split_of, training_documents
+from bundled_tasks.generator import LETTERS, document, items, split_of, training_documents
 
 __all__ = ["LETTERS", "document", "items", "split_of", "training_documents"]

@@ -13,13 +13,13 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Literal
 
+from bundled_tasks import arith_chain, arith_stories
+from bundled_tasks.choice_chain import kinship, rules, schedule
+from bundled_tasks.choice_exclude import elimination
+from bundled_tasks.choice_order import amounts, ordering
+from bundled_tasks.choice_place import carrying, directions, moves
+from bundled_tasks.problem import Problem
 from orderlens.errors import UnknownNameError, UserInputError
-from orderlens.tasks.bundled import arith_chain, arith_stories
-from orderlens.tasks.bundled.choice_chain import kinship, rules, schedule
-from orderlens.tasks.bundled.choice_exclude import elimination
-from orderlens.tasks.bundled.choice_order import amounts, ordering
-from orderlens.tasks.bundled.choice_place import carrying, directions, moves
-from orderlens.tasks.bundled.problem import Problem
 
 Split = Literal["test", "train"]
 Item = dict[str, Any]
@@ -127,7 +127,7 @@ def _check(split: str, level: int | None) -> None:
 
 def _stream(task: str, purpose: str, seed: int, index: int) -> Random:
     # The standard generator, not NumPy's: drawing words one by one is several times faster with it.
-    return Random(f"orderlens/{task}/{purpose}/{seed}/{index}")  # noqa: S311
+    return Random(f"orderlens/{task}/{purpose}/{seed}/{index}")
 
 
 def _draw(make: Maker, rng: Random, split: Split, level: int) -> Problem:

@@ -5,9 +5,8 @@ import re
 from collections import Counter
 
 import pytest
-
-from orderlens.tasks.bundled import generator as bundled
-from orderlens.tasks.bundled.generator import FAMILIES
+from bundled_tasks import generator as bundled
+from bundled_tasks.generator import FAMILIES
 
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 

@@ -3,9 +3,8 @@
 import re
 
 import pytest
-
-from orderlens.tasks.bundled import arith_stories
-from orderlens.tasks.bundled import generator as bundled
+from bundled_tasks import arith_stories
+from bundled_tasks import generator as bundled
 
 EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 WORD_NUMBERS = {"twice", "double", "two times", "half"}

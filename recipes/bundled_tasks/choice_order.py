@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from orderlens.tasks.bundled.problem import Problem, build, four_options
-from orderlens.tasks.bundled.words import NAMES, THINGS
+from bundled_tasks.problem import Problem, build, four_options
+from bundled_tasks.words import NAMES, THINGS
 
 # more, most, less, least
 _SCALES = (

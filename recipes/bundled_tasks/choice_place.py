@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from orderlens.tasks.bundled.problem import Fact, Problem, build, four_options
-from orderlens.tasks.bundled.words import NAMES, pool
+from bundled_tasks.problem import Fact, Problem, build, four_options
+from bundled_tasks.words import NAMES, pool
 
 _ITEMS = pool(
     """ball book cup hat key lamp letter map pen phone plate ring rope spoon toy coin bell brush candle

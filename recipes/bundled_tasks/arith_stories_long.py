@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orderlens.tasks.bundled.arith_engine import Story
+from bundled_tasks.arith_engine import Story
 
 TWO = (
     Story(

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from orderlens.tasks.bundled.problem import Problem
-from orderlens.tasks.bundled.words import (
+from bundled_tasks.problem import Problem
+from bundled_tasks.words import (
     CONTAINERS,
     FOOD,
     GOODS,
