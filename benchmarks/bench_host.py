@@ -35,8 +35,8 @@ from orderlens.runs.outputs import float_type, generated_outputs, token_table
 from orderlens.runs.traces import TraceLabels, reveal_table
 from orderlens.store.reader import Run
 from orderlens.store.writer import RunWriter, open_writer
-from orderlens.studies.replicate import external
-from orderlens.studies.replicate.plan import SWEPT
+from orderlens.studies import external
+from orderlens.studies.replicate_plan import SWEPT
 from orderlens.testing.traces import make_run, make_trace
 from orderlens.texts.samples import EncodedSample
 

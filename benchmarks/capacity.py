@@ -25,7 +25,7 @@ from typing import Any
 
 from orderlens.models.llada2.model import LLaDA2Model
 from orderlens.runs.units import shared_size
-from orderlens.studies.replicate.plan import make_plan
+from orderlens.studies.replicate_plan import make_plan
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _WHOLE = r" \| \d+ s \(([\d,]+)/s[^|]*\) \| \d+ s \|\n"
@@ -77,7 +77,7 @@ class Study:
 def studies() -> list[Study]:
     """Return the paper's protocol on C4 with our controls, its sweep, and the downstream tasks."""
     plan = make_plan("full", "hf:inclusionAI/LLaDA2.0-mini", "c4")
-    n, length, warm = plan.n_sequences, plan.target_tokens, len(plan.temperatures)
+    n, length, warm = plan.n_texts, plan.target_tokens, len(plan.temperatures)
     counts = [
         ("C4, six orders scored", 6, ("score",), 1),
         (f"C4, our {len(plan.score_orders)} scored", len(plan.score_orders), ("score",), 1),

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import orderlens as ol
-from orderlens.errors import RunError, UnknownNameError, UserInputError
+from orderlens.errors import RunError, UserInputError
 from orderlens.store.samples import SAMPLES_SCHEMA
 from orderlens.store.schema import SCHEMAS
-from orderlens.studies.replicate.entry import replicate as front_door
+from orderlens.studies.replicate import replicate as front_door
 
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps. "
 SAMPLES = [ol.Sample("a", TEXT[:20], TEXT[20:]), ol.Sample("b", "", TEXT[:33]), ol.Sample("c", TEXT, "ok")]
@@ -160,13 +160,6 @@ def test_the_four_verbs_name_their_options_alike():
         assert {"anchor", "progress"} <= set(inspect.signature(verb).parameters), verb
     for verb in (ol.generate, ol.evaluate, front_door):
         assert "seed" in inspect.signature(verb).parameters
-
-
-def test_replicate_can_be_called_though_a_package_has_its_name():
-    import orderlens.studies.replicate  # which puts the package in the function's place
-
-    with pytest.raises(UnknownNameError, match="unknown preset 'nope'"):
-        orderlens.replicate("hmm", preset="nope", out="nowhere")
 
 
 def test_a_misspelt_keyword_is_named():

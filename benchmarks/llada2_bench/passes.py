@@ -15,7 +15,7 @@ from orderlens.decode import rounds
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.head import ask, position_stats
 from orderlens.rules import parse_policies
-from orderlens.studies.replicate.plan import make_plan
+from orderlens.studies.replicate_plan import make_plan
 
 NEW_TOKENS, TEMPERATURE = 32, 0.7
 SHOWN = 22

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from llada2_bench.setting import Bench
-from orderlens.studies.replicate import stages
-from orderlens.studies.replicate.plan import Plan, make_plan
+from orderlens.studies import runner
+from orderlens.studies.plan import Plan
+from orderlens.studies.replicate_plan import make_plan
 from orderlens.texts.datafiles import LoadedData
 from orderlens.texts.samples import Sample
 
@@ -46,14 +47,14 @@ def random_texts(bench: Bench, plan: Plan, count: int) -> list[Sample]:
 
 def measure_stages(bench: Bench, names: list[str], texts: int, temperatures: tuple[float, ...]) -> None:
     """Run stages on ``texts`` texts (``measure`` on 64 at most) and say what the whole preset would take."""
-    full = make_plan("full", "random", "random", n_sequences=TEXTS)
+    full = make_plan("full", "random", "random", n_texts=TEXTS)
     plan = replace(full, temperatures=temperatures)
-    samples = random_texts(bench, plan, max(texts, plan.measured_sequences))
+    samples = random_texts(bench, plan, max(texts, plan.measured_texts))
     for name in names:
-        count, watch = min(texts, plan.measured_sequences) if name == "measure" else texts, Watch()
+        count, watch = min(texts, plan.measured_texts) if name == "measure" else texts, Watch()
         seconds = _run_stage(bench, name, plan, samples[:count], watch)
-        reveals = count * plan.orders_of(name) * plan.target_tokens
-        whole = TEXTS * full.orders_of(name) * full.target_tokens
+        whole = full.tokens_of(name)
+        reveals = plan.tokens_of(name) * count // TEXTS
         bench.report(
             f"replicate, stage {name}, {count} texts",
             f"{seconds:.1f} s {reveals / seconds:.0f}/s" if reveals else f"{seconds:.1f} s",
@@ -72,5 +73,7 @@ def _run_stage(bench: Bench, name: str, plan: Plan, samples: list[Sample], watch
     with tempfile.TemporaryDirectory() as folder:
         data = LoadedData(samples, "random", len(samples))
         began = time.perf_counter()
-        stages.MODEL_STAGES[name](stages.Bench(plan, bench.model, data, Path(folder), show))
+        parts = runner.Bench(plan, bench.model, data, Path(folder))
+        for part in plan.parts_of(name):
+            parts.run(part, show)
         return time.perf_counter() - began

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orderlens.rules.orders import parse_order
     from orderlens.runs.engine import Engine
     from orderlens.store.reader import Run, open_run
-    from orderlens.studies.replicate.entry import replicate
+    from orderlens.studies.replicate import replicate
     from orderlens.texts.datafiles import load_samples
     from orderlens.texts.samples import Sample
 
@@ -32,7 +32,7 @@ _ATTRIBUTES = {
     "open_run": "orderlens.store.reader",
     "parse_order": "orderlens.rules.orders",
     "parse_policy": "orderlens.rules",
-    "replicate": "orderlens.studies.replicate.entry",
+    "replicate": "orderlens.studies.replicate",
     "score": "orderlens.api",
 }
 _MODULES = ("analysis", "metrics", "tasks", "theory")

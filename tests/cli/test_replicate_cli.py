@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orderlens.cli.main import main
-from orderlens.studies.replicate.run import make_results
+from orderlens.studies.results import replicate_results
 
 SMALL = ("--limit", "6", "--temperatures", "1", "--evaluator", "none-such")
 
@@ -27,18 +27,18 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def replicated(texts, tmp_path_factory, quick_figures):
-    """What a replication prints with --json, and its outcome."""
+    """What a replication prints with --json, and its results."""
     out = tmp_path_factory.mktemp("out") / "rep"
     text, made = io.StringIO(), []
 
     def keep(*arguments):
-        made.append(make_results(*arguments))
+        made.append(replicate_results(*arguments))
         return made[0]
 
     command = ["replicate", "--model", "hmm", "--data", str(texts), "--out", str(out), *SMALL, "--json"]
     with contextlib.redirect_stdout(text), quick_figures(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orderlens.studies.replicate.run.make_results", keep)
-        patch.setattr("orderlens.studies.replicate.results.figure_names", lambda _: ["lorenz", "unmask"])
+        patch.setattr("orderlens.studies.results.replicate_results", keep)
+        patch.setattr("orderlens.studies.results.figure_names", lambda _: ["lorenz", "unmask"])
         assert main(command) == 0
     return json.loads(text.getvalue()), made[0]
 
@@ -55,7 +55,7 @@ def finished(printed):
 
 
 def test_json_holds_plan_tables_and_findings(printed):
-    assert printed["plan"]["n_sequences"] == 6
+    assert printed["plan"]["n_texts"] == 6
     words = {item["id"]: item["word"] for item in printed["reading"]["findings"]}
     assert words["chain-rule"] != "supported"  # the control is one exact joint; six texts may leave it open
     assert {table["table"] for table in printed["tables"]} >= {"fixed-sequence", "generation", "temperature"}
@@ -66,7 +66,7 @@ def test_the_same_command_prints_tables_findings_and_where_things_are(
     replicated, finished, texts, capsys, monkeypatch
 ):
     """The same results, as text: nothing is decoded, and they are not made twice for this test."""
-    monkeypatch.setattr("orderlens.studies.replicate.run.make_results", lambda *_: replicated[1])
+    monkeypatch.setattr("orderlens.studies.results.replicate_results", lambda *_: replicated[1])
     assert main(["replicate", "--model", "hmm", "--data", str(texts), "--out", str(finished), *SMALL]) == 0
     text = capsys.readouterr().out
     assert "Fixed sequences" in text
@@ -128,20 +128,11 @@ def test_mistakes_are_one_line_and_exit_2(arguments, message, finished, tmp_path
 
 def test_the_demo_starts_without_arguments(tmp_path, capsys, monkeypatch):
     """The demo of the bundled model takes minutes; here its folder is refused after the plan was made."""
-    from orderlens.studies.replicate import plan
+    from orderlens.studies import replicate_plan
 
-    monkeypatch.setattr(plan, "is_bundled", lambda name: False)
+    monkeypatch.setattr(replicate_plan, "is_bundled", lambda name: False)
     (tmp_path / "letter.txt").write_text("")
     assert main(["demo", "--out", str(tmp_path)]) == 2
     captured = capsys.readouterr()
     assert "using hmm" in captured.out
     assert "not empty and holds no replication" in captured.err
-
-
-def test_ranks_cannot_share_a_preset_with_a_time_limit(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["replicate", "--preset", "demo", "--model", "hmm", "--out", str(tmp_path / "r")]) == 2
-    (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("orderlens:")]
-    assert "measures this machine and cannot be shared by ranks; use --preset quick or full" in line
-    assert not (tmp_path / "r").exists()

@@ -7,19 +7,18 @@ from urllib.parse import unquote
 
 import pytest
 
-from orderlens.claims.judge import Reading
 from orderlens.common import templating
 from orderlens.common.templating import Markdown, fill, write_page
 from orderlens.errors import MissingPackageError
 from orderlens.figures.catalogue import Drawn
 from orderlens.show.report.content import picture
-from orderlens.studies.downstream.reading import NOTES, Downstream
+from orderlens.studies.downstream import NOTES, Downstream
 
 EVIL = "<script>alert('1')</script> & | <b>"
 
 
 def downstream(**more):
-    reading = Downstream(Reading(()), (EVIL,))
+    reading = Downstream((), (EVIL,))
     return {
         "downstream": reading,
         "groups": reading.groups(),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orderlens.cli import options as opt
 from orderlens.cli.console import JsonFlag, print_json, print_text
 from orderlens.common.files import refuse_place
+
+if TYPE_CHECKING:
+    from orderlens.claims.judge import Reading
 
 
 def downstream(
@@ -31,13 +34,16 @@ def downstream(
     """
     from orderlens.analysis import Options, Study
     from orderlens.metrics.estimate import Resampling
-    from orderlens.studies.downstream.results import graded_study, read, write_results
+    from orderlens.studies.downstream import graded_study, read_downstream, write_downstream
 
     options = Options(resampling=Resampling(bootstrap, seed), temperature=temperature, grader=grader)
     if out is not None:
         refuse_place(out, folder=True, overwrite=overwrite)
     study = graded_study(Study.open(runs, options))
-    reading = read(study) if out is None else write_results(study, out, opt.entries(formats)).reading
+    if out is None:
+        reading: Reading = read_downstream(study)
+    else:
+        reading = write_downstream(study, out, opt.entries(formats)).reading
     if json:
         print_json(reading.record() | {"out": None if out is None else str(out)})
         return

@@ -17,9 +17,9 @@ from orderlens.common.files import refuse_place
 
 if TYPE_CHECKING:
     from orderlens.cli.progress import Lines
-    from orderlens.studies.frontier.plan import Plan
-    from orderlens.studies.frontier.results import Results
-    from orderlens.studies.frontier.run import Decoded
+    from orderlens.studies.frontier_plan import FrontierPlan
+    from orderlens.studies.results import Results
+    from orderlens.studies.runner import Decoded
 
 _POLICIES = "max-prob+threshold=0.9,max-prob+threshold=0.7,forced-ar,forced-ar+top=4,random+top=4"
 
@@ -48,12 +48,12 @@ class Sizes:
     temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0
     seed: opt.SeedOption = 0
 
-    def plan(self, model: str, block_size: int | None) -> Plan:
+    def plan(self, model: str, block_size: int | None, batch_size: int | None) -> FrontierPlan:
         """Return the plan of the folder."""
-        from orderlens.studies.frontier.plan import Plan, with_ladder
+        from orderlens.studies.frontier_plan import FrontierPlan, with_ladder
 
         ladder = "" if self.ladder == "none" else self.ladder
-        return Plan(
+        return FrontierPlan(
             model=model,
             policies=with_ladder(
                 _list(self.policies), ladder, opt.numbers("--rungs", self.rungs, int, "1,2,4,8")
@@ -69,6 +69,7 @@ class Sizes:
             temperature=self.temperature,
             seed=self.seed,
             block_size=block_size or 0,
+            batch_size=batch_size or 0,
         )
 
 
@@ -90,19 +91,20 @@ def frontier(
 
     Every forward pass counts. Interrupted or cut into parts, the same command goes on where it stopped.
     """
-    from orderlens.studies.frontier.plan import PARTS, check_parts
+    from orderlens.studies.frontier_plan import FrontierPlan
 
     refuse_place(out, folder=True)
-    wanted = check_parts(PARTS if parts is None else opt.entries(parts))
-    decoded = _decode(sizes.plan(model, block_size), out, wanted, machine, quiet=json)
+    wanted = FrontierPlan.in_order(None if parts is None else opt.entries(parts))
+    plan = sizes.plan(model, block_size, machine.batch_size)
+    decoded = None if wanted == ["results"] else _decode(plan, out, wanted, machine, quiet=json)
     results = None
     if "results" in wanted:
         from orderlens.metrics.estimate import Resampling
-        from orderlens.studies.frontier.results import write_results
+        from orderlens.studies.results import frontier_results
 
         later = f"the traces are kept; make the results with: orderlens frontier --out {out} --parts results"
         with keeping(lambda: later):
-            results = write_results(out, Resampling(bootstrap))
+            results = frontier_results(out, Resampling(bootstrap))
     _show(out, decoded, results, as_json=json)
 
 
@@ -111,8 +113,10 @@ def _list(text: str) -> list[str]:
     return [] if found == ["none"] else found
 
 
-def _decode(plan: Plan, out: Path, parts: list[str], machine: Machine, *, quiet: bool) -> Decoded:
-    from orderlens.studies.frontier.run import decode
+def _decode(
+    plan: FrontierPlan, out: Path, parts: list[str], machine: Machine, *, quiet: bool
+) -> Decoded[FrontierPlan]:
+    from orderlens.studies.runner import decode
 
     def show(label: str) -> AbstractContextManager[Bar | Lines]:
         return progress_bar(f"{label:<30}", None, quiet=quiet, shorter="--limit, --items, --policies")
@@ -125,47 +129,33 @@ def _decode(plan: Plan, out: Path, parts: list[str], machine: Machine, *, quiet:
         )
 
 
-def _show(out: Path, decoded: Decoded, results: Results | None, *, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from orderlens.studies.frontier.plan import read_plan
-
+def _show(
+    out: Path, decoded: Decoded[FrontierPlan] | None, results: Results | None, *, as_json: bool
+) -> None:
+    seconds = {**(decoded.seconds if decoded else {}), **(results.seconds if results else {})}
+    notes = dict.fromkeys([*(decoded.notes if decoded else ()), *(results.notes if results else ())])
     if as_json:
-        print_json(
-            {"folder": str(out), "plan": asdict(read_plan(out)), "seconds": decoded.seconds}
-            | {"notes": list(decoded.notes)}
-            | (_record(results) if results else {})
-        )
+        plan = {"folder": str(out), "plan": decoded.plan.record()} if decoded else {}
+        found = results.record() if results else {}
+        print_json(plan | found | {"seconds": seconds, "notes": list(notes)})
         return
     if results is not None:
-        from orderlens.analysis.rendering import render
-        from orderlens.analysis.tables_frontier import overview
-
-        print_text(
-            render(
-                [overview(table) for table in results.tables if table.name == "frontier"],
-                "text",
-                table_width(),
-            )
-        )
-        print_text(results.reading.text())
-        for item in results.figures:
-            print_text(f"figure {item.name}: {item.why or item.paths[0]}")
-        print_text(f"tables: {out / 'tables'} ({', '.join(table.name for table in results.tables)})")
-    for name, seconds in decoded.seconds.items():
-        print_text(f"{name}: {seconds:.0f} s")
-    for note in decoded.notes:
+        _show_results(out, results)
+    for name, value in seconds.items():
+        print_text(f"{name}: {value:.0f} s")
+    for note in notes:
         print_text(f"note: {note}")
     if results is None:
         print_text(f"traces are in {out / 'runs'}; the results: the same command with --parts results")
 
 
-def _record(results: Results) -> dict[str, object]:
-    from orderlens.analysis.rendering import as_json
+def _show_results(out: Path, results: Results) -> None:
+    from orderlens.analysis.rendering import render
+    from orderlens.analysis.tables_frontier import overview
 
-    figures = [
-        {"name": item.name, "files": [str(path) for path in item.paths], "why": item.why}
-        for item in results.figures
-    ]
-    tables = [as_json(table) for table in results.tables]
-    return {"tables": tables, "reading": results.reading.record(), "figures": figures}
+    shown = [overview(table) for table in results.tables if table.name == "frontier"]
+    print_text(render(shown, "text", table_width()))
+    print_text(results.reading.text())
+    for item in results.figures:
+        print_text(f"figure {item.name}: {item.why or item.paths[0]}")
+    print_text(f"tables: {out / 'tables'} ({', '.join(table.name for table in results.tables)})")

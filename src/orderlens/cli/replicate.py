@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,8 +19,9 @@ from orderlens.errors import UserInputError
 from orderlens.runs.ranks import this_rank
 
 if TYPE_CHECKING:
-    from orderlens.studies.replicate.plan import Plan
-    from orderlens.studies.replicate.run import Outcome, Traces
+    from orderlens.studies.replicate_plan import ReplicatePlan
+    from orderlens.studies.results import Results
+    from orderlens.studies.runner import Decoded
 
 EvaluatorOption = Annotated[
     str,
@@ -81,7 +82,7 @@ def replicate(
     json: JsonFlag = False,
 ) -> None:
     """Run the paper's C4 experiments; the same command resumes what was interrupted."""
-    from orderlens.studies.replicate.plan import choose_evaluator, make_plan
+    from orderlens.studies.replicate_plan import make_plan
 
     chosen = parse_stages(stages, decode_only, docs)
     refuse_place(out, folder=True)
@@ -91,10 +92,10 @@ def replicate(
     plan = make_plan(
         preset,
         model,
-        data or ("passages" if preset == "demo" else "c4"),
-        n_sequences=limit,
+        data,
+        n_texts=limit,
         temperatures=warm,
-        evaluator=choose_evaluator(evaluator, model),
+        evaluator=evaluator,
         split=split,
         seed=seed,
         batch_size=machine.batch_size,
@@ -104,34 +105,27 @@ def replicate(
 
 def parse_stages(text: str | None, decode_only: bool, docs: Path | None = None) -> list[str]:
     """Return the stages that the options ask for."""
-    from orderlens.studies.replicate.run import STAGES, check_stages
+    from orderlens.studies.replicate_plan import ReplicatePlan
 
-    asked = STAGES if text is None else opt.entries(text)
-    chosen = [name for name in check_stages(asked) if not (decode_only and name == "results")]
+    asked = ReplicatePlan.in_order(None if text is None else opt.entries(text))
+    chosen = [name for name in asked if not (decode_only and name == "results")]
     if docs and "results" not in chosen:
         raise UserInputError("--docs needs the results: leave out --decode-only, or name results in --stages")
     if not chosen:
-        raise UserInputError(f"--stages '{text}' leaves nothing to do; choose out of {', '.join(STAGES)}")
+        raise UserInputError(
+            f"--stages '{text}' leaves nothing to do; choose out of {', '.join(ReplicatePlan.stages)}"
+        )
     return chosen
 
 
-def _share(plan: Plan, stages: Sequence[str]) -> Sequence[str]:
+def _share(plan: ReplicatePlan, stages: Sequence[str]) -> Sequence[str]:
     """Return the stages of this rank: what needs no forward pass of the model is the leading rank's."""
     rank = this_rank()
-    if rank is None:
-        return stages
-    if plan.budget_s:
-        raise UserInputError(
-            "a preset with a time limit measures this machine and cannot be shared by ranks; "
-            "use --preset quick or full"
-        )
-    from orderlens.studies.replicate.stages import MODEL_STAGES
-
-    return stages if rank.leads else [name for name in stages if name in MODEL_STAGES]
+    return stages if rank is None or rank.leads else [name for name in stages if name in plan.model_stages()]
 
 
 def run_plan(
-    plan: Plan,
+    plan: ReplicatePlan,
     out: Path,
     stages: Sequence[str],
     machine: Machine,
@@ -140,89 +134,68 @@ def run_plan(
     docs: Path | None = None,
 ) -> None:
     """Run stages of a plan with their progress and print what came out."""
-    from orderlens.studies.replicate.run import decode_all, make_results
+    from orderlens.studies.runner import decode
 
     def show_stage(label: str) -> AbstractContextManager[Bar | Lines]:
         return progress_bar(f"{label:<30}", None, quiet=as_json, shorter="--limit")
 
     stages = _share(plan, stages)
     decoding = [name for name in stages if name != "results"]
-    traces = None
+    decoded = None
     if decoding:
         with keeping(lambda: kept_in(out)):
-            traces = decode_all(plan, out, stages=decoding, computing=machine.options(), show=show_stage)
+            decoded = decode(plan, out, decoding, computing=machine.options(), show=show_stage)
     if "results" not in stages:
-        assert traces is not None
-        show_traces(traces, out, as_json=as_json)
+        assert decoded is not None
+        show_decoded(decoded, out, as_json=as_json)
         return
+    from orderlens.studies import results
+
     later = f"orderlens replicate --out {out} --stages results"
     with keeping(lambda: f"the traces are kept; make the results with: {later}"):
-        outcome = make_results(out, traces.why_no_scores if traces else None)
+        made = results.replicate_results(out, decoded.why_no_scores if decoded else None)
         if docs is not None:
-            from orderlens.studies.replicate.docs_page import write_docs
+            from orderlens.studies.docs_page import write_docs
 
-            write_docs(outcome.results, docs, outcome.notes)
+            write_docs(made, docs)
     if as_json:
-        print_json(record(outcome, traces))
+        seconds = {**(decoded.seconds if decoded else {}), **made.seconds}
+        print_json(made.record() | {"page": str(made.page), "seconds": seconds})
     else:
-        show(outcome)
+        show(made)
 
 
-def show_traces(traces: Traces, out: Path, *, as_json: bool) -> None:
+def show_decoded(decoded: Decoded[ReplicatePlan], out: Path, *, as_json: bool) -> None:
     """Say what was decoded and how to go on."""
-    from orderlens.studies.replicate.run import undone
+    from orderlens.studies.runner import undone
 
     if as_json:
-        notes = list(traces.notes)
-        print_json(
-            {"folder": str(out), "plan": traces.plan.record(), "notes": notes, "seconds": traces.seconds}
-        )
+        plan, notes = decoded.plan.record(), list(decoded.notes)
+        print_json({"folder": str(out), "plan": plan, "notes": notes, "seconds": decoded.seconds})
         return
-    for name, seconds in traces.seconds.items():
+    for name, seconds in decoded.seconds.items():
         print_text(f"{name}: {seconds:.0f} s")
-    for note in traces.notes:
+    for note in decoded.notes:
         print_text(f"note: {note}")
-    missing = undone(traces.plan, out)
+    missing = undone(decoded.plan, out)
     if missing:
         print_text(f"of the traces in {out / 'runs'}, these stages are still to come: {', '.join(missing)}")
         return
     print_text(f"traces are in {out / 'runs'}; the results: orderlens replicate --out {out} --stages results")
 
 
-def record(outcome: Outcome, traces: Traces | None = None) -> dict[str, Any]:
-    """Return what ``--json`` prints."""
-    from orderlens.analysis import as_json
-
-    results = outcome.results
-    figures = [
-        {"name": item.name, "files": [str(path) for path in item.paths], "why": item.why}
-        for item in results.figures
-    ]
-    return {
-        "folder": str(results.folder),
-        "page": str(results.page),
-        "plan": outcome.plan.record(),
-        "notes": list(outcome.notes),
-        "seconds": {**(traces.seconds if traces else {}), **outcome.seconds},
-        "reading": results.reading.record(),
-        "tables": [as_json(table) for table in results.tables],
-        "figures": figures,
-    }
-
-
-def show(outcome: Outcome) -> None:
+def show(results: Results) -> None:
     """Print tables, findings and where everything is."""
     from orderlens.analysis import render
 
-    print_text(f"\n{outcome.plan.facts()}\n")
-    results = outcome.results
+    print_text(f"\n{results.facts}\n")
     shown = [table for table in results.tables if table.name not in LONG_TABLES]
     print_text(render(shown, "text", table_width()))
     print_text(results.reading.text())
     for item in results.figures:
         if item.why is not None:
             print_text(f"figure {item.name} was not drawn: {item.why}")
-    for note in outcome.notes:
+    for note in results.notes:
         print_text(f"note: {note}")
     names = ", ".join(table.name for table in results.tables)
     print_text(f"tables:  {results.folder / 'tables'} ({names})")
@@ -232,12 +205,10 @@ def show(outcome: Outcome) -> None:
 
 def demo(out: opt.FolderOption = Path("demo-out"), json: JsonFlag = False) -> None:
     """Show in minutes what the reveal order does: every experiment of the paper on the bundled model."""
-    from orderlens.studies.replicate.plan import choose_evaluator, demo_model, make_plan
-    from orderlens.studies.replicate.run import STAGES
+    from orderlens.studies.replicate_plan import ReplicatePlan, demo_model, make_plan
 
     model = demo_model()
     if model != "tiny" and not json:
         print_text(f"the bundled model tiny cannot run here (weights or torch missing); using {model}")
-    plan = make_plan("demo", model, "passages", evaluator=choose_evaluator("auto", model))
     refuse_place(out, folder=True)
-    run_plan(plan, out, STAGES, Machine(), as_json=json)
+    run_plan(make_plan("demo", model), out, ReplicatePlan.stages, Machine(), as_json=json)

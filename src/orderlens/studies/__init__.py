@@ -1,1 +1,1 @@
-"""Studies of several runs: a plan in a folder, its parts with forward passes, and the results."""
+"""Studies of several runs: a plan as data, one runner of its parts, one writer of its results."""

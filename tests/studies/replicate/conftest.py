@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orderlens.studies.replicate import make_plan, run_plan
+from orderlens.studies.replicate import run_plan
+from orderlens.studies.replicate_plan import make_plan
 
 MODEL = "hmm:incoherence=0.5"
 
@@ -17,7 +18,7 @@ def plan_with(**changes):
         "demo",
         MODEL,
         "passages",
-        n_sequences=8,
+        n_texts=8,
         target_tokens=32,
         temperatures=(1.0, 1.5),
         evaluator="none-such",
@@ -42,6 +43,6 @@ def small_plan():
 
 @pytest.fixture(scope="session")
 def replication(tmp_path_factory, quick_figures):
-    """Return the outcome of a finished replication; external perplexity needs torch and weights, not this."""
+    """Return the results of a finished replication; external perplexity needs torch and weights, not this."""
     with quick_figures():
         return run_plan(plan_with(), tmp_path_factory.mktemp("replication"))

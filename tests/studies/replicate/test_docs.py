@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orderlens.cli.main import main
-from orderlens.studies.replicate.run import STAGES
+from orderlens.studies.replicate_plan import ReplicatePlan
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "replicate.md").read_text(encoding="utf-8")
 COMMANDS = [
@@ -25,15 +25,15 @@ def test_every_option_of_the_guide_exists(command, capsys):
     for word in command[1:]:
         assert not word.startswith("--") or word in known
     if "--stages" in command:
-        assert set(command[command.index("--stages") + 1].split(",")) <= set(STAGES)
+        assert set(command[command.index("--stages") + 1].split(",")) <= set(ReplicatePlan.stages)
 
 
 def test_the_guide_names_every_finding_and_every_folder(replication):
-    for finding in replication.results.reading.findings:
+    for finding in replication.reading.findings:
         assert f"| {finding.id} |" in GUIDE
-    for path in replication.results.folder.iterdir():
+    for path in replication.folder.iterdir():
         assert f"`{path.name}" in GUIDE
-    for path in (replication.results.folder / "runs").iterdir():
+    for path in (replication.folder / "runs").iterdir():
         assert f"`runs/{path.name.partition('-')[0]}" in GUIDE
 
 

@@ -9,8 +9,8 @@ from orderlens.analysis.stored_scores import StoredScores
 from orderlens.analysis.study import Study
 from orderlens.metrics.external import score_texts as score_directly
 from orderlens.store.reader import open_run
-from orderlens.studies.replicate import external
-from orderlens.studies.replicate.external import external_folder, find_evaluator, score_texts
+from orderlens.studies import external
+from orderlens.studies.external import external_folder, find_evaluator, score_texts
 
 
 class Letters:
@@ -40,7 +40,7 @@ class Sink(list):
 
 @pytest.fixture
 def generated(replication):
-    return open_run(replication.results.folder / "runs" / "generate")
+    return open_run(replication.folder / "runs" / "generate")
 
 
 def test_stored_scores_are_the_evaluators_to_the_last_bit(generated, tmp_path):

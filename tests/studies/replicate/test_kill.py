@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orderlens.store.reader import open_run
-from orderlens.studies.replicate.plan import Plan
+from orderlens.studies.plan import Plan
 
 WORKER = """
 from orderlens.figures import save
@@ -29,7 +29,7 @@ SERVER = multiprocessing.get_context("forkserver")
 
 
 def start(plan: Plan, out: Path) -> BaseProcess:
-    SERVER.set_forkserver_preload(["orderlens.studies.replicate.results", "matplotlib.figure", "scipy.stats"])
+    SERVER.set_forkserver_preload(["orderlens.studies.results", "matplotlib.figure", "scipy.stats"])
     worker = SERVER.Process(target=exec, args=(WORKER, {"plan": plan, "out": str(out)}))
     worker.start()
     return worker
@@ -75,9 +75,9 @@ def check_killed_at(places: list[str], plan: Plan, out: Path, whole: Path) -> No
 @pytest.mark.slow
 def test_a_replication_killed_while_decoding_and_drawing_resumes_to_the_same_results(replication, tmp_path):
     places = [DECODING[0], DECODING[2], RESULTS[0]]
-    check_killed_at(places, replication.plan, tmp_path / "killed", replication.results.folder)
+    check_killed_at(places, replication.plan, tmp_path / "killed", replication.folder)
 
 
 @pytest.mark.slow
 def test_a_replication_killed_everywhere_resumes_to_the_same_results(replication, tmp_path):
-    check_killed_at([*DECODING, *RESULTS], replication.plan, tmp_path / "killed", replication.results.folder)
+    check_killed_at([*DECODING, *RESULTS], replication.plan, tmp_path / "killed", replication.folder)

@@ -6,22 +6,22 @@ import re
 
 
 def test_the_markdown_file_links_the_pictures_and_holds_every_finding(replication):
-    text = (replication.results.folder / "results.md").read_text(encoding="utf-8")
-    for item in replication.results.figures:
+    text = (replication.folder / "results.md").read_text(encoding="utf-8")
+    for item in replication.figures:
         assert f"](figures/{item.name}.png)" in text
-        assert (replication.results.folder / "figures" / f"{item.name}.png").is_file()
-    for finding in replication.results.reading.findings:
+        assert (replication.folder / "figures" / f"{item.name}.png").is_file()
+    for finding in replication.reading.findings:
         assert f"| {finding.claim} | {finding.word} |" in text
-    for table in replication.results.tables:
+    for table in replication.tables:
         assert f"### {table.title}" in text
 
 
 def test_the_report_shows_every_figure_table_finding_and_run(replication, read_html):
-    page = read_html(replication.results.page.read_text(encoding="utf-8"))
+    page = read_html(replication.page.read_text(encoding="utf-8"))
     names = [value for name, value in page.attributes if name == "id"]
-    assert page.tags.count("img") == len(replication.results.figures)
-    assert sum(name.startswith("table-") for name in names) == len(replication.results.tables)
-    assert sum(name.startswith("finding-") for name in names) == len(replication.results.reading.findings)
+    assert page.tags.count("img") == len(replication.figures)
+    assert sum(name.startswith("table-") for name in names) == len(replication.tables)
+    assert sum(name.startswith("finding-") for name in names) == len(replication.reading.findings)
     text = " ".join(page.text)
     for part in ("no likelihood", "range_of_means", "mean_of_ranges", "12 of 14 samples", "score", "sweep"):
         assert part in text

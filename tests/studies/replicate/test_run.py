@@ -14,8 +14,8 @@ from orderlens.figures.catalogue import figure_names
 from orderlens.models.loading import load_model
 from orderlens.store.reader import open_run
 from orderlens.studies.replicate import run_plan
-from orderlens.studies.replicate.results import TABLES_OF, build, find_all, views_of
-from orderlens.studies.replicate.run import decode_all
+from orderlens.studies.results import TABLES_OF, build, find_all, views_of
+from orderlens.studies.runner import decode
 
 
 def rows_of(folder, name):
@@ -23,26 +23,26 @@ def rows_of(folder, name):
 
 
 def test_every_stage_left_what_it_should(replication):
-    folder = replication.results.folder
+    folder = replication.folder
     runs = {path.name for path in (folder / "runs").iterdir()}
     assert {"score", "measure", "generate", "questions", "sweep"} <= runs
     assert all(open_run(folder / "runs" / name).is_complete for name in runs)
     assert rows_of(folder, "score").num_rows == 8 * 7 * 32
     assert rows_of(folder, "generate").num_rows == 8 * 4 * 32
     assert rows_of(folder, "questions").num_rows >= 6 * 4 * 32
-    assert rows_of(folder, "together").num_rows == rows_of(folder, "questions").num_rows // 2
+    assert rows_of(folder, "parallel").num_rows == rows_of(folder, "questions").num_rows // 2
     assert rows_of(folder, "sweep").num_rows == 8 * 5 * 2 * 32
     assert sorted(open_run(folder / "runs" / "measure").tables) == ["circulation", "noise"]
 
 
 def test_eos_does_not_stop_a_text(replication):
-    outputs = open_run(replication.results.folder / "runs" / "generate").outputs().to_arrow().to_pylist()
+    outputs = open_run(replication.folder / "runs" / "generate").outputs().to_arrow().to_pylist()
     assert {len(row["token_ids"]) for row in outputs} == {32}
 
 
 def test_tables_come_in_all_formats_with_the_papers_values(replication):
-    folder = replication.results.folder / "tables"
-    names = {table.name for table in replication.results.tables}
+    folder = replication.folder / "tables"
+    names = {table.name for table in replication.tables}
     assert {"fixed-sequence", "coherence", "generation", "reveal-order", "temperature", "theory"} <= names
     for name in names:
         assert {path.suffix for path in folder.glob(f"{name}.*")} == {".txt", ".csv", ".tex", ".json"}
@@ -53,7 +53,7 @@ def test_tables_come_in_all_formats_with_the_papers_values(replication):
 
 @pytest.mark.parametrize("kind", TABLES_OF)
 def test_tables_are_those_of_analyze_on_the_same_runs(replication, kind):
-    runs = replication.results.folder / "runs"
+    runs = replication.folder / "runs"
     places = {
         "score": ("score", "measure"),
         "generate": ("generate",),
@@ -61,7 +61,7 @@ def test_tables_are_those_of_analyze_on_the_same_runs(replication, kind):
     }[kind]
     external = sorted(runs.glob("external-*"))
     study = Study.open([*(runs / name for name in places), *external])
-    mine = {table.name: table for table in replication.results.tables}
+    mine = {table.name: table for table in replication.tables}
     for name in TABLES_OF[kind]:
         for table in study.tables([name]):
             ours, theirs = (plain(as_json(item)["rows"]) for item in (mine[table.name], table))
@@ -69,7 +69,7 @@ def test_tables_are_those_of_analyze_on_the_same_runs(replication, kind):
 
 
 def test_figures_and_findings_are_there(replication):
-    results = replication.results
+    results = replication
     wanted = figure_names(["score", "generate", "ending", "sweep"])
     assert [item.name for item in results.figures] == wanted
     for item in results.figures:
@@ -85,16 +85,16 @@ def test_figures_and_findings_are_there(replication):
 
 
 def test_the_broken_control_is_found_out(replication):
-    words = {item.id: item.word for item in replication.results.reading.findings}
+    words = {item.id: item.word for item in replication.reading.findings}
     assert words["chain-rule-per-text"] == "supported"
 
 
 def test_the_data_are_recorded(replication):
-    record = json.loads((replication.results.folder / "plan.json").read_text())
+    record = json.loads((replication.folder / "plan.json").read_text())
     assert record["data"]["source"] == "passages"
     assert record["data"]["by_hash"] is True
     assert record["data"]["prefix_tokens"] == 32
-    spec = open_run(replication.results.folder / "runs" / "score").spec
+    spec = open_run(replication.folder / "runs" / "score").spec
     assert spec["data"]["digest"]
     assert record["model"]["digest"] == load_model("hmm:incoherence=0.5").digest
 
@@ -105,14 +105,14 @@ def test_a_second_call_computes_nothing(replication, monkeypatch):
 
     monkeypatch.setattr("orderlens.runs.compute.score_batch", refuse)
     monkeypatch.setattr("orderlens.runs.compute.generate_batch", refuse)
-    again = decode_all(replication.plan, replication.results.folder)
+    again = decode(replication.plan, replication.folder)
     assert again.plan == replication.plan
     assert again.notes == replication.notes
 
 
 def test_another_plan_is_refused(replication, small_plan):
     with pytest.raises(RunError, match="another seed"):
-        run_plan(small_plan(seed=1), replication.results.folder)
+        run_plan(small_plan(seed=1), replication.folder)
 
 
 def test_fewer_texts_than_wanted_and_no_sweep(tmp_path, small_plan):
@@ -122,9 +122,9 @@ def test_fewer_texts_than_wanted_and_no_sweep(tmp_path, small_plan):
     data = tmp_path / "few.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in texts))
     plan = small_plan(
-        data=str(data), temperatures=(), n_sequences=6, questions=0, score_orders=("forced-ar", "random:0")
+        data=str(data), temperatures=(), n_texts=6, questions=0, score_orders=("forced-ar", "random:0")
     )
-    traces = decode_all(plan, tmp_path / "out")
+    traces = decode(plan, tmp_path / "out")
     assert "3 of 6 wanted texts" in traces.notes[0]
     assert "left out: 3 too short (fewer than" in traces.notes[1]
     assert not (tmp_path / "out" / "runs" / "sweep").exists()
@@ -136,36 +136,12 @@ def test_fewer_texts_than_wanted_and_no_sweep(tmp_path, small_plan):
     assert "3 of at least 6 texts" in reading.findings[1].sentence()
 
 
-def test_a_slow_machine_takes_fewer_texts_and_says_so(tmp_path, monkeypatch, small_plan):
-    """Sizes are decided stage by stage and kept on resume; every run holds exactly its texts."""
-    fits = iter([8, 7])
-    monkeypatch.setattr("orderlens.studies.replicate.pace.Pace.fit", lambda *_: next(fits))
-    plan = small_plan(budget_s=600.0, temperatures=(), score_orders=("forced-ar",), n_sequences=8)
-    traces = decode_all(plan, tmp_path)
-    assert [rows_of(tmp_path, name).num_rows for name in ("score", "generate")] == [8 * 32, 7 * 4 * 32]
-    assert json.loads((tmp_path / "plan.json").read_text())["sizes"] == {"score": 8, "generate": 7}
-    assert "had time for score 8, generate 7 of 8 texts" in traces.notes[0]
-    assert decode_all(plan, tmp_path).notes[:1] == traces.notes[:1]
-
-
 def test_targets_given_as_text_are_taken_whole(tmp_path, small_plan):
     rows = [{"id": str(i), "prompt": "a quiet morning ", "target": "in the harbour " * 12} for i in range(2)]
     data = tmp_path / "pairs.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     plan = small_plan(data=str(data), temperatures=(), questions=0, score_orders=("forced-ar",))
-    decode_all(plan, tmp_path / "out", stages=("score",))
+    decode(plan, tmp_path / "out", stages=("score",))
     n_target = len(load_model(plan.model).tokenizer.encode(rows[0]["target"]))
     assert n_target > plan.target_tokens
     assert rows_of(tmp_path / "out", "score").num_rows == 2 * n_target
-
-
-def test_a_very_slow_machine_takes_one_block_of_each_text(tmp_path, monkeypatch, small_plan):
-    monkeypatch.setattr("orderlens.studies.replicate.pace.Pace.allows", lambda *_: False)
-    plan = small_plan(
-        budget_s=1.0, temperatures=(), score_orders=("forced-ar",), target_tokens=64, n_sequences=6
-    )
-    traces = decode_all(plan, tmp_path)
-    assert [rows_of(tmp_path, name).num_rows for name in ("score", "generate")] == [6 * 32, 6 * 4 * 32]
-    assert "6 of 6 texts, 32 of 64 tokens each" in traces.notes[0]
-    again = decode_all(plan, tmp_path)
-    assert (again.plan, again.notes[:1]) == (traces.plan, traces.notes[:1])

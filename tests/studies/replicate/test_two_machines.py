@@ -14,8 +14,9 @@ import pytest
 from orderlens.cli.main import main
 from orderlens.errors import RunError
 from orderlens.store.reader import open_run
-from orderlens.studies.replicate.plan import make_plan
-from orderlens.studies.replicate.run import check_stages, decode_all, make_results
+from orderlens.studies.replicate_plan import ReplicatePlan, make_plan
+from orderlens.studies.results import replicate_results
+from orderlens.studies.runner import decode
 
 MODEL = "hmm:incoherence=0.5"
 BARE = """
@@ -31,11 +32,11 @@ COMMAND = BARE + "from orderlens.cli.main import main\nsys.exit(main(sys.argv[2:
 LIBRARY = (
     BARE
     + """
-from orderlens.studies.replicate.plan import make_plan
-from orderlens.studies.replicate.run import decode_all
-plan = make_plan("quick", sys.argv[2], sys.argv[3], n_sequences=2, target_tokens=16, temperatures=(),
+from orderlens.studies.replicate_plan import make_plan
+from orderlens.studies.runner import decode
+plan = make_plan("quick", sys.argv[2], sys.argv[3], n_texts=2, target_tokens=16, temperatures=(),
                  score_orders=("forced-ar", "random:0"), evaluator="none-such")
-decode_all(plan, sys.argv[4])
+decode(plan, sys.argv[4])
 """
 )
 NOT_FOR_DECODING = "duckdb,polars,lm_eval,transformers,fsspec,s3fs,matplotlib,pandas,statsmodels"
@@ -83,10 +84,8 @@ def decoded(tmp_path_factory):
 
 def test_stages_in_two_bare_processes_fill_one_folder(decoded, tmp_path):
     out, _ = decoded
-    plan = make_plan(
-        "quick", MODEL, str(texts_in(tmp_path)), n_sequences=6, temperatures=(1.0,), batch_size=3
-    )
-    decode_all(plan, tmp_path / "alone", stages=("score", "generate", "sweep"))
+    plan = make_plan("quick", MODEL, str(texts_in(tmp_path)), n_texts=6, temperatures=(1.0,), batch_size=3)
+    decode(plan, tmp_path / "alone", stages=("score", "generate", "sweep"))
     for name in ("score", "generate", "sweep"):
         mine, theirs = (open_run(folder / "runs" / name) for folder in (tmp_path / "alone", out))
         assert theirs.is_complete
@@ -138,30 +137,30 @@ def test_new_stages_want_the_same_model_and_the_same_texts(decoded, tmp_path):
     out = shutil.copytree(decoded[0], tmp_path / "copy")
     shutil.rmtree(out / "runs" / "sweep")
     data = texts_in(tmp_path / "data")
-    plan = make_plan("quick", MODEL, str(data), n_sequences=6, temperatures=(1.0,))
+    plan = make_plan("quick", MODEL, str(data), n_texts=6, temperatures=(1.0,))
     from orderlens.models.loading import load_model
 
     with pytest.raises(RunError, match="another model"):
-        decode_all(plan, out, model=load_model("hmm"))
+        decode(plan, out, model=load_model("hmm"))
     data.write_text(data.read_text().replace("rain", "hail"))
     with pytest.raises(RunError, match="another data"):
-        decode_all(plan, out)
+        decode(plan, out)
 
 
 def test_the_evaluator_waits_for_all_texts(decoded, tmp_path):
     out = shutil.copytree(decoded[0], tmp_path / "copy")
     shutil.rmtree(out / "runs" / "sweep")
-    plan = make_plan("quick", MODEL, str(texts_in(tmp_path)), n_sequences=6, temperatures=(1.0,))
+    plan = make_plan("quick", MODEL, str(texts_in(tmp_path)), n_texts=6, temperatures=(1.0,))
     with pytest.raises(RunError, match="run --stages sweep first"):
-        decode_all(plan, out, stages=("external",))
+        decode(plan, out, stages=("external",))
 
 
 def test_stages_have_names_and_an_order():
-    assert check_stages(["sweep", "score"]) == ["score", "sweep"]
+    assert ReplicatePlan.in_order(["sweep", "score"]) == ["score", "sweep"]
     assert main(["replicate", "--out", "x", "--stages", "swep"]) == 2
     assert main(["replicate", "--out", "x", "--stages", "results", "--decode-only"]) == 2
 
 
 def test_results_of_nothing_are_refused(tmp_path):
     with pytest.raises(RunError, match="holds no replication"):
-        make_results(tmp_path)
+        replicate_results(tmp_path)

@@ -20,7 +20,8 @@ from orderlens.errors import RunError, UndefinedFigureError
 from orderlens.figures import accuracy_bins, accuracy_var, predictors
 from orderlens.figures.catalogue import FIGURES, figure_names
 from orderlens.store.reader import memory_run
-from orderlens.studies.downstream.results import DownstreamResults, graded_study, read, write_results
+from orderlens.studies.downstream import graded_study, read_downstream, write_downstream
+from orderlens.studies.results import Results
 
 OPTIONS = Options(resampling=Resampling(reps=100), null_reps=30)
 
@@ -50,9 +51,9 @@ def study(make_graded_run: Any, frame: pd.DataFrame) -> Study:
 
 
 @pytest.fixture(scope="module")
-def written(study: Study, tmp_path_factory: pytest.TempPathFactory) -> tuple[DownstreamResults, Path]:
+def written(study: Study, tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
     folder = tmp_path_factory.mktemp("results")
-    return write_results(study, folder, ["svg"]), folder
+    return write_downstream(study, folder, ["svg"]), folder
 
 
 def cells(data: dict[str, Any], task: str, part: str) -> dict[str, Any]:
@@ -114,7 +115,7 @@ def test_effects_match_the_nested_regression(study: Study) -> None:
     assert set(effects) == {"alone", "given_length", "given_mean", "given_both"}
 
 
-def test_the_folder_is_complete_and_holds_no_data_text(written: tuple[DownstreamResults, Path]) -> None:
+def test_the_folder_is_complete_and_holds_no_data_text(written: tuple[Results, Path]) -> None:
     results, tmp_path = written
     assert [item.name for item in results.figures] == figure_names(["evaluate"])
     for name in figure_names(["evaluate"]):
@@ -134,7 +135,7 @@ def test_the_folder_is_complete_and_holds_no_data_text(written: tuple[Downstream
             assert "a option 0" not in text, path
 
 
-def test_figures_redraw_from_their_sidecars(written: tuple[DownstreamResults, Path]) -> None:
+def test_figures_redraw_from_their_sidecars(written: tuple[Results, Path]) -> None:
     tmp_path = written[1]
     for name in figure_names(["evaluate"]):
         stored = json.loads((tmp_path / "figures" / f"{name}.json").read_text())
@@ -183,7 +184,7 @@ def test_runs_without_verdicts_are_refused(tmp_path: Path) -> None:
 def test_facts_name_what_was_not_graded(make_graded_run: Any, frame: pd.DataFrame) -> None:
     part = frame[frame["task"] == "sums"].astype({"correct": object}).copy()
     part.iloc[:3, part.columns.get_loc("correct")] = None
-    reading = read(graded_study(Study(make_graded_run(part), OPTIONS)))
+    reading = read_downstream(graded_study(Study(make_graded_run(part), OPTIONS)))
     assert any("300 responses, 3 of them not graded, grader made up" in fact for fact in reading.facts)
 
 

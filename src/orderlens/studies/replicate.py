@@ -1,15 +1,17 @@
-"""``orderlens.replicate``: from plain arguments to a plan, and the plan run. Nothing is decided here."""
+"""``orderlens.replicate``: the paper's C4 experiments from plain arguments to results."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from orderlens.models.protocol import Model
 from orderlens.runs.engine import EngineLike, as_engine
 from orderlens.runs.options import Computing, ModelLike, PathLike
-from orderlens.studies.replicate.pace import Show
-from orderlens.studies.replicate.plan import choose_evaluator, make_plan
-from orderlens.studies.replicate.run import Outcome, run_plan
+from orderlens.studies.replicate_plan import ReplicatePlan, make_plan
+from orderlens.studies.results import Results, replicate_results
+from orderlens.studies.runner import Show, decode
 
 
 def replicate(
@@ -30,7 +32,7 @@ def replicate(
     engine: EngineLike = None,
     workers: int | None = None,
     show: Show | None = None,
-) -> Outcome:
+) -> Results:
     """Run the paper's C4 experiments into a folder and read them; the same call resumes what was interrupted.
 
     Args:
@@ -47,7 +49,7 @@ def replicate(
         batch_size: texts per work unit; chosen for the model by default.
         device: where to put model and evaluator.
         dtype: precision of the model.
-        engine: who computes: ``"local"``, ``"ray"`` or an ``orderlens.Engine``.
+        engine: what computes: ``"local"``, ``"ray"`` or an ``orderlens.Engine``.
         workers: processes or Ray actors that share the work; one per GPU by default.
         show: opens a progress bar per stage.
 
@@ -61,10 +63,10 @@ def replicate(
     plan = make_plan(
         preset,
         name,
-        ("passages" if preset == "demo" else "c4") if data is None else os.fspath(data),
-        n_sequences=limit,
+        None if data is None else os.fspath(data),
+        n_texts=limit,
         temperatures=None if temperatures is None else tuple(temperatures),
-        evaluator=choose_evaluator(evaluator, name),
+        evaluator=evaluator,
         split=split,
         seed=seed,
         block_size=block_size,
@@ -72,3 +74,17 @@ def replicate(
     )
     computing = Computing(device, dtype, engine=as_engine(engine, workers))
     return run_plan(plan, os.fspath(out), model=loaded, computing=computing, show=show)
+
+
+def run_plan(
+    plan: ReplicatePlan,
+    out: str | Path,
+    stages: Iterable[str] | None = None,
+    *,
+    model: Model | None = None,
+    computing: Computing | None = None,
+    show: Show | None = None,
+) -> Results:
+    """Run the stages that are not complete yet, then write the results; see ``runner.decode``."""
+    decoded = decode(plan, out, stages, model=model, computing=computing, show=show)
+    return replicate_results(out, decoded.why_no_scores)

@@ -1,13 +1,15 @@
-"""External perplexity as a stage of its own: scores are kept by text, so nothing is scored twice.
+"""External perplexity: an evaluator's scores are kept by text, so nothing is scored twice.
 
-``analysis.stored_scores`` stands in for the evaluator afterwards, which lets tables and figures be made again
-without any model. Knows nothing of orders or temperatures.
+``analysis.stored_scores`` replaces the evaluator afterwards, so tables and figures can be made again without
+any model. Does not depend on orders or temperatures.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,7 +25,6 @@ from orderlens.store.reader import Run, open_run
 from orderlens.store.records import SPEC
 from orderlens.store.schema import table_schema
 from orderlens.store.writer import open_writer
-from orderlens.studies.replicate.plan import is_bundled
 
 if TYPE_CHECKING:  # a machine that only decodes has no pandas, which the analysis needs
     from orderlens.analysis.stored_scores import Pair, StoredScores
@@ -32,6 +33,12 @@ Group: TypeAlias = "dict[str, Pair]"
 """Texts by their key."""
 UNIT = 256
 """Texts per work unit."""
+
+
+def is_bundled(name: str) -> bool:
+    """Say whether the weights of a bundled model came with this installation (and torch to run them)."""
+    weights = files("orderlens").joinpath(f"models/data/{name}/model.safetensors")
+    return weights.is_file() and find_spec("torch") is not None
 
 
 def find_evaluator(spec: str, device: str | None) -> tuple[CausalEvaluator | None, str | None]:

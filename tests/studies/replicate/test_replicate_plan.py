@@ -10,13 +10,14 @@ import pytest
 from orderlens.analysis import setups
 from orderlens.errors import RunError, UnknownNameError, UserInputError
 from orderlens.rules import parse_policies
-from orderlens.studies.replicate import plan as plans
-from orderlens.studies.replicate.plan import PRESETS, Stored, device_batch, kept_plan, make_plan, save_plan
+from orderlens.studies import replicate_plan as plans
+from orderlens.studies.plan import Stored, kept_plan, read_plan
+from orderlens.studies.replicate_plan import PRESETS, ReplicatePlan, make_plan
 
 
 def test_full_is_the_papers_protocol():
     plan = make_plan("full", "tiny", "c4")
-    assert (plan.n_sequences, plan.prefix_tokens, plan.target_tokens, plan.block_size) == (1000, 32, 128, 32)
+    assert (plan.n_texts, plan.prefix_tokens, plan.target_tokens, plan.block_size) == (1000, 32, 128, 32)
     assert plan.temperatures == (0.3, 0.5, 0.7, 1.0, 1.3, 1.5, 2.0)
     assert plan.generate_orders == ("forced-ar", "max-prob", "top-margin", "random")
     assert "max-prob:select=argmax" in plan.sweep_orders
@@ -32,18 +33,19 @@ def test_every_order_of_every_preset_exists(preset):
 
 
 def test_quick_takes_a_hundred_and_changes_win_unless_none():
-    assert make_plan("quick", "tiny", "c4").n_sequences == 100
-    assert make_plan("quick", "tiny", "c4", n_sequences=7, seed=None).n_sequences == 7
+    assert make_plan("quick", "tiny", "c4").n_texts == 100
+    assert make_plan("quick", "tiny", "c4", n_texts=7, seed=None).n_texts == 7
 
 
-def test_a_number_that_was_asked_for_is_not_cut_short():
-    assert make_plan("demo", "tiny", "passages").budget_s > 0
-    assert make_plan("demo", "tiny", "passages", n_sequences=5).budget_s == 0
-
-
-def test_orders_count_every_revealed_token():
+def test_stages_count_every_revealed_token():
     plan = make_plan("full", "tiny", "c4")
-    assert [plan.orders_of(stage) for stage in ("score", "measure", "generate", "sweep")] == [15, 0, 4, 35]
+    counts = [plan.tokens_of(stage) / 128_000 for stage in ("score", "measure", "generate", "sweep")]
+    assert counts == [15, 0, 4, 35]
+
+
+def test_the_demo_answers_its_questions_twice_and_a_plan_without_temperatures_sweeps_nothing():
+    folders = [part.folder for part in make_plan("demo", "tiny", temperatures=()).parts()]
+    assert folders == ["questions", "parallel", "score", "measure", "generate"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_an_unknown_preset_is_named():
 def test_a_plan_comes_back_as_it_was_saved(tmp_path):
     plan = make_plan("quick", "tiny", "c4")
     stored = Stored(plan, {"source": "c4"}, {"digest": "1"})
-    save_plan(tmp_path, stored)
+    stored.save(tmp_path)
     assert kept_plan(tmp_path, plan) == stored
     assert json.loads((tmp_path / "plan.json").read_text())["data"] == {"source": "c4"}
 
@@ -80,34 +82,30 @@ def test_a_new_folder_has_no_plan(tmp_path):
 
 def test_another_plan_is_refused_by_the_name_of_what_differs(tmp_path):
     plan = make_plan("quick", "tiny", "c4")
-    save_plan(tmp_path, Stored(plan, {}, {}))
+    Stored(plan, {}, {}).save(tmp_path)
     with pytest.raises(RunError, match=r"another seed \(0, asked for 3\)"):
         kept_plan(tmp_path, replace(plan, seed=3))
 
 
 def test_the_evaluator_may_change(tmp_path):
     asked = make_plan("demo", "tiny", "passages")
-    save_plan(tmp_path, Stored(asked, {}, {}, {"score": 8}))
+    Stored(asked, {}, {}).save(tmp_path)
     kept = kept_plan(tmp_path, replace(asked, evaluator="other"))
-    assert (kept.plan.evaluator, kept.sizes) == ("other", {"score": 8})
+    assert kept.plan.evaluator == "other"
 
 
 def test_where_the_work_is_done_may_change(tmp_path):
     """The folder of the data file and the batch size are not part of what is computed."""
     plan = make_plan("quick", "tiny", "/there/texts.jsonl", batch_size=256)
-    save_plan(tmp_path, Stored(plan, {}, {}))
+    Stored(plan, {}, {}).save(tmp_path)
     kept = kept_plan(tmp_path, replace(plan, data="here/texts.jsonl", batch_size=0))
     assert kept.plan == plan
     with pytest.raises(RunError, match="another data"):
         kept_plan(tmp_path, replace(plan, data="here/other.jsonl"))
 
 
-def test_a_gpu_gets_more_texts_at_once():
-    assert device_batch("cuda") > device_batch("cpu")
-
-
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", "7", '{"plan": []}', '{"plan": {"n_sequences": "x"}}', "[" * 100_000]
+    "text", ["{", "[]", "{}", "7", '{"plan": []}', '{"plan": {"n_texts": "x"}}', "[" * 100_000]
 )
 def test_a_damaged_plan_is_named(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
@@ -137,13 +135,13 @@ def test_hub_models_get_the_papers_evaluator():
 
 
 def test_the_plan_is_the_file_by_which_a_replication_is_known():
-    assert plans.PLAN_FILE == setups.PLAN_FILE
+    assert ReplicatePlan.file == setups.PLAN_FILE
 
 
 def test_a_file_in_place_of_the_folder_and_sizes_below_the_least_are_refused(tmp_path):
     (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(RunError, match="is a file; choose a new folder"):
-        plans.read_plan(tmp_path / "file")
-    for name, value, least in (("n_sequences", 0, 1), ("questions", -1, 0), ("target_tokens", 0, 1)):
+        read_plan(tmp_path / "file", ReplicatePlan)
+    for name, value, least in (("n_texts", 0, 1), ("questions", -1, 0), ("target_tokens", 0, 1)):
         with pytest.raises(UserInputError, match=f"{name}={value} must be at least {least}"):
             make_plan("demo", "hmm", "passages", **{name: value})

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from orderlens.errors import OrderLensError
-from orderlens.studies.frontier.plan import PLAN_FILE, Plan, check_parts, keep_plan, read_plan, with_ladder
-from orderlens.studies.frontier.run import _forecast
+from orderlens.studies.frontier_plan import FrontierPlan, with_ladder
+from orderlens.studies.plan import Stored, kept_plan, stored_plan
+from orderlens.studies.runner import forecast
 from orderlens.tasks.catalogue import get_task
 
-PLAN = Plan("hmm", ("max-prob", "max-prob+top=4"))
+PLAN = FrontierPlan(model="hmm", policies=("max-prob", "max-prob+top=4"))
 
 
 def test_the_ladder_comes_first_and_each_policy_once() -> None:
@@ -27,11 +28,14 @@ def test_the_ladder_comes_first_and_each_policy_once() -> None:
         (lambda: with_ladder("", "max-prob", [1]), "at least two policies"),
         (lambda: with_ladder("", "max-prob", [0, 1]), "rung 0 of the ladder"),
         (lambda: with_ladder("max-probe", "max-prob", [1, 2]), "max-probe"),
-        (lambda: check_parts(["likelyhood"]), "unknown part 'likelyhood'; did you mean 'likelihood'"),
-        (lambda: check_parts([""]), "--parts names nothing"),
+        (
+            lambda: FrontierPlan.in_order(["likelyhood"]),
+            "unknown part 'likelyhood'; did you mean 'likelihood'",
+        ),
+        (lambda: FrontierPlan.in_order([""]), "--parts names nothing"),
         (lambda: replace(PLAN, n_items=0), "n_items=0 must be at least 1"),
         (lambda: replace(PLAN, couplings=-1), "couplings=-1 must be at least 0"),
-        (lambda: read_plan(Path("/nowhere")), "holds no frontier"),
+        (lambda: stored_plan(Path("/nowhere"), FrontierPlan), "holds no frontier"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(work, message: str) -> None:
@@ -40,50 +44,45 @@ def test_what_cannot_be_meant_is_refused(work, message: str) -> None:
 
 
 def test_parts_come_in_their_order() -> None:
-    assert check_parts(["results", "text", "likelihood"]) == ["likelihood", "text", "results"]
+    assert FrontierPlan.in_order(["results", "text", "likelihood"]) == ["likelihood", "text", "results"]
 
 
 def test_who_is_left_out_where() -> None:
     plan = replace(PLAN, policies=("max-prob", "max-prob+threshold=0.9+edit=0.9", "oracle-max-q+top=2"))
     assert [policy.spec for policy in plan.scorable()] == ["max-prob", "oracle-max-q+top=2"]
     assert [policy.spec for policy in plan.deployable()] == ["max-prob", "max-prob+threshold=0.9+edit=0.9"]
-    first, second = plan.notes()
+    _, first, second = plan.notes()
     assert "max-prob+threshold=0.9+edit=0.9" in first
     assert "oracle-max-q+top=2 (they need the target" in second
-    assert PLAN.notes() == []
+    assert PLAN.notes() == ["No tasks were asked for (--tasks)."]
+    assert replace(PLAN, tasks=("arith",)).notes() == []
 
 
 def test_a_folder_keeps_its_plan(tmp_path: Path) -> None:
-    keep_plan(tmp_path / "new", PLAN)
-    assert read_plan(tmp_path / "new") == PLAN
-    keep_plan(tmp_path / "new", replace(PLAN, evaluator="smol-ar"))  # only another judge
-    assert read_plan(tmp_path / "new").evaluator == "smol-ar"
-    keep_plan(tmp_path / "new", replace(PLAN, data="/elsewhere/passages", evaluator="smol-ar"))
-    with pytest.raises(OrderLensError, match=r"another n_texts \(24, asked for 9\)"):
-        keep_plan(tmp_path / "new", replace(PLAN, n_texts=9))
+    Stored(PLAN, {}, {}).save(tmp_path)
+    assert stored_plan(tmp_path, FrontierPlan).plan == PLAN
+    kept_plan(tmp_path, replace(PLAN, data="/elsewhere/passages", evaluator="smol-ar"))
     with pytest.raises(OrderLensError, match=r"another policies \(with max-prob\+top=4, not asked for\)"):
-        keep_plan(tmp_path / "new", replace(PLAN, policies=("max-prob",)))
+        kept_plan(tmp_path, replace(PLAN, policies=("max-prob",)))
 
 
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("work of years")
     with pytest.raises(OrderLensError, match="is not empty and holds no frontier"):
-        keep_plan(tmp_path, PLAN)
+        kept_plan(tmp_path, PLAN)
     (tmp_path / "thesis.tex").unlink()
-    (tmp_path / PLAN_FILE).write_text('{"plan": 3}')
+    (tmp_path / FrontierPlan.file).write_text('{"plan": 3}')
     with pytest.raises(OrderLensError, match="is damaged"):
-        keep_plan(tmp_path, PLAN)
+        kept_plan(tmp_path, PLAN)
 
 
-PLAIN = Plan("hmm", ("max-prob", "max-prob+edit=0.9"), n_texts=3, target_tokens=10)
+SMALL = FrontierPlan(model="hmm", policies=("max-prob", "max-prob+edit=0.9"), n_texts=3, target_tokens=10)
 
 
-def test_the_size_is_told_before_the_work() -> None:
-    plan = Plan(
-        "hmm", ("max-prob", "max-prob+edit=0.9"), n_texts=3, target_tokens=10, tasks=("arith",), n_items=2
-    )
-    assert [plan.reveals(part) for part in ("likelihood", "text", "external", "results")] == [30, 60, 0, 0]
-    assert plan.reveals("tasks") == 2 * 2 * get_task("arith").max_new_tokens
+def test_the_size_is_said_before_the_work() -> None:
+    plan = replace(SMALL, tasks=("arith",), n_items=2)
+    assert [plan.tokens_of(part) for part in ("likelihood", "text", "external", "results")] == [30, 60, 0, 0]
+    assert plan.tokens_of("tasks") == 2 * 2 * get_task("arith").max_new_tokens
     assert plan.size(["likelihood", "text", "results"]) == (
         "2 policies; tokens to reveal at most: likelihood 30, text 60"
     )
@@ -94,6 +93,5 @@ def test_the_size_is_told_before_the_work() -> None:
     ("seconds", "told"), [(60.0, "likelihood: 60 s; text: up to about 2 min more"), (1.0, "")]
 )
 def test_the_first_part_forecasts_the_others(seconds: float, told: str) -> None:
-    plan = Plan("hmm", ("max-prob", "max-prob+edit=0.9"), n_texts=3, target_tokens=10)
-    assert _forecast(plan, ["likelihood", "text"], seconds) == told
-    assert _forecast(plan, ["likelihood"], seconds) == ""
+    assert forecast(SMALL, ["likelihood", "text"], seconds) == told
+    assert forecast(SMALL, ["likelihood"], seconds) == ""

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from orderlens.claims.judge import NOT_SUPPORTED, OPEN, RULES, SUPPORTED, Word
 from orderlens.common.templating import Markdown, write_page
-from orderlens.errors import RunError, StorageError
+from orderlens.errors import StorageError
 from orderlens.show.report.content import PICTURES, markdown_tables, picture
 from orderlens.store.folder import open_folder
 from orderlens.store.records import SPEC
 from orderlens.store.specfile import read_spec
-from orderlens.studies.replicate.plan import Stored, read_plan
-from orderlens.studies.replicate.results import Results
+from orderlens.studies.plan import Stored, stored_plan
+from orderlens.studies.replicate_plan import ReplicatePlan
+from orderlens.studies.results import Results
 
 BY_HAND = "## Our reading"
 _GROUPS: tuple[tuple[Word, str], ...] = (
@@ -29,17 +30,14 @@ _GROUPS: tuple[tuple[Word, str], ...] = (
 )
 
 
-def write_docs(results: Results, page: Path, notes: Sequence[str] = ()) -> Path:
-    """Write the page and copy the pictures to ``figures/NAME/`` beside it, NAME being the page's.
+def write_docs(results: Results, page: Path) -> Path:
+    """Write the page and copy the pictures to ``figures/NAME/`` next to it, NAME being the page's.
 
     Args:
-        results: what was made of a replication's traces.
+        results: of a replication.
         page: the Markdown file; it is overwritten, but for a section called "Our reading".
-        notes: what a reader should know besides.
     """
-    stored = read_plan(results.folder)
-    if stored is None:
-        raise RunError(f"{results.folder} holds no replication")
+    stored = stored_plan(results.folder, ReplicatePlan)
     try:
         pictures = page.parent / "figures" / page.stem
         pictures.mkdir(parents=True, exist_ok=True)
@@ -58,7 +56,7 @@ def write_docs(results: Results, page: Path, notes: Sequence[str] = ()) -> Path:
         page,
         "replication-docs.md.j2",
         model=stored.model["name"],
-        facts=list(_facts(results.folder, stored, notes)),
+        facts=list(_facts(results.folder, stored, results.notes)),
         reading=results.reading,
         groups=_GROUPS,
         by_hand=Markdown(by_hand),
@@ -79,7 +77,7 @@ def _written_by_hand(page: Path) -> str:
     return found[0].strip() if found else ""
 
 
-def _facts(folder: Path, stored: Stored, notes: Sequence[str]) -> Iterable[str]:
+def _facts(folder: Path, stored: Stored[ReplicatePlan], notes: Sequence[str]) -> Iterable[str]:
     data = stored.data
     yield stored.plan.facts()
     yield f"{data['n_samples']} texts; digest of their tokens `{data['digest']}`."

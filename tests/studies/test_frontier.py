@@ -11,8 +11,9 @@ import orderlens as ol
 from orderlens.analysis import Resampling
 from orderlens.cli.main import main
 from orderlens.errors import OrderLensError
-from orderlens.studies.frontier import Plan, decode
-from orderlens.studies.frontier.results import write_results
+from orderlens.studies.frontier_plan import FrontierPlan
+from orderlens.studies.results import frontier_results
+from orderlens.studies.runner import decode
 
 POLICIES = (
     "max-prob",
@@ -22,7 +23,9 @@ POLICIES = (
     "max-prob+threshold=0.9+edit=0.9",
     "oracle-max-q+top=4",
 )
-PLAN = Plan("hmm", POLICIES, n_texts=8, prefix_tokens=4, target_tokens=16, couplings=99)
+PLAN = FrontierPlan(
+    model="hmm", policies=POLICIES, n_texts=8, prefix_tokens=4, target_tokens=16, couplings=99
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +51,15 @@ def test_what_is_there_is_not_computed_again(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")}
     done = decode(PLAN, folder, ["likelihood", "text", "tasks"])
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")} == before
-    assert any("no tasks" in note for note in done.notes)
-    assert any("left out of likelihood: max-prob+threshold=0.9+edit=0.9" in note for note in done.notes)
+    assert any("No tasks" in note for note in done.notes)
+    assert any("Left out of likelihood: max-prob+threshold=0.9+edit=0.9" in note for note in done.notes)
 
 
 def test_an_evaluator_that_cannot_be_loaded_is_a_note(folder: Path) -> None:
     from dataclasses import replace
 
     done = decode(replace(PLAN, evaluator="hf:/no/such/folder"), folder, ["external"])
-    assert any("no external perplexity with hf:/no/such/folder" in note for note in done.notes)
+    assert any("No external perplexity with hf:/no/such/folder" in note for note in done.notes)
     decode(PLAN, folder, [*("likelihood",)])  # the plan of the other tests again
 
 
@@ -66,7 +69,7 @@ def test_external_needs_texts(tmp_path: Path) -> None:
 
 
 def test_results(folder: Path) -> None:
-    results = write_results(folder, Resampling(reps=40), ["png"])
+    results = frontier_results(folder, Resampling(reps=40), ["png"])
     names = [table.name for table in results.tables]
     assert names[:2] == ["frontier", "policies"]
     assert "couplings-loss" in names

@@ -1,1 +1,0 @@
-"""What graded runs say about the trace and correctness, as a folder of results."""

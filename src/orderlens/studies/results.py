@@ -1,0 +1,192 @@
+"""Everything that comes from a study's runs: tables, figures, findings, pages. Needs no model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from orderlens.analysis import Options, Study, Table
+from orderlens.analysis.setups import RUNS_OF
+from orderlens.claims import read
+from orderlens.claims.decoding import decoding_findings
+from orderlens.claims.fixed import fixed_findings
+from orderlens.claims.judge import RULES, Finding, Reading, judge
+from orderlens.claims.sweep import sweep_findings
+from orderlens.common.templating import write_page
+from orderlens.errors import RunError
+from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
+from orderlens.metrics.estimate import Resampling
+from orderlens.show.report.build import SAMPLES, first_screen
+from orderlens.show.report.content import markdown_tables, picture, writing_results
+from orderlens.show.report.page import Page, run_details, write_report
+from orderlens.show.report.samples import pack_samples
+from orderlens.studies.external import read_scores
+from orderlens.studies.frontier_plan import FrontierPlan
+from orderlens.studies.plan import Plan, stored_plan
+from orderlens.studies.replicate_plan import ReplicatePlan
+from orderlens.studies.runner import notes_of
+
+TABLES_OF = {
+    "score": ("fixed-sequence", "coherence", "theory"),
+    "generate": ("generation", "reveal-order"),
+    "sweep": ("temperature",),
+}
+"""Which tables each kind of a replication's traces fills."""
+FRONTIER_TABLES, FRONTIER_FIGURES = ("frontier", "policies", "couplings"), ("frontier", "couplings")
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What was made of a study's runs.
+
+    Attributes:
+        folder: where everything was written.
+        tables: the tables.
+        reading: the findings, judged together.
+        figures: the figures.
+        plan: what was computed; None for runs that no plan made.
+        facts: the same in one sentence.
+        notes: what a reader should know besides, a sentence each.
+        seconds: wall time by stage.
+    """
+
+    folder: Path
+    tables: tuple[Table, ...]
+    reading: Reading
+    figures: tuple[Drawn, ...]
+    plan: Plan | None = None
+    facts: str = ""
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def page(self) -> Path:
+        """The self-contained HTML page."""
+        return self.folder / "index.html"
+
+    def record(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        from orderlens.analysis import as_json
+
+        return {
+            "folder": str(self.folder),
+            "plan": None if self.plan is None else self.plan.record(),
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+            "reading": self.reading.record(),
+            "tables": [as_json(table) for table in self.tables],
+            "figures": [
+                {"name": item.name, "files": [str(path) for path in item.paths], "why": item.why}
+                for item in self.figures
+            ],
+        }
+
+
+def write_results(
+    results: Results,
+    name: str = "findings",
+    *,
+    page: Page | None = None,
+    template: str = "",
+    content: Mapping[str, Any] | None = None,
+) -> Results:
+    """Write tables and findings of a study into its folder, and its pages; figures are drawn already.
+
+    Args:
+        results: what to write.
+        name: of the files with the findings.
+        page: content of ``index.html``; None writes no page.
+        template: of ``results.md``; empty writes none.
+        content: what the template shows besides pictures.
+    """
+    with writing_results(results.folder, results.tables, results.reading, name):
+        if template:
+            pictures = [picture(item) for item in results.figures]
+            write_page(results.folder / "results.md", template, pictures=pictures, **(content or {}))
+        if page is not None:
+            write_report(results.page, page)
+    return results
+
+
+def replicate_results(out: str | Path, why_no_scores: str | None = None) -> Results:
+    """Write tables, findings, figures and the page of the runs that a replication's folder holds.
+
+    Args:
+        out: the folder.
+        why_no_scores: why there are no external scores; found out from the folder by default.
+    """
+    start, folder = time.perf_counter(), Path(out)
+    stored = stored_plan(folder, ReplicatePlan)
+    plan = stored.plan
+    scores = read_scores(folder / "runs", plan.evaluator)
+    why = None if scores else why_no_scores or "the generated texts were not scored (stage external)"
+    whole = Study.open(folder, Options(evaluator=scores))
+    studies = views_of(whole)
+    tables = tuple(_explained(table, why) for table in build(studies))
+    reading = judge(find_all(studies, tables))
+    drawn = tuple(draw_figures(whole, folder / "figures", figure_names(RUNS_OF)))
+    results = Results(folder, tables, reading, drawn, plan, plan.facts(), tuple(notes_of(stored, why)))
+    facts = (results.facts, *results.notes)
+    content = {"facts": facts, "reading": reading, "rules": RULES, "tables": markdown_tables(tables)}
+    page = Page(
+        f"What the reveal order does to {plan.model}",
+        facts,
+        first_screen(whole, tables, reading),
+        reading,
+        RULES,
+        [picture(item) for item in drawn],
+        tables,
+        run_details(whole.run),
+        pack_samples(whole, SAMPLES),
+        linked=True,
+    )
+    write_results(results, page=page, template="replication.md.j2", content=content)
+    return replace(results, seconds={"results": time.perf_counter() - start})
+
+
+def views_of(whole: Study) -> dict[str, Study]:
+    """Return one study per kind of traces of a replication; ``sweep`` holds the greedy texts as well."""
+    return {kind: whole.view(kind) for kind in RUNS_OF if whole.has_view(kind)}
+
+
+def build(studies: Mapping[str, Study]) -> list[Table]:
+    """Return the tables of all studies, the same that ``orderlens analyze`` prints for those runs."""
+    return [
+        table for kind, names in TABLES_OF.items() if kind in studies for table in studies[kind].tables(names)
+    ]
+
+
+def find_all(studies: Mapping[str, Study], tables: Sequence[Table]) -> list[Finding]:
+    """Return the findings in the paper's order."""
+    named = {table.name: table for table in tables}
+    out = fixed_findings(studies["score"], named) if "score" in studies else []
+    out += decoding_findings(studies["generate"], studies["ending"]) if "generate" in studies else []
+    return out + (sweep_findings(studies["sweep"]) if "sweep" in studies else [])
+
+
+def _explained(table: Table, why_none: str | None) -> Table:
+    if why_none and table.name in ("generation", "temperature"):
+        return table.with_notes([f"External perplexity is missing: {why_none}."])
+    return table
+
+
+def frontier_results(
+    out: str | Path, resampling: Resampling | None = None, formats: Sequence[str] | None = None
+) -> Results:
+    """Write tables, figures and findings of the runs that a frontier's folder holds."""
+    start, folder = time.perf_counter(), Path(out)
+    stored = stored_plan(folder, FrontierPlan)
+    if not (folder / "runs").is_dir():
+        raise RunError(f"{folder} holds no runs yet: run the other parts first")
+    scores = read_scores(folder / "runs", stored.plan.evaluator)
+    options = Options(resampling or Resampling(), evaluator=scores)
+    study = Study.open(folder / "runs", options).one_setup()
+    names = [name for name in FRONTIER_TABLES if name != "couplings" or "couplings" in study.run.tables]
+    tables, reading = tuple(study.tables(names)), read(study, ["parallel"])
+    drawn = tuple(draw_figures(study, folder / "figures", FRONTIER_FIGURES, formats))
+    results = Results(folder, tables, reading, drawn, stored.plan, notes=tuple(notes_of(stored, None)))
+    write_results(results)
+    return replace(results, seconds={"results": time.perf_counter() - start})

@@ -1,0 +1,259 @@
+"""Runs the parts of a study that need forward passes, each into its own run folder; complete runs are kept.
+
+Needs no more than decoding does, so that a machine without the analysis packages can run it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Generic, TypeAlias
+
+from orderlens.errors import RunError
+from orderlens.models.abilities import ReleasesMemory, SuggestsBatch, device_type
+from orderlens.models.protocol import Model
+from orderlens.rules import parse_policies
+from orderlens.runs.job import Job, generate_job, score_job
+from orderlens.runs.options import Computing, ProgressSink, with_block_size
+from orderlens.runs.run import run_job
+from orderlens.runs.spec import RunSpec, describe_data, describe_model, samples_digest
+from orderlens.store.reader import open_run
+from orderlens.store.records import SPEC
+from orderlens.studies.external import external_folder, find_evaluator, score_texts
+from orderlens.studies.plan import EXTERNAL, GPU_BATCH, RESULTS, Part, Plan, PlanT, Stored, kept_plan
+from orderlens.tasks.bundled import frozen_items
+from orderlens.tasks.evaluation.job import evaluate_job
+from orderlens.texts.datafiles import LoadedData, SplitRule, describe, load_data
+from orderlens.texts.samples import Sample, encode_samples
+
+Show: TypeAlias = Callable[[str], AbstractContextManager[ProgressSink | None]]
+"""Opens a progress bar with a label; a part advances it by tokens."""
+MEASURED_AT_ONCE = 8
+"""Texts per work unit when the noise floor is measured."""
+TRUSTED_S = 2.0
+"""Seconds of decoding below which a speed says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded(Generic[PlanT]):
+    """What the stages with forward passes did.
+
+    Attributes:
+        plan: the plan as it is run.
+        notes: what a reader should know: fewer texts than wanted, no evaluator, and similar.
+        seconds: wall time by stage, only of what this call computed.
+        why_no_scores: why the evaluator scored nothing.
+    """
+
+    plan: PlanT
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    why_no_scores: str | None = None
+
+
+def decode(
+    plan: PlanT,
+    out: str | Path,
+    stages: Iterable[str] | None = None,
+    *,
+    model: Model | None = None,
+    computing: Computing | None = None,
+    show: Show | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Decoded[PlanT]:
+    """Compute what the folder does not hold yet; where it holds everything, no model is loaded.
+
+    Args:
+        plan: what to compute; a folder that was started with another plan is refused.
+        out: the folder.
+        stages: which stages; all with forward passes by default.
+        model: a loaded model instead of ``plan.model``.
+        computing: device of model and evaluator, precision and engine.
+        show: opens a progress bar per part.
+        tell: receives a forecast of the remaining time after the first stage.
+    """
+    folder, show, computing = Path(out), show or _no_bar, computing or Computing()
+    wanted = [name for name in plan.in_order(stages) if name != RESULTS]
+    place, stored = plan.data, kept_plan(folder, plan)
+    if stored is not None:
+        stored.save(folder)
+        plan = stored.plan
+    due = [name for name in wanted if not is_done(name, plan, folder / "runs")]
+    seconds: dict[str, float] = {}
+    if due not in ([], [EXTERNAL]):
+        loaded = computing.load(plan.model) if model is None else model
+        bench = open_bench(replace(plan, data=place), loaded, folder, computing)
+        stored = _settle(folder, stored, bench)
+        plan = stored.plan
+        for name in [name for name in due if name != EXTERNAL]:
+            with _timed(seconds, name):
+                for part in plan.parts_of(name):
+                    bench.run(part, show)
+            if tell and len(seconds) == 1 and (text := forecast(plan, due, seconds[name])):
+                tell(text)
+        if isinstance(bench.model, ReleasesMemory):  # the evaluator may be on the same device
+            bench.model.release_memory()
+    why = None
+    if EXTERNAL in due:
+        with _timed(seconds, EXTERNAL):
+            why = score_externally(plan, folder / "runs", computing.device, show)
+    notes = notes_of(stored, why) if stored else plan.notes()
+    return Decoded(plan, tuple(notes), seconds, why)
+
+
+def is_done(stage: str, plan: Plan, runs: Path) -> bool:
+    """Say whether everything that a stage computes is committed."""
+    names = [part.folder for part in plan.parts_of(stage)]
+    folders = (
+        [external_folder(runs, plan.evaluator)] if stage == EXTERNAL else [runs / name for name in names]
+    )
+    return all((folder / SPEC).is_file() and open_run(folder).is_complete for folder in folders)
+
+
+def undone(plan: Plan, out: str | Path) -> list[str]:
+    """Return the stages with forward passes of the model that are not all committed."""
+    return [name for name in plan.model_stages() if not is_done(name, plan, Path(out) / "runs")]
+
+
+def forecast(plan: Plan, stages: Sequence[str], seconds: float) -> str:
+    """Say how long the stages after the first will take at its speed; empty where that is unknown."""
+    first, *rest = (plan.tokens_of(name) for name in stages)
+    if seconds < TRUSTED_S or not first or not sum(rest):
+        return ""
+    minutes = max(1, round(sum(rest) / first * seconds / 60))
+    return f"{stages[0]}: {seconds:.0f} s; {', '.join(stages[1:])}: up to about {minutes} min more"
+
+
+def score_externally(plan: Plan, runs: Path, device: str | None, show: Show) -> str | None:
+    """Score the generated texts with the plan's evaluator; return the reason where there is none.
+
+    Raises:
+        RunError: the texts are not complete yet.
+    """
+    missing = [stage for stage in plan.generating if not is_done(stage, plan, runs)]
+    if missing:
+        option = f"--{plan.word}s {','.join(missing)}"
+        raise RunError(f"{plan.word} {EXTERNAL} needs all generated texts: run {option} first")
+    evaluator, why = find_evaluator(plan.evaluator, device)
+    if evaluator is None:
+        return why
+    run = open_run([runs / part.folder for stage in plan.generating for part in plan.parts_of(stage)])
+    with show("scoring the texts externally") as bar:
+        score_texts(run, evaluator, external_folder(runs, plan.evaluator), bar)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench(Generic[PlanT]):
+    """What all parts share: plan, model and texts."""
+
+    plan: PlanT
+    model: Model
+    data: LoadedData
+    runs: Path
+    computing: Computing = field(default_factory=Computing)
+
+    def run(self, part: Part, show: Show) -> None:
+        """Compute what is missing of one part."""
+        if not part.orders:
+            raise RunError(f"no policy can generate: all of them need the target; leave out {part.stage}")
+        with show(part.label) as bar:
+            options = self._options(part, bar)
+            run_job(self._job(part, options), options)
+
+    def _job(self, part: Part, options: Computing) -> Job:
+        if part.kind == "evaluate":
+            return evaluate_job(self.model, orders=part.orders, options=options, **part.settings)
+        if part.kind == "measure":
+            return self._measuring(part, **part.settings)
+        make = score_job if part.kind == "score" else generate_job
+        return make(self.model, self._data(part).samples, part.orders, options, **part.settings)
+
+    def _data(self, part: Part) -> LoadedData:
+        if not part.questions:
+            return self.data
+        items = frozen_items("questions")[: part.questions]
+        return LoadedData([Sample(item["id"], item["prompt"]) for item in items], "questions", len(items))
+
+    def _options(self, part: Part, progress: ProgressSink | None) -> Computing:
+        return replace(
+            self.computing,
+            out=self.runs / part.folder,
+            block_size=self.plan.block_size or None,
+            batch_size=self.plan.batch_size or None,
+            data_record=None if part.kind == "evaluate" else self._data(part).record(by_name=True),
+            progress=progress,
+        )
+
+    def _measuring(self, part: Part, texts: int, circulation_pairs: int) -> Job:
+        """Return the job of noise floor and circulation on a few texts; their traces are not stored twice."""
+        orders = parse_policies(part.orders)
+        samples = encode_samples(self.model, self.data.samples[:texts], need_target=True)
+        spec = RunSpec(
+            "measure",
+            describe_model(self.model),
+            self.model.block_size,
+            tuple(order.spec for order in orders),
+            describe_data(samples, self.data.record(by_name=True)),
+            circulation_pairs=circulation_pairs,
+            batch_size=min(self.plan.batch_size or MEASURED_AT_ONCE, MEASURED_AT_ONCE),
+        )
+        return Job(spec, samples, self.model, orders)
+
+
+def open_bench(plan: PlanT, model: Model, folder: Path, computing: Computing) -> Bench[PlanT]:
+    """Return the bench of a study, its texts loaded and the batch size chosen for the device."""
+    model = with_block_size(model, plan.block_size or None)
+    if not plan.batch_size and not isinstance(model, SuggestsBatch):
+        plan = replace(plan, batch_size=GPU_BATCH if device_type(model) == "cuda" else plan.cpu_batch)
+    rule = SplitRule(plan.prefix_tokens, plan.target_tokens, split=plan.split)
+    data = load_data(plan.data, model.tokenizer, rule, limit=plan.n_texts, choose_by_hash=True)
+    return Bench(plan, model, data, folder / "runs", computing)
+
+
+def _settle(folder: Path, stored: Stored[PlanT] | None, bench: Bench[PlanT]) -> Stored[PlanT]:
+    """Record what is computed, or check that it is what the folder was started with."""
+    scorable = all(sample.target is not None for sample in bench.data)
+    digest = samples_digest(encode_samples(bench.model, bench.data.samples, need_target=scorable))
+    model = {"name": bench.model.name, "digest": bench.model.digest}
+    data = {**bench.data.record(by_name=True), "n_samples": len(bench.data), "digest": digest}
+    if stored is None:
+        stored = Stored(bench.plan, data, model)
+        stored.save(folder)
+        return stored
+    for what, old, new in (("model", stored.model, model), ("data", stored.data, data)):
+        if old.get("digest") != new["digest"]:
+            raise RunError(
+                f"{folder} was started with another {what} ({old.get('digest')}, now {new['digest']}); "
+                "choose a new folder, or the one it was started with"
+            )
+    return stored
+
+
+def notes_of(stored: Stored[PlanT], why_no_scores: str | None) -> list[str]:
+    """Return what a reader of a study should know, a sentence each."""
+    plan, data = stored.plan, stored.data
+    notes = plan.notes()
+    if data["n_samples"] < plan.n_texts:
+        notes.append(f"{data['n_samples']} of {plan.n_texts} wanted texts: the data hold no more.")
+    said = describe(data, remedies=False)
+    if any((data.get("left_out") or {}).values()):
+        notes.append(f"{said[0]}.")
+    notes += [f"{line}." for line in said[1:]]
+    if why_no_scores:
+        notes.append(f"No external perplexity with {plan.evaluator}: {why_no_scores}.")
+    return notes
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - start
+
+
+def _no_bar(_label: str) -> AbstractContextManager[None]:
+    return nullcontext()
