@@ -30,7 +30,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from orderlens.kernels import attention, canvas, norm, queries_keys, swiglu
+from orderlens.kernels import attention, canvas, queries_keys, rowwise
 from orderlens.kernels.experts import experts, route
 from orderlens.kernels.gpu import Gpu, gpu_of, gpu_with
 from orderlens.kernels.head import fused_head
@@ -130,8 +130,8 @@ def launch_head(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
             draw = fused_head.Draw(0.7, _empty(rows, dtype=torch.float64))
             fused_head.reduce_fused(_empty(rows, D), unembed_VD, excluded=(5,), eos_ids=(1,), draw=draw)
     yield "norm, SwiGLU"
-    norm.add_rms_norm(_empty(32, 2048), _empty(32, 2048), _empty(2048), 1e-6)
-    swiglu.swiglu(_empty(32, 2 * 12288))
+    rowwise.add_rms_norm(_empty(32, 2048), _empty(32, 2048), _empty(2048), 1e-6)
+    rowwise.swiglu(_empty(32, 2 * 12288))
 
 
 PARTS: dict[str, Callable[[Gpu, list[int]], Iterator[str]]] = {

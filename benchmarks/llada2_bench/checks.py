@@ -19,13 +19,13 @@ from orderlens.kernels.experts.visits import Visits, plan_visits
 from orderlens.kernels.gpu import gpu_of
 from orderlens.kernels.head import panels as head_kernels
 from orderlens.kernels.head.fused_head import reduce_fused
-from orderlens.kernels.norm import add_rms_norm
 from orderlens.kernels.queries_keys import prepare_heads
+from orderlens.kernels.rowwise import add_rms_norm
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.engine import graphs
-from orderlens.models.engine.engine import Engine
-from orderlens.models.engine.paged import attend as plain_attend
+from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.pages import PagePool
+from orderlens.models.engine.pages import attend as plain_attend
 from orderlens.models.engine.window import HEADER, Windows, pack
 from orderlens.models.llada2.experts import grouped_product, loop_over_experts
 from orderlens.models.llada2.network import Network
@@ -178,7 +178,7 @@ def check_attention(bench: Bench) -> None:
 
 
 def _rotated(x_NHWD: Tensor, ops: TorchOps, windows: Windows) -> Tensor:
-    from orderlens.models.engine.rotary import rotate
+    from orderlens.models.engine.layer_parts import rotate
 
     positions = windows.positions.clamp_max(ops.config.max_positions - 1)
     return rotate(x_NHWD, ops.cos[positions][:, None], ops.sin[positions][:, None])
@@ -258,7 +258,7 @@ def draw_errors(
     return float(outside), float(error)
 
 
-def _advanced(bench: Bench, engine: Engine, clean: Any, states: Any) -> list[Tensor]:
+def _advanced(bench: Bench, engine: ForwardEngine, clean: Any, states: Any) -> list[Tensor]:
     """Hidden states of ``states`` when the blocks before them are cached by the same forward.
 
     The slots' pages hold other keys first, so that a window which read them too early would show.
@@ -274,7 +274,7 @@ def _advanced(bench: Bench, engine: Engine, clean: Any, states: Any) -> list[Ten
     return runs
 
 
-def _picked(bench: Bench, engine: Engine, states: Any) -> list[Tensor]:
+def _picked(bench: Bench, engine: ForwardEngine, states: Any) -> list[Tensor]:
     """Some rows of ``states``, by forwards that compute no others, as large ones do."""
     whole, graphs.WHOLE_TOKENS = graphs.WHOLE_TOKENS, 0
     wanted = np.array([0, 0, 1, 2]), np.array([3, 30, 7, 0])
@@ -290,7 +290,7 @@ def check_network(bench: Bench) -> None:
     weights = random_weights(config, bench.device, bench.dtype, seed=5)
     found = {}
     for ops in (TorchOps(config, bench.device, bench.dtype), TritonOps(config, bench.device, bench.dtype)):
-        engine = Engine(Network(weights, config, ops), config)
+        engine = ForwardEngine(Network(weights, config, ops), config)
         slots = [engine.pool.open() for _ in range(3)]
         engine.pool.reserve([(slot, 96) for slot in slots])
         generator = np.random.default_rng(0)

@@ -20,7 +20,7 @@ from llada2_bench.decoding import GOALS, PROMPT, random_samples
 from llada2_bench.setting import Bench
 from orderlens.decode import rounds
 from orderlens.decode.generate import Generation, GenerationSettings, generate_batch
-from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.engine import ForwardEngine
 from orderlens.rules import Policy, parse_policy
 from orderlens.rules.commit.thresholds import Threshold
 from orderlens.rules.protocol import BoolArray, FloatArray
@@ -70,12 +70,12 @@ def measure_sets(bench: Bench, batches: Iterable[int], shares: Iterable[float], 
 @contextmanager
 def _apart() -> Iterator[None]:
     """Give finished blocks a forward of their own, as one token per pass hardly notices."""
-    joined = Engine.advances
-    Engine.advances = property(lambda _: False)  # type: ignore[method-assign,assignment]
+    joined = ForwardEngine.advances
+    ForwardEngine.advances = property(lambda _: False)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
-        Engine.advances = joined  # type: ignore[method-assign]
+        ForwardEngine.advances = joined  # type: ignore[method-assign]
 
 
 def _report(bench: Bench, what: str, run: Callable[[], Generation], batch: int, alone: float | None) -> float:

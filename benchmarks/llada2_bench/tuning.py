@@ -11,8 +11,7 @@ from orderlens.kernels.experts.experts import ExpertTiling, choose_tiling, combi
 from orderlens.kernels.experts.visits import Visits
 from orderlens.kernels.gpu import gpu_of
 from orderlens.kernels.head.fused_head import blank_answer
-from orderlens.kernels.head.panel_merge import merge_panels
-from orderlens.kernels.head.panels import HeadTiling, reduce_panels
+from orderlens.kernels.head.panels import HeadTiling, merge_panels, reduce_panels
 from orderlens.kernels.head.panels import choose_tiling as choose_head_tiling
 from orderlens.kernels.shapes import StackedExperts
 from orderlens.models.llada2.experts import grouped_product

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from orderlens.models.engine.paged import attend as attend_plainly
 from orderlens.models.engine.pages import PagePool
+from orderlens.models.engine.pages import attend as attend_plainly
 from orderlens.models.engine.window import Windows, pack
 from orderlens.models.llada2.config import MINI
 from orderlens.testing import kernel_place

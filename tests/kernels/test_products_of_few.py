@@ -102,7 +102,7 @@ def test_a_rows_numbers_do_not_depend_on_the_others() -> None:
 
 
 def test_the_norm_adds_and_rounds_parts() -> None:
-    from orderlens.kernels.norm import add_rms_norm
+    from orderlens.kernels.rowwise import add_rms_norm
 
     x, weight = randn(5, 96).half(), randn(96, seed=2).half()
     delta, rounded = parts(5, 96, seed=3)
@@ -113,7 +113,7 @@ def test_the_norm_adds_and_rounds_parts() -> None:
 
 
 def test_swiglu_adds_and_rounds_parts() -> None:
-    from orderlens.kernels.swiglu import swiglu
+    from orderlens.kernels.rowwise import swiglu
 
     gate_up, rounded = parts(5, 96, seed=3)
     assert torch.equal(swiglu(gate_up, rounded.dtype), swiglu(rounded))
@@ -136,7 +136,7 @@ def test_the_router_adds_parts() -> None:
 @pytest.mark.parametrize("store", [False, True])
 def test_heads_add_and_round_parts_and_write_values(store: bool) -> None:
     from orderlens.kernels.queries_keys import prepare_heads
-    from orderlens.models.engine.rotary import rotary_tables
+    from orderlens.models.engine.layer_parts import rotary_tables
 
     layer = random_weights(SMALL, DEVICE, torch.float16, seed=1, std=0.15).layers[1]
     tables = rotary_tables(*SMALL.rotary, DEVICE, torch.float16)

@@ -19,9 +19,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from orderlens.kernels.blocks import divisor
 from orderlens.kernels.early import launched_early, let_next, take_turn, wait_for_last
-from orderlens.kernels.gpu import gpu_of
+from orderlens.kernels.gpu import divisor, gpu_of
 
 MOST_ROWS = 64
 """A program holds all rows; with more of them a vendor's product is as fast."""

@@ -1,4 +1,4 @@
-"""What a GPU offers to our kernels, and whether they run on it at all. Knows no kernel, needs no Triton."""
+"""What a GPU offers to our kernels, and whether they run on it at all. Needs no Triton."""
 
 from __future__ import annotations
 
@@ -90,3 +90,8 @@ def runs_kernels(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.hip is not None or not triton_installed():
         return False
     return torch.cuda.get_device_properties(device).major >= OLDEST
+
+
+def divisor(size: int, wanted: int) -> int:
+    """Return the largest power of two that divides ``size`` and does not exceed ``wanted``, itself one."""
+    return min(wanted, size & -size)

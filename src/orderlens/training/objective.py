@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from orderlens.models.engine.rotary import rotary_at
+from orderlens.models.engine.layer_parts import rotary_at
 from orderlens.models.small.network import Layer, Transformer, causal_attend
 from orderlens.training.attention import (
     NOISY_STREAMS,

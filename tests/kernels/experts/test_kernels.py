@@ -64,7 +64,7 @@ def test_published_shapes_are_supported() -> None:
 
 @needs_triton
 def test_add_norm() -> None:
-    from orderlens.kernels.norm import add_rms_norm
+    from orderlens.kernels.rowwise import add_rms_norm
 
     plain = TorchOps(SMALL, DEVICE, DTYPE)
     x, delta, weight = randn(5, 96), randn(5, 96, seed=1), randn(96, seed=2)
@@ -181,7 +181,7 @@ def test_tilings_fit_every_gpu(capability: tuple[int, int]) -> None:
 def test_heads_of_several_tokens_at_once(monkeypatch: pytest.MonkeyPatch, store: bool) -> None:
     """A program may take one token or eight; 3 windows of 9 tokens leave the last program half empty."""
     from orderlens.kernels import queries_keys
-    from orderlens.models.engine.rotary import rotary_tables
+    from orderlens.models.engine.layer_parts import rotary_tables
 
     weights = random_weights(SMALL, DEVICE, DTYPE, seed=1, std=0.15)
     tables = rotary_tables(*SMALL.rotary, DEVICE, DTYPE)
@@ -240,9 +240,11 @@ def test_a_whole_forward_with_prefix_padding_and_splits(monkeypatch: pytest.Monk
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_a_replayed_graph_gives_the_same_bits() -> None:
-    from orderlens.models.engine.engine import Engine
+    from orderlens.models.engine.engine import ForwardEngine
 
-    engine = Engine(Network(random_weights(SMALL, "cuda", torch.bfloat16, seed=1, std=0.15), SMALL), SMALL)
+    engine = ForwardEngine(
+        Network(random_weights(SMALL, "cuda", torch.bfloat16, seed=1, std=0.15), SMALL), SMALL
+    )
     slot = engine.pool.open()
     tokens = np.random.default_rng(0).integers(0, 64, (3, 16))
     packed = pack(np.full(3, slot.row), np.zeros(3, int), np.full(3, 16), tokens)

@@ -123,7 +123,7 @@ def test_counts_of_many_tokens(tokens: int, dtype: torch.dtype) -> None:
 
 
 def test_there_are_never_more_tiles_than_planned_for() -> None:
-    from orderlens.kernels.experts.tiles import most_tiles
+    from orderlens.kernels.experts.tiling import most_tiles
     from orderlens.kernels.experts.visits import Visits, plan_visits
 
     spread = torch.arange(12, dtype=torch.int32, device=DEVICE)[:, None]  # one each: a tile per expert

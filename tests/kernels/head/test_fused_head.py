@@ -157,13 +157,13 @@ def test_no_draws_from_no_rows() -> None:
 @pytest.mark.parametrize(("rows", "width", "parts"), [(5, 256, 8), (1, 64, 4), (33, 256, 4)])
 def test_draws_are_the_same_in_parts(rows: int, width: int, parts: int, monkeypatch: Any) -> None:
     """Bit for bit; fewer parts of more rows, none that would change the order of a sum."""
-    from orderlens.kernels.head import panel_draw, panel_merge
+    from orderlens.kernels.head import panel_draw, panels
 
     hidden, unembed = randn(rows, width, seed=6, scale=0.3), randn(300, width, seed=7)
     uniform = torch.rand(rows, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
     found = []
     for limits, stages, used in ((panel_draw.PARTS, 4, parts), ((), 1, 1)):
-        monkeypatch.setattr(panel_merge, "STAGES", stages)
+        monkeypatch.setattr(panels, "MERGE_STAGES", stages)
         monkeypatch.setattr(panel_draw, "PARTS", limits)
         assert panel_draw.choose_parts(rows, width, 128) == used
         found.append(drawn(hidden, unembed, [3, 290], 0.7, uniform))
@@ -175,8 +175,7 @@ def test_draws_are_the_same_in_parts(rows: int, width: int, parts: int, monkeypa
 def test_merging_clears_the_counts_of_who_is_done_and_nothing_else(rows: int) -> None:
     """Nothing else clears what several programs share, and it lies in memory that was used before."""
     from orderlens.kernels.head.fused_head import blank_answer
-    from orderlens.kernels.head.panel_merge import merge_panels
-    from orderlens.kernels.head.panels import choose_tiling, reduce_panels
+    from orderlens.kernels.head.panels import choose_tiling, merge_panels, reduce_panels
 
     nobody = torch.zeros(0, dtype=torch.int32, device=DEVICE)
     tiling = choose_tiling(rows)

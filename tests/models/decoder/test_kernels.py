@@ -82,7 +82,7 @@ def test_windows_over_a_cache(changes: dict[str, Any]) -> None:
 
 
 def test_swiglu() -> None:
-    from orderlens.kernels.swiglu import swiglu
+    from orderlens.kernels.rowwise import swiglu
     from orderlens.models.engine.layer_parts import swiglu as plain
 
     gate_up = torch.randn(3, 2 * 1100, generator=torch.Generator().manual_seed(3)).to(DEVICE, DTYPE)

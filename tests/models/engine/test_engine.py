@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from orderlens.errors import DeviceMemoryError
-from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.graphs import bucket, padded
 from orderlens.models.engine.window import Windows, pack
 from orderlens.models.llada2.config import MINI
@@ -49,7 +49,7 @@ class Cramped(Network):
         return super().hidden(windows, pool)
 
 
-def run(engine: Engine, count: int) -> Any:
+def run(engine: ForwardEngine, count: int) -> Any:
     slot = engine.pool.open()
     tokens = np.random.default_rng(0).integers(0, 64, (count, 8))
     packed = pack(np.full(count, slot.row), np.zeros(count, int), np.full(count, 8), tokens)
@@ -58,8 +58,8 @@ def run(engine: Engine, count: int) -> Any:
 
 def test_out_of_memory_halves_and_loses_nothing() -> None:
     roomy, cramped = Cramped(100), Cramped(3)
-    expected = run(Engine(roomy, TINY), 20)
-    engine = Engine(cramped, TINY)
+    expected = run(ForwardEngine(roomy, TINY), 20)
+    engine = ForwardEngine(cramped, TINY)
     found = run(engine, 20)
     assert torch.allclose(found, expected, atol=1e-5)
     assert cramped.calls[:4] == [20, 10, 5, 2]
@@ -72,7 +72,7 @@ def test_out_of_memory_halves_and_loses_nothing() -> None:
 def test_not_even_one_window_fits() -> None:
     network = Cramped(0)
     with pytest.raises(DeviceMemoryError, match="no memory left on cpu") as caught:
-        run(Engine(network, TINY), 4)
+        run(ForwardEngine(network, TINY), 4)
     assert "\n" not in str(caught.value)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from orderlens.kernels.shapes import PAGE
 from orderlens.models.engine import graphs
-from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.graphs import (
     MAX_GRAPH_TOKENS,
     PLAIN_RUNS,
@@ -125,7 +125,7 @@ def test_large_forwards_are_recorded_with_the_rows_that_are_wanted(
 def test_an_engine_reads_the_same_rows_from_either_kind_of_graph(
     model: LLaDA2Model, graphed: GraphedNetwork, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
-    engine = Engine(model.engine.network, model.config)
+    engine = ForwardEngine(model.engine.network, model.config)
     expected, packed = [], windows_of(graphed, 4, seed=3)
     state, offset = np.array([0, 1, 1, 3]), np.array([7, 0, 5, 2])
     engine.pool = graphed.pool

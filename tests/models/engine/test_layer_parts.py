@@ -12,10 +12,19 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from orderlens.kernels.shapes import PAGE  # noqa: E402
-from orderlens.models.engine.layer_parts import rms_norm, swiglu, turned_heads  # noqa: E402
-from orderlens.models.engine.paged import attend, store_keys  # noqa: E402
-from orderlens.models.engine.pages import PagePool  # noqa: E402
-from orderlens.models.engine.rotary import rotary_at, rotary_tables, rotate  # noqa: E402
+from orderlens.models.engine.layer_parts import (  # noqa: E402  # noqa: E402
+    rms_norm,
+    rotary_at,
+    rotary_tables,
+    rotate,
+    swiglu,
+    turned_heads,
+)
+from orderlens.models.engine.pages import (  # noqa: E402
+    PagePool,
+    attend,
+    store_keys,
+)
 from orderlens.models.engine.window import Windows, pack  # noqa: E402
 
 CPU = torch.device("cpu")

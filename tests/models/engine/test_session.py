@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orderlens.errors import UserInputError
 from orderlens.models.engine import engine as engine_module
-from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.llada2.model import LLaDA2Model, load_llada2
 from orderlens.models.protocol import HiddenRows, StateBatch
 
@@ -262,18 +262,18 @@ def test_finished_blocks_are_cached_by_the_forward_of_what_follows(
 ) -> None:
     """One forward for the finished blocks of some texts and the windows of all; nothing waits for nobody."""
     ran: list[tuple[str, int]] = []
-    run, picked = Engine._run, Engine._picked
+    run, picked = ForwardEngine._run, ForwardEngine._picked
 
-    def counting(engine: Engine, packed: Any, longest: int, mode: Any) -> Any:
+    def counting(engine: ForwardEngine, packed: Any, longest: int, mode: Any) -> Any:
         ran.append((mode, len(packed)))
         return run(engine, packed, longest, mode)
 
-    def counting_picked(engine: Engine, packed: Any, longest: int, mode: Any, rows: Any) -> Any:
+    def counting_picked(engine: ForwardEngine, packed: Any, longest: int, mode: Any, rows: Any) -> Any:
         ran.append((mode, len(packed)))
         return picked(engine, packed, longest, mode, rows)
 
-    monkeypatch.setattr(Engine, "_run", counting)
-    monkeypatch.setattr(Engine, "_picked", counting_picked)
+    monkeypatch.setattr(ForwardEngine, "_run", counting)
+    monkeypatch.setattr(ForwardEngine, "_picked", counting_picked)
     texts = [random_tokens(96, seed) for seed in range(4)]
     session = model.open_session()
     session.prefill([text[:32] for text in texts], [0] * 4)

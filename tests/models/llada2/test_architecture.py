@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from orderlens.models.engine.layer_parts import rotary_tables, rotate
 from orderlens.models.engine.model import block_causal
-from orderlens.models.engine.rotary import rotary_tables, rotate
 from orderlens.models.files.configfile import read_json
 from orderlens.models.llada2 import reference
 from orderlens.models.llada2.config import LLaDA2Config, parse_config

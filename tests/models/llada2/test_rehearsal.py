@@ -31,7 +31,7 @@ from orderlens.models.llada2 import rehearsal
 from orderlens.models.files.roles import TokenRoles
 from orderlens.models.engine import compiling
 from orderlens.kernels.early import launched_early
-from orderlens.kernels.norm import add_rms_norm
+from orderlens.kernels.rowwise import add_rms_norm
 
 driver.set_active(_Absent(90))
 asked = []

@@ -11,11 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.kernels.blocks import divisor
 from orderlens.kernels.early import launched_early, take_turn
-from orderlens.kernels.experts.operands import matrix_tiles, weight_tile
-from orderlens.kernels.experts.tiles import TilePlan
-from orderlens.kernels.experts.tiling import Tiling
+from orderlens.kernels.experts.gate_up import matrix_tiles, weight_tile
+from orderlens.kernels.experts.tiling import TilePlan, Tiling
+from orderlens.kernels.gpu import divisor
 from orderlens.kernels.shapes import StackedExperts
 
 

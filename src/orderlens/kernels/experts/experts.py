@@ -23,7 +23,7 @@ from orderlens.kernels.experts.gate_up import gate_up
 from orderlens.kernels.experts.tiling import Tiling
 from orderlens.kernels.experts.visits import Visits, plan_visits
 from orderlens.kernels.gpu import HOPPER, Gpu
-from orderlens.kernels.norm import scaled_rms
+from orderlens.kernels.rowwise import scaled_rms
 from orderlens.kernels.shapes import StackedExperts
 
 

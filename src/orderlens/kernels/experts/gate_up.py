@@ -11,17 +11,42 @@ Shape letters: T tokens, C model width, F expert width, A assignments, E experts
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from orderlens.kernels.blocks import divisor
 from orderlens.kernels.early import launched_early, take_turn
-from orderlens.kernels.experts.operands import matrix_tiles, weight_tile
-from orderlens.kernels.experts.tiles import TilePlan
-from orderlens.kernels.experts.tiling import Tiling
+from orderlens.kernels.experts.tiling import TilePlan, Tiling
+from orderlens.kernels.gpu import divisor
 from orderlens.kernels.shapes import StackedExperts
+
+
+@triton.jit
+def weight_tile(
+    weights,
+    row,
+    k,
+    WIDTH: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    TILED: tl.constexpr,
+):
+    """Return the BLOCK_N rows from ``row`` on and BLOCK_K columns from ``k`` on of weights [·, WIDTH]."""
+    if TILED:
+        tile = weights.load([row, k])
+    else:
+        n = (row + tl.arange(0, BLOCK_N)).to(tl.int64)
+        tile = tl.load(weights + (n * WIDTH)[:, None] + (k + tl.arange(0, BLOCK_K))[None, :])
+    return tile
+
+
+def matrix_tiles(matrix: Tensor, rows: int, columns: int, tiled: bool) -> Any:
+    """Return a kernel's argument: a descriptor of tiles of this size, or the matrix itself."""
+    return TensorDescriptor.from_tensor(matrix, [rows, columns]) if tiled else matrix
 
 
 @triton.jit

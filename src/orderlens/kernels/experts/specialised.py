@@ -29,7 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from orderlens.kernels.experts.tiles import TilePlan
+from orderlens.kernels.experts.tiling import TilePlan
 from orderlens.kernels.shapes import StackedExperts
 
 ROWS, COLUMNS, DEPTH = 128, 256, 64

@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from orderlens.kernels.early import launched_early, take_turn
-from orderlens.kernels.experts.tiles import TilePlan, most_tiles
+from orderlens.kernels.experts.tiling import TilePlan, most_tiles
 
 SEGMENTS = 128
 """Most segments: every program reads the counts of all, and as many programs are about what a GPU runs."""

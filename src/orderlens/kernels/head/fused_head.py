@@ -77,8 +77,7 @@ def reduce_fused(
         temperature 1 and at the draw's.
     """
     from orderlens.kernels.head.panel_draw import choose_parts, draw_from_panels
-    from orderlens.kernels.head.panel_merge import merge_panels
-    from orderlens.kernels.head.panels import choose_tiling, reduce_panels
+    from orderlens.kernels.head.panels import choose_tiling, merge_panels, reduce_panels
 
     device, valid = hidden_RD.device, valid_vocab or len(unembed_VD)
     dead = _ids(tuple(sorted(token for token in set(excluded) if token < valid)), device)

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.kernels.blocks import divisor
+from orderlens.kernels.gpu import divisor
 from orderlens.kernels.head.panels import LOWEST, Panels
 
 BLOCK_K = 256

@@ -20,7 +20,7 @@ from orderlens.models.decoder.config import DenseConfig
 from orderlens.models.decoder.network import Network
 from orderlens.models.decoder.weights import Weights
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
-from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.fit import Sized
 from orderlens.models.engine.full import canvas_engine
 from orderlens.models.engine.model import Facts, Loaded, NetworkModel
@@ -138,7 +138,7 @@ def _assembled(weights: Weights, config: DenseConfig) -> Loaded:
     engine = (
         canvas_engine(network, config.max_positions, max_graph_tokens=MAX_GRAPH_TOKENS)
         if config.attention == "full"
-        else Engine(network, config)
+        else ForwardEngine(network, config)
     )
     return Loaded(
         engine,

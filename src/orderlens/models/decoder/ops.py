@@ -16,11 +16,9 @@ from torch.nn import functional
 from orderlens.kernels.gpu import runs_kernels
 from orderlens.models.decoder.config import DenseConfig
 from orderlens.models.decoder.weights import LayerWeights, Weights
-from orderlens.models.engine import paged
-from orderlens.models.engine.layer_parts import rms_norm, swiglu, turned_heads
+from orderlens.models.engine.layer_parts import rms_norm, rotary_tables, swiglu, turned_heads
 from orderlens.models.engine.packed import linear
-from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.rotary import rotary_tables
+from orderlens.models.engine.pages import PagePool, attend, store_keys
 from orderlens.models.engine.window import Windows
 
 FEW_TOKENS = 512
@@ -97,8 +95,8 @@ class TorchOps:
         """Return attention outputs [T, H·D] over each window's cached prefix and itself."""
         q, k, v = turned_heads(fused_TO, layer, self.tables, windows.positions, self.config)
         if store:
-            paged.store_keys(k, v, index, windows, pool)
-        return _flat(paged.attend(q, k, v, index, windows, pool))
+            store_keys(k, v, index, windows, pool)
+        return _flat(attend(q, k, v, index, windows, pool))
 
     def attend_canvas(self, fused_TO: Tensor, layer: LayerWeights, count: int) -> Tensor:
         """Return attention outputs [T, H·D] inside whole canvases."""
@@ -114,11 +112,11 @@ class TritonOps:
     gathers = False
 
     def __init__(self, config: DenseConfig, device: torch.device, dtype: torch.dtype) -> None:
-        from orderlens.kernels import attention, canvas, norm, queries_keys, swiglu
+        from orderlens.kernels import attention, canvas, queries_keys, rowwise
 
         self.config, self.tables = config, tables_of(config, device, dtype)
-        self._attention, self._canvas, self._norm = attention, canvas, norm
-        self._heads, self._swiglu = queries_keys, swiglu
+        self._attention, self._canvas = attention, canvas
+        self._heads, self._rowwise = queries_keys, rowwise
         self._zeros = torch.zeros(max(config.qkv_width, config.hidden_size), device=device, dtype=dtype)
 
     def splits(self, n_windows: int, longest_start: int) -> int:
@@ -127,7 +125,7 @@ class TritonOps:
 
     def add_norm(self, x_TC: Tensor, delta_TC: Tensor | None, weight_C: Tensor) -> tuple[Tensor, Tensor]:
         """Return x + delta and its norm."""
-        return self._norm.add_rms_norm(x_TC, delta_TC, weight_C, self.config.norm_eps)
+        return self._rowwise.add_rms_norm(x_TC, delta_TC, weight_C, self.config.norm_eps)
 
     def project(self, h_TC: Tensor, weight_OC: Tensor, bias_O: Tensor | None) -> Tensor:
         """Return h · weightᵀ + bias.
@@ -141,7 +139,7 @@ class TritonOps:
 
     def swiglu(self, gate_up_TF: Tensor) -> Tensor:
         """Return silu(gate) · up."""
-        return self._swiglu.swiglu(gate_up_TF)
+        return self._rowwise.swiglu(gate_up_TF)
 
     def attend_pages(
         self, fused_TO: Tensor, layer: LayerWeights, windows: Windows, pool: PagePool, index: int, store: bool

@@ -18,7 +18,7 @@ from orderlens.models.dit.network import DitNetwork
 from orderlens.models.dit.paged import PagedDit
 from orderlens.models.dit.weights import EMBEDDING, check_tensors, load_weights
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
-from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.full import canvas_engine
 from orderlens.models.engine.model import CastableModel, Facts, Loaded
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
@@ -99,7 +99,9 @@ def _assembled(network: DitNetwork) -> Loaded:
         )
 
     config, full = network.config, network.config.attention == "full"
-    engine = canvas_engine(network, config.max_positions) if full else Engine(PagedDit(network), config)
+    engine = (
+        canvas_engine(network, config.max_positions) if full else ForwardEngine(PagedDit(network), config)
+    )
     return Loaded(engine, plain, network.weights.unembed_VX)
 
 

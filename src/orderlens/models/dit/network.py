@@ -18,8 +18,8 @@ from torch.nn import functional
 from orderlens.models.dit.config import ROPE_THETA, DitConfig
 from orderlens.models.dit.noise import embed_sigma, matched_sigma
 from orderlens.models.dit.weights import LayerWeights, Weights
-from orderlens.models.engine.bias import with_one
-from orderlens.models.engine.rotary import rotary_tables, rotate
+from orderlens.models.engine.layer_parts import rotary_tables, rotate
+from orderlens.models.engine.weights import with_one
 
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer index, q_NHWD, k_NHWD, v_NHWD) -> o_NHWD."""

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from orderlens.models.dit.network import DitNetwork
-from orderlens.models.engine.paged import attend, store_keys
-from orderlens.models.engine.pages import PagePool
+from orderlens.models.engine.pages import PagePool, attend, store_keys
 from orderlens.models.engine.window import Windows
 
 

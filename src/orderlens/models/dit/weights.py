@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from orderlens.models.dit.config import FEED_FORWARD, FREQUENCIES, DitConfig
-from orderlens.models.engine.bias import with_bias
+from orderlens.models.engine.weights import with_bias
 from orderlens.models.files.checkpoint import Checkpoint
 
 EMBEDDING = "vocab_embed.embedding"

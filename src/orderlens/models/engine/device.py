@@ -1,4 +1,4 @@
-"""Which device and dtype to use, decided and refused in one place. Knows nothing of models."""
+"""Which device and dtype to use, decided and refused in one place, and how much memory is free there."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
-from orderlens.common.machine import total_memory
+from orderlens.common.machine import free_memory, total_memory
 from orderlens.errors import UserInputError
 from orderlens.models.options import DTYPE_NAMES, check_device, check_dtype
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
+WORKING_BYTES = 3 * 2**30
+"""Activations, recorded graphs and library workspaces of the largest forward: not for the cache."""
 
 
 def pick_device(wanted: str | None = None, prefer: Sequence[str] = ("cuda",)) -> torch.device:
@@ -85,3 +87,13 @@ def _visible(kind: str) -> bool:
     if kind == "cuda":
         return torch.cuda.is_available()
     return kind == "cpu" or torch.backends.mps.is_available()
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return what is free on ``device``, cached blocks of torch's allocator included; None if unknown."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0] + unused)
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+    return free_memory() if device.type == "cpu" else None

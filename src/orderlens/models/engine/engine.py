@@ -39,7 +39,7 @@ MAX_GATHERED = 2**26
 _CUDA_PAGES, _CUDA_ROWS = 1024, 1024
 
 
-class Engine:
+class ForwardEngine:
     """Network, cache and graphs of one loaded model.
 
     Attributes:

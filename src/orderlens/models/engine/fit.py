@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from orderlens.models.engine.memory import WORKING_BYTES, free_bytes
+from orderlens.models.engine.device import WORKING_BYTES, free_bytes
 
 MAX_BATCH, UNKNOWN_MEMORY_BATCH = 1024, 8
 """Suggested batches: past the first most networks gain nothing; the second where free memory is unknown."""

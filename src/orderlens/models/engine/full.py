@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.graphs import MAX_GRAPH_TOKENS
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.session import RowReader
@@ -94,7 +94,7 @@ def canvas_engine(
     *,
     recorded: bool = True,
     max_graph_tokens: int = MAX_GRAPH_TOKENS,
-) -> Engine:
+) -> ForwardEngine:
     """Return the engine of a full-attention network.
 
     Args:
@@ -103,7 +103,7 @@ def canvas_engine(
         recorded: CUDA graphs may repeat its forwards.
         max_graph_tokens: forwards past this are not recorded, and so not padded to a bucket.
     """
-    return Engine(Uncached(network, recorded), NoCache(max_positions), max_graph_tokens)
+    return ForwardEngine(Uncached(network, recorded), NoCache(max_positions), max_graph_tokens)
 
 
 class CanvasSession:
@@ -111,7 +111,7 @@ class CanvasSession:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ForwardEngine,
         unembed_VC: Tensor,
         excluded: tuple[int, ...],
         valid_vocab: int,

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from orderlens.errors import MissingPackageError, ModelLoadError, one_line
-from orderlens.models.engine.bias import with_bias, with_one
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
 from orderlens.models.engine.full import canvas_engine
 from orderlens.models.engine.model import CastableModel, Facts, Loaded
+from orderlens.models.engine.weights import with_bias, with_one
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
 from orderlens.models.files.roles import IdsOnly, TokenRoles
 from orderlens.models.files.tokenizer import FastTokenizer

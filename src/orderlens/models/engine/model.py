@@ -20,13 +20,11 @@ import torch
 from torch import Tensor
 
 from orderlens.errors import UserInputError
-from orderlens.models.engine.device import dtype_name, pick_dtype
-from orderlens.models.engine.engine import MAX_TOKENS, Engine
+from orderlens.models.engine.device import dtype_name, free_bytes, pick_dtype
+from orderlens.models.engine.engine import MAX_TOKENS, ForwardEngine
 from orderlens.models.engine.fit import MAX_BATCH, Sized, suggested_sequences
 from orderlens.models.engine.full import CanvasSession
-from orderlens.models.engine.memory import free_bytes
-from orderlens.models.engine.session import PagedSession
-from orderlens.models.engine.shifted import ShiftedSession
+from orderlens.models.engine.session import PagedSession, ShiftedSession
 from orderlens.models.files.chat import ChatTemplate
 from orderlens.models.files.roles import TokenRoles
 from orderlens.models.protocol import Anchor, Attention, FloatArray, Session, Tokenizer, token_ids
@@ -39,7 +37,7 @@ Plain: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 class Loaded:
     """A network on a device: its engine (paged where block-causal), its plain forward, its output matrix."""
 
-    engine: Engine
+    engine: ForwardEngine
     plain: Plain
     unembed_VX: Tensor
 
@@ -84,7 +82,7 @@ class NetworkModel:
         self.max_positions = facts.size.max_positions
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> ForwardEngine:
         """What runs the network."""
         return self.loaded.engine
 

@@ -1,11 +1,13 @@
-"""The key/value cache: fixed-size pages in one pool, shared by all sessions of a model.
+"""The key/value cache: fixed-size pages in one pool, shared by a model's sessions, and attention over it.
 
 A slot is one sequence: a row of the page table and a list of pages. Slots may share pages (several orders
 continue one prompt); a shared page that is not yet full is copied before it is written to. Pages never move,
 so a recorded CUDA graph stays valid until the pool has to grow, which ``version`` announces.
 
-Shape letters: P pages, K key/value heads, S positions in a page, D head width, R table rows, X pages per row.
-Knows nothing of blocks, tokens or layers' contents.
+``store_keys`` and ``attend`` are the kernels' counterpart in plain torch, for any device and dtype.
+
+Shape letters: P pages, K key/value heads, S positions in a page, D head width, R table rows, X pages per row,
+N windows, W width, T = N·W tokens, H heads.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from orderlens.common.machine import is_out_of_memory
 from orderlens.errors import DeviceMemoryError, UserInputError
 from orderlens.kernels.shapes import PAGE
-from orderlens.models.engine.memory import WORKING_BYTES, free_bytes
+from orderlens.models.engine.device import WORKING_BYTES, free_bytes
+from orderlens.models.engine.window import Windows
 
 EMPTY_PAGE = 0
 """Never handed out: unused table entries point here, so that masked reads stay inside the pool."""
@@ -233,3 +237,35 @@ class PagePool:
         new_PKSD = torch.zeros((count, *self._page_shape), device=self.device, dtype=self.dtype)
         new_PKSD[: len(old_PKSD)].copy_(old_PKSD)
         return new_PKSD
+
+
+def store_keys(k_NKWD: Tensor, v_NKWD: Tensor, index: int, windows: Windows, pool: PagePool) -> None:
+    """Write the windows' keys and values into their slots' pages."""
+    valid_NW = torch.arange(windows.width, device=k_NKWD.device) < windows.widths[:, None]
+    positions_NW = windows.positions
+    row_T = windows.rows[:, None].expand_as(positions_NW)[valid_NW]
+    position_T = positions_NW[valid_NW]
+    page_T = pool.table_RX[row_T.long(), (position_T // PAGE).long()].long()
+    inside_T = (position_T % PAGE).long()
+    pool.keys[index][page_T, :, inside_T] = k_NKWD.transpose(1, 2)[valid_NW]
+    pool.values[index][page_T, :, inside_T] = v_NKWD.transpose(1, 2)[valid_NW]
+
+
+def attend(
+    q_NHWD: Tensor, k_NKWD: Tensor, v_NKWD: Tensor, index: int, windows: Windows, pool: PagePool
+) -> Tensor:
+    """Return attention outputs [N, H, W, D] over each window's cached prefix and the window itself."""
+    n_pages = -(-windows.longest_start // PAGE)
+    pages_NX = pool.table_RX[windows.rows.long(), :n_pages].long()
+    past_k, past_v = (_unpaged(pages_PKSD[pages_NX]) for pages_PKSD in (pool.keys[index], pool.values[index]))
+    keys, values = torch.cat((past_k, k_NKWD), dim=2), torch.cat((past_v, v_NKWD), dim=2)
+    device = q_NHWD.device
+    seen_past = torch.arange(n_pages * PAGE, device=device) < windows.starts[:, None]
+    seen_self = torch.arange(windows.width, device=device) < windows.widths[:, None]
+    mask_N11X = torch.cat((seen_past, seen_self), dim=1)[:, None, None]
+    return functional.scaled_dot_product_attention(q_NHWD, keys, values, attn_mask=mask_N11X, enable_gqa=True)
+
+
+def _unpaged(pages_NXKSD: Tensor) -> Tensor:
+    """Return [N, K, X·S, D]."""
+    return pages_NXKSD.transpose(1, 2).flatten(2, 3)

@@ -1,5 +1,9 @@
 """Tensors of a decoder-like network: what every family keeps around its layers, and random ones for tests.
 
+A head multiplies hidden states with one matrix and adds nothing. A bias of the output layer therefore becomes
+one more column of the matrix, and every hidden state gets one more number, a 1. Both are padded with zeros to
+a width that the fused head takes. Exact: the sum has one term more.
+
 Shape letters: V vocabulary, C model width.
 """
 
@@ -12,8 +16,11 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 Layer = TypeVar("Layer")
+WIDTH_STEP = 32
+"""Widths with a bias column are multiples of this, as ``kernels.head.fused_head.can_fuse`` asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +83,22 @@ class RandomTensors:
         """Return the weights of a norm, around 1."""
         empty = torch.empty(size, device=self._device, dtype=self._dtype)
         return empty.uniform_(0.8, 1.2, generator=self._generator)
+
+
+def with_bias(weight_VC: Tensor, bias_V: Tensor) -> Tensor:
+    """Return the matrix with its bias as column C, zeros behind it."""
+    padded_VX = functional.pad(weight_VC, (0, _more(weight_VC.shape[1])))
+    padded_VX[:, weight_VC.shape[1]] = bias_V
+    return padded_VX
+
+
+def with_one(hidden: Tensor) -> Tensor:
+    """Return hidden states [..., C] with a 1 behind them, then zeros: rows for a ``with_bias`` matrix."""
+    width = hidden.shape[-1]
+    padded = functional.pad(hidden, (0, _more(width)))
+    padded[..., width] = 1
+    return padded
+
+
+def _more(width: int) -> int:
+    return 1 + (-width - 1) % WIDTH_STEP

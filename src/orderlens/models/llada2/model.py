@@ -17,7 +17,7 @@ from orderlens.errors import ModelLoadError
 from orderlens.models.checkpoint_info import Look
 from orderlens.models.engine.compiling import compiling_meanwhile
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
-from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.model import Facts, Loaded, NetworkModel, Plain
 from orderlens.models.engine.weights import tensors_digest
 from orderlens.models.files.chat import find_template
@@ -93,7 +93,7 @@ class LLaDA2Model(NetworkModel):
 
 def _assembled(weights: Weights, config: LLaDA2Config) -> Loaded:
     """Put engine and plain forward around the network."""
-    engine = Engine(Network(weights, config), config, MAX_TOKENS, MAX_TOKENS)
+    engine = ForwardEngine(Network(weights, config), config, MAX_TOKENS, MAX_TOKENS)
     return Loaded(engine, _plain(weights, config), weights.unembed_VC)
 
 

@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from orderlens.kernels.shapes import StackedExperts
-from orderlens.models.engine.layer_parts import rms_norm, swiglu, turned_heads
+from orderlens.models.engine.layer_parts import rms_norm, rotary_tables, swiglu, turned_heads
 from orderlens.models.engine.packed import linear
-from orderlens.models.engine.paged import attend, store_keys
-from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.rotary import rotary_tables
+from orderlens.models.engine.pages import PagePool, attend, store_keys
 from orderlens.models.engine.window import Windows
 from orderlens.models.llada2.config import LLaDA2Config
 from orderlens.models.llada2.experts import can_group, grouped_product, loop_over_experts

@@ -18,12 +18,11 @@ from orderlens.kernels.experts.experts import choose_tiling, combine, expert_row
 from orderlens.kernels.experts.route import choose_experts
 from orderlens.kernels.few import WIDE, applies, product_parts
 from orderlens.kernels.gpu import gpu_of
-from orderlens.kernels.norm import add_rms_norm
 from orderlens.kernels.queries_keys import prepare_heads
+from orderlens.kernels.rowwise import add_rms_norm, swiglu
 from orderlens.kernels.shapes import StackedExperts
-from orderlens.kernels.swiglu import swiglu
+from orderlens.models.engine.layer_parts import rotary_tables
 from orderlens.models.engine.pages import PagePool
-from orderlens.models.engine.rotary import rotary_tables
 from orderlens.models.engine.window import Windows
 from orderlens.models.llada2 import routing
 from orderlens.models.llada2.config import LLaDA2Config

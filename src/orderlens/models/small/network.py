@@ -19,9 +19,8 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from orderlens.models.engine.layer_parts import normalised, runs_plain
+from orderlens.models.engine.layer_parts import normalised, rotary_at, rotate, runs_plain
 from orderlens.models.engine.packed import product
-from orderlens.models.engine.rotary import rotary_at, rotate
 from orderlens.models.small.config import TransformerConfig
 
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]

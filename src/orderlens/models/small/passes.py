@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orderlens.models.engine.rotary import rotary_at, rotate
+from orderlens.models.engine.layer_parts import rotary_at, rotate
 from orderlens.models.protocol import IntArray
 from orderlens.models.small.cache import KeyCache
 from orderlens.models.small.network import Layer, Transformer, attention, revealed_mask

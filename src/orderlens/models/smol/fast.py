@@ -16,7 +16,7 @@ from orderlens.models.decoder.config import DenseConfig
 from orderlens.models.decoder.network import Network
 from orderlens.models.decoder.weights import LayerWeights, Weights
 from orderlens.models.engine.device import dtype_name
-from orderlens.models.engine.engine import Engine
+from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.model import CastableModel, Loaded
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.network import Transformer, attention
@@ -77,7 +77,9 @@ _PARTS = ("attention_norm", "attention.qkv", "attention.out", "ffn_norm", "ffn.g
 def load_fast(network: Transformer) -> Loaded:
     """Return the network behind an engine; it stays on its device and in its dtype."""
     config, weights = dense_config(network.config), dense_weights(network)
-    return Loaded(Engine(Network(weights, config), config), partial(_plain, network), weights.unembed_VC)
+    return Loaded(
+        ForwardEngine(Network(weights, config), config), partial(_plain, network), weights.unembed_VC
+    )
 
 
 def _plain(network: Transformer, ids_1L: Tensor, seen_LL: Tensor) -> Tensor:
