@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Modules are compiled once, not by each of the hundred processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types unit minimal bench slow faults docs gallery frontend browser clean
+.PHONY: demo test lint types unit minimal bench slow faults docs gallery house frontend browser clean
 
 # An environment is kept if its pip works and was made here; one that was begun, moved or copied is made anew.
 made = grep -qsF '$(CURDIR)/$(1)/bin/python' $(1)/bin/pip && $(1)/bin/python -m pip --version > /dev/null 2>&1 \
@@ -93,6 +93,10 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict
 	@echo "the site is in site/: open site/index.html"
+
+# The size of the house: rooms, layers, lines, files entered per verb; JSON=1 prints one JSON object.
+house: $(VENV)/.installed
+	@$(BIN)/python design/house.py $(if $(JSON),--json)
 
 # The figures of docs/gallery.md from small runs; takes minutes, and is needed only when a figure changes.
 gallery: $(VENV)/.installed

@@ -16,6 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = "reference/commands.md"
+PICTURE = "design/rooms.svg"
 ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
@@ -34,6 +35,7 @@ def on_files(files: Any, config: Any) -> Any:
     for source, page in ELSEWHERE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=relink(text, source, page)))
+    files.append(File.generated(config, PICTURE, content=(ROOT / PICTURE).read_bytes()))
     files.append(File.generated(config, COMMANDS, content=commands_page()))
     return files
 
