@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from llada2_bench.setting import TINY, Bench
 
-from orderlens.models.llada2.config import MINI
+from orderlens.models.families.llada2 import MINI
 
 
 def numbers(text: str) -> list[int]:

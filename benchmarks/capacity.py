@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orderlens.models.llada2.model import LLaDA2Model
+from orderlens.models.decoder.model import UNIT_SEQUENCES
 from orderlens.runs.units import shared_size
 from orderlens.studies.replicate_plan import make_plan
 
@@ -38,7 +38,7 @@ _ROWS = {
     "batch 128": r"\n\| 128 \| [\d,]+ \| [\d,]+ \| ([\d,]+) \|",
 }
 PAPER_ORDERS, GPUS = 4, (1, 8, 64)
-SEQUENCES = LLaDA2Model.unit_sequences
+SEQUENCES = UNIT_SEQUENCES
 DOWNSTREAM = {"hellaswag": 10_042, "cmath": 1_098, "mmlu-pro": 12_032, "ifeval": 541}
 """Items of the paper's downstream study, each answered in four orders."""
 DOWNSTREAM_TOKENS = 150_000_000

@@ -35,9 +35,9 @@ from orderlens.kernels.experts import experts, route
 from orderlens.kernels.gpu import Gpu, gpu_of, gpu_with
 from orderlens.kernels.head import fused_head
 from orderlens.kernels.shapes import PAGE, StackedExperts
+from orderlens.models.decoder import rehearsal
 from orderlens.models.engine.window import Windows
-from orderlens.models.llada2 import rehearsal
-from orderlens.models.llada2.config import MINI
+from orderlens.models.families.llada2 import MINI
 
 GPUS = {
     "8.0": "A100",

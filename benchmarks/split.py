@@ -13,7 +13,8 @@ from math import comb
 
 from capacity import RESULTS, speeds
 
-from orderlens.models.llada2.config import FLASH, MINI, LLaDA2Config
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.families.llada2 import FLASH, MINI
 
 BATCH, BLOCK, BYTES = 128, 32, 2
 NVLINK, MEMORY, PCIE = 450e9, 4.0e12, 50e9
@@ -22,20 +23,20 @@ LATENCY_S = 30e-6
 """Of one exchange among the GPUs of a node."""
 
 
-def expert_parameters(config: LLaDA2Config) -> int:
+def expert_parameters(config: DecoderConfig) -> int:
     """Return the weights of all routed experts."""
     one = 3 * config.hidden_size * config.expert_width
     return (config.n_layers - config.n_dense_layers) * config.n_experts * one
 
 
-def active_parameters(config: LLaDA2Config) -> float:
+def active_parameters(config: DecoderConfig) -> float:
     """Return the weights that one row meets, the embedding's table not counted."""
     idle = 1 - config.n_active / config.n_experts
     table = config.vocab_size * config.hidden_size
     return config.n_parameters - table - idle * expert_parameters(config)
 
 
-def visits(config: LLaDA2Config, gpus: int) -> float:
+def visits(config: DecoderConfig, gpus: int) -> float:
     """Return the GPUs besides its own that a row is sent to, where all experts are equally likely."""
     held, groups, kept = config.n_groups // gpus, config.n_groups, config.n_kept_groups
     drawn = config.n_active

@@ -15,8 +15,9 @@ from orderlens.decode import head_torch
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.head import position_stats
 from orderlens.decode.score import score_batch
-from orderlens.models.decoder import ops
-from orderlens.models.decoder.network import Network
+from orderlens.models.decoder import triton_ops
+from orderlens.models.decoder.network import DecoderNetwork
+from orderlens.models.decoder.torch_ops import TorchOps
 from orderlens.rules import parse_policies
 from orderlens.texts.samples import EncodedSample
 
@@ -38,11 +39,11 @@ def check(bench: DenseBench) -> None:
     bench.report("4 layers against plain float32", f"{error:.2e}", "", "ok" if passed else "FAILED")
 
 
-def _first_layers(bench: DenseBench, count: int, dtype: torch.dtype) -> Network:
+def _first_layers(bench: DenseBench, count: int, dtype: torch.dtype) -> DecoderNetwork:
     weights, config = bench.model.weights, replace(bench.config, n_layers=min(count, bench.config.n_layers))
     cut = replace(weights, layers=weights.layers[: config.n_layers]).to(dtype)
-    plain = ops.TorchOps(config, bench.device, dtype) if dtype == torch.float32 else None
-    return Network(cut, config, plain)
+    plain = TorchOps(config, bench.device, dtype) if dtype == torch.float32 else None
+    return DecoderNetwork(cut, config, plain)
 
 
 def measure_products(bench: DenseBench, batches: Iterable[int]) -> None:
@@ -55,7 +56,8 @@ def measure_products(bench: DenseBench, batches: Iterable[int]) -> None:
     for batch in batches:
         tokens = batch * (PROMPT + NEW)
         for name in ("qkv_OC", "out_CO", "gate_up_FC", "down_CF"):
-            matrices = [getattr(layer, name) for layer in layers]
+            whole = name in ("qkv_OC", "out_CO")
+            matrices = [getattr(layer if whole else layer.feed_forward, name) for layer in layers]
             seconds = _products(bench, matrices, tokens)
             others = [_products(bench, matrices, tokens, biased=True)]
             if bench.cuda:
@@ -89,13 +91,12 @@ def tune_canvas(bench: DenseBench, batches: Iterable[int]) -> None:
     for batch in batches:
         tokens = batch * (PROMPT + NEW)
         fused = torch.randn(tokens, bench.config.qkv_width, device=bench.device, dtype=bench.dtype)
-        found = {}
+        tables, found = network.network.ops.tables, {}
         for tiling in (canvas.Tiling(m, x, w) for m in (16, 32, 64) for x in (32, 64, 128) for w in (4, 8)):
             if tiling.block_m * tiling.block_x > 4096 or (tiling.warps == 8 and tiling.block_m == 16):
                 continue
             canvas.choose_tiling = lambda *_, tiling=tiling: tiling
-            layer = bench.model.weights.layers[0]
-            run = lambda: [network.network.ops.attend_canvas(fused, layer, batch) for _ in range(8)]  # noqa: B023, E731
+            run = lambda: [canvas.attend_canvas(fused, batch, tables, bench.config) for _ in range(8)]  # noqa: B023, E731
             found[tiling] = bench.graphed(run) / 8
         best[batch] = min(found, key=found.__getitem__)
         ranked = sorted(found.items(), key=lambda item: item[1])[:5]
@@ -154,17 +155,17 @@ def measure_parts(bench: DenseBench, batches: Iterable[int]) -> None:
             return bench.time(lambda: session.evaluate(states), repeats=repeats)
 
         whole = forward()
-        few, ops.FEW_TOKENS = ops.FEW_TOKENS, 0
+        few, triton_ops.FEW_TOKENS = triton_ops.FEW_TOKENS, 0
         engine.release()
         unbiased = forward()
-        ops.FEW_TOKENS = few
+        triton_ops.FEW_TOKENS = few
         engine.release()
         again = forward()
         graphs, engine._graphs = engine._graphs, None
         own = network.network.ops
         try:
             plain = forward()
-            network.network.ops = ops.TorchOps(bench.config, bench.device, bench.dtype)
+            network.network.ops = TorchOps(bench.config, bench.device, bench.dtype)
             torch_only = forward(repeats=5)
         finally:
             engine._graphs, network.network.ops = graphs, own

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from llada2_bench.setting import Bench
 
-from orderlens.models.decoder.config import DenseConfig
-from orderlens.models.decoder.model import DenseModel
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.model import DecoderModel
 from orderlens.models.decoder.weights import random_weights
 from orderlens.models.families.llada import DIALECT, LLADA_8B
 from orderlens.models.files.roles import TokenRoles
@@ -27,19 +27,19 @@ PROMPT, NEW = 32, 128
 class DenseBench(Bench):
     """One run over a Llama-like model."""
 
-    config: DenseConfig
-    _model: DenseModel | None = None
+    config: DecoderConfig
+    _model: DecoderModel | None = None
     _peak: float | None = None
 
     @property
-    def model(self) -> DenseModel:
+    def model(self) -> DecoderModel:
         """The model with random weights, built on the device at first use."""
         if self._model is None:
             began = time.perf_counter()
             weights = random_weights(self.config, self.device, self.dtype)
             vocab = self.config.vocab_size
             roles = TokenRoles(vocab - 128, frozenset({vocab - 383}), frozenset(), vocab)
-            self._model = DenseModel(weights, self.config, roles, DIALECT, name="random")
+            self._model = DecoderModel(weights, self.config, roles, DIALECT, name="random")
             self.sync()
             took = time.perf_counter() - began
             print(f"random weights: {self.config.n_parameters / 1e9:.2f} B in {took:.1f} s", flush=True)

@@ -14,12 +14,11 @@ from llada2_bench.decoding import PROMPT, half_open, prefilled
 from llada2_bench.setting import Bench
 from orderlens.decode import head_torch
 from orderlens.decode.head import position_stats
+from orderlens.models.decoder import triton_ops
+from orderlens.models.decoder.experts import grouped_product, router_logits
+from orderlens.models.decoder.weights import SparseFeedForward
 from orderlens.models.engine.graphs import GraphedNetwork
 from orderlens.models.engine.session import PagedSession
-from orderlens.models.llada2 import triton_ops
-from orderlens.models.llada2.experts import grouped_product
-from orderlens.models.llada2.routing import router_logits
-from orderlens.models.llada2.weights import SparseWeights
 from orderlens.models.protocol import StateBatch
 
 CANVAS_BLOCKS = 5
@@ -111,7 +110,7 @@ def _torch_experts(bench: Bench) -> Iterator[None]:
 
 def _grouped(kind: Any) -> Callable[..., tuple[Tensor, Tensor]]:
     def sparse(
-        self: Any, x_TC: Tensor, h_TC: Tensor, block: SparseWeights, next_norm_C: Tensor
+        self: Any, x_TC: Tensor, h_TC: Tensor, block: SparseFeedForward, next_norm_C: Tensor
     ) -> tuple[Tensor, Tensor]:
         logits_TE = router_logits(h_TC, block.router_EC)
         ids_TK, weights_TK, _ = triton_ops.choose_experts(logits_TE, block.bias_E, self.config)

@@ -22,17 +22,17 @@ from orderlens.kernels.head.fused_head import reduce_fused
 from orderlens.kernels.queries_keys import prepare_heads
 from orderlens.kernels.rowwise import add_rms_norm
 from orderlens.kernels.shapes import StackedExperts
+from orderlens.models.decoder.experts import choose_experts, grouped_product, loop_over_experts, with_shared
+from orderlens.models.decoder.network import ExpertNetwork
+from orderlens.models.decoder.torch_ops import TorchOps
+from orderlens.models.decoder.triton_ops import TritonOps
+from orderlens.models.decoder.weights import DecoderLayer, random_weights
 from orderlens.models.engine import graphs
 from orderlens.models.engine.engine import ForwardEngine
+from orderlens.models.engine.layer_parts import rms_norm
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.pages import attend as plain_attend
 from orderlens.models.engine.window import HEADER, Windows, pack
-from orderlens.models.llada2.experts import grouped_product, loop_over_experts
-from orderlens.models.llada2.network import Network
-from orderlens.models.llada2.routing import choose_experts, with_shared
-from orderlens.models.llada2.torch_ops import TorchOps
-from orderlens.models.llada2.triton_ops import TritonOps
-from orderlens.models.llada2.weights import LayerWeights, random_weights
 from orderlens.models.protocol import HiddenRows
 from orderlens.rules.stats import DrawStats
 
@@ -155,15 +155,16 @@ def check_attention(bench: Bench) -> None:
         packed = pack(np.array([slot.row for slot in slots]), np.array(starts), widths, tokens)
         windows = Windows(torch.from_numpy(packed).to(bench.device), max(starts))
         fused = randn(bench, len(starts) * width, config.qkv_width)
-        layer = LayerWeights(
-            *([fused] * 2), *(randn(bench, config.head_width) for _ in range(2)), *([fused] * 3)
+        layer = DecoderLayer(
+            fused, fused, None, *(randn(bench, config.head_width) for _ in range(2)), *([fused] * 3)
         )
         plain = TorchOps(config, bench.device, bench.dtype)
-        qk = prepare_heads(fused, layer, (plain.cos, plain.sin), windows, pool, 0, config, store=False)
+        qk = prepare_heads(fused, layer, plain.tables, windows, pool, 0, config, store=False)
         heads = fused.view(len(starts), width, -1, config.head_width).transpose(1, 2).float()
         q, k, v = torch.tensor_split(heads, (config.n_heads, config.n_heads + config.n_kv_heads), dim=1)
         exact_ops = TorchOps(config, bench.device, torch.float32)
-        q, k = exact_ops.norm(q, layer.q_norm_D.float()), exact_ops.norm(k, layer.k_norm_D.float())
+        q = rms_norm(q, layer.q_norm_D.float(), config.norm_eps)
+        k = rms_norm(k, layer.k_norm_D.float(), config.norm_eps)
         expected_qk = _rotated(torch.cat((q, k), dim=1), exact_ops, windows)
         found_qk = qk.view(len(starts), width, -1, config.head_width).transpose(1, 2)
         expect(bench, f"heads at {starts}", relative(found_qk, expected_qk), 1e-2)
@@ -181,7 +182,8 @@ def _rotated(x_NHWD: Tensor, ops: TorchOps, windows: Windows) -> Tensor:
     from orderlens.models.engine.layer_parts import rotate
 
     positions = windows.positions.clamp_max(ops.config.max_positions - 1)
-    return rotate(x_NHWD, ops.cos[positions][:, None], ops.sin[positions][:, None])
+    cos, sin = (table[positions][:, None] for table in ops.tables)
+    return rotate(x_NHWD, cos, sin)
 
 
 def check_head(bench: Bench) -> None:
@@ -290,7 +292,7 @@ def check_network(bench: Bench) -> None:
     weights = random_weights(config, bench.device, bench.dtype, seed=5)
     found = {}
     for ops in (TorchOps(config, bench.device, bench.dtype), TritonOps(config, bench.device, bench.dtype)):
-        engine = ForwardEngine(Network(weights, config, ops), config)
+        engine = ForwardEngine(ExpertNetwork(weights, config, ops), config)
         slots = [engine.pool.open() for _ in range(3)]
         engine.pool.reserve([(slot, 96) for slot in slots])
         generator = np.random.default_rng(0)

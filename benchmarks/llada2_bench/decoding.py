@@ -53,7 +53,7 @@ def touched_experts(bench: Bench, session: PagedSession, states: StateBatch) -> 
     """Mean number of routed experts that one layer of this forward reads."""
     if not triton_installed() or not bench.cuda:
         return float("nan")
-    from orderlens.models.llada2 import triton_ops
+    from orderlens.models.decoder import triton_ops
 
     original, seen = triton_ops.choose_experts, []
 

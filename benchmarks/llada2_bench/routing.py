@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from llada2_bench.setting import Bench
-from orderlens.models.llada2 import triton_ops
+from orderlens.models.decoder import triton_ops
 
 MOST_TOKENS = 50000
 

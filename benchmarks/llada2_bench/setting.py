@@ -13,17 +13,18 @@ from typing import Any
 
 import torch
 
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.model import DecoderModel
+from orderlens.models.decoder.weights import random_weights
+from orderlens.models.families.llada2 import DIALECT, MINI
 from orderlens.models.files.roles import TokenRoles
-from orderlens.models.llada2.config import MINI, LLaDA2Config
-from orderlens.models.llada2.model import LLaDA2Model
-from orderlens.models.llada2.weights import random_weights
 
 TINY = replace(
     MINI,
     vocab_size=512,
     hidden_size=64,
     n_layers=3,
-    dense_width=64,
+    ffn_width=64,
     expert_width=32,
     n_experts=16,
     n_active=4,
@@ -32,7 +33,7 @@ TINY = replace(
     n_heads=8,
     n_kv_heads=2,
     head_width=32,
-    rotary_width=16,
+    rotary=16,
 )
 """For smoke runs without a GPU."""
 COPY_BYTES = 4 * 2**30
@@ -43,12 +44,12 @@ class Bench:
     """One run: device, shape, and what has been measured so far."""
 
     device: torch.device
-    config: LLaDA2Config
+    config: DecoderConfig
     dtype: torch.dtype
     lines: list[tuple[str, str, str, str]] = field(default_factory=list)
     numbers: dict[str, Any] = field(default_factory=dict)
     label: str = ""
-    _model: LLaDA2Model | None = None
+    _model: DecoderModel | None = None
     _bandwidth: float | None = None
 
     @property
@@ -57,14 +58,14 @@ class Bench:
         return self.device.type == "cuda"
 
     @property
-    def model(self) -> LLaDA2Model:
+    def model(self) -> DecoderModel:
         """The model with random weights, built on the device at first use."""
         if self._model is None:
             began = time.perf_counter()
             weights = random_weights(self.config, self.device, self.dtype)
             vocab = self.config.vocab_size
             roles = TokenRoles(vocab - 289, frozenset({vocab - 292}), frozenset(), vocab)
-            self._model = LLaDA2Model(weights, self.config, roles, name="random")
+            self._model = DecoderModel(weights, self.config, roles, DIALECT, name="random")
             self.sync()
             took = time.perf_counter() - began
             print(f"random weights: {self.config.n_parameters / 1e9:.2f} B in {took:.1f} s")
@@ -150,13 +151,13 @@ def _clock(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def dense_bytes(config: LLaDA2Config, itemsize: int) -> int:
+def dense_bytes(config: DecoderConfig, itemsize: int) -> int:
     """Bytes of everything a step reads besides routed experts and the embedding table."""
     routed = (config.n_layers - config.n_dense_layers) * config.n_experts * expert_values(config)
     return (config.n_parameters - routed - config.vocab_size * config.hidden_size) * itemsize
 
 
-def expert_values(config: LLaDA2Config) -> int:
+def expert_values(config: DecoderConfig) -> int:
     """Numbers in one expert."""
     return 3 * config.hidden_size * config.expert_width
 

@@ -21,7 +21,7 @@ from orderlens.decode.worth import IDLE, TRIAL, Worth
 from orderlens.models.engine import graphs
 from orderlens.models.engine.graphs import GraphedNetwork, _Recorded, run_plainly
 from orderlens.models.engine.model import NetworkModel
-from orderlens.models.llada2.model import load_llada2
+from orderlens.models.families.llada2 import load_llada2
 from orderlens.models.loading import load_model
 from orderlens.rules import parse_policies
 from orderlens.rules.orders import ConfidenceOrder, StepView

@@ -27,7 +27,7 @@ HMM = load_model("hmm:block=8")
 @pytest.fixture(scope="module")
 def llada2(tmp_path_factory):
     pytest.importorskip("torch")
-    from orderlens.models.llada2.model import load_llada2
+    from orderlens.models.families.llada2 import load_llada2
     from orderlens.testing.llada2 import write_llada2
 
     folder = tmp_path_factory.mktemp("llada2")

@@ -37,7 +37,7 @@ CODE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 OPTION = re.compile(r"(?<!\S)--[a-z][\w-]*")
 FILE = re.compile(r"(?:[a-z_]\w*/)+[\w.-]+\.(?:py|md|sh|json|jsonl|csv|toml|txt|svg|png)")
-ROOMS = ("", "src/orderlens/", "src/orderlens/models/llada2/")
+ROOMS = ("", "src/orderlens/", "src/orderlens/models/decoder/")
 """Where a path in running text may start, besides the page's own folder."""
 ELSEWHERE = {"models/dit.py", "model/transformer.py"}
 """Files of published code that pages speak of."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.pages import attend as attend_plainly
 from orderlens.models.engine.window import Windows, pack
-from orderlens.models.llada2.config import MINI
+from orderlens.models.families.llada2 import MINI
 from orderlens.testing import kernel_place
 
 INTERPRETED, DEVICE, DTYPE = kernel_place()

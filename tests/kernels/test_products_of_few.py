@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from orderlens.kernels.gpu import HOPPER
+from orderlens.models.decoder.network import ExpertNetwork
+from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows, pack
-from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.network import Network
-from orderlens.models.llada2.weights import random_weights
+from orderlens.models.families.llada2 import MINI
 from orderlens.testing import kernel_place
 
 INTERPRETED, DEVICE, DTYPE = kernel_place()
@@ -29,7 +29,7 @@ SMALL = replace(
     vocab_size=64,
     hidden_size=64,
     n_layers=2,
-    dense_width=64,
+    ffn_width=64,
     expert_width=32,
     n_experts=8,
     n_active=2,
@@ -38,7 +38,7 @@ SMALL = replace(
     n_heads=2,
     n_kv_heads=1,
     head_width=32,
-    rotary_width=16,
+    rotary=16,
     max_positions=64,
 )
 
@@ -81,14 +81,14 @@ def test_parts_add_up_to_the_product(rows: int, cut: tuple[int, int, int]) -> No
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_kernels_that_come_early_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     from orderlens.kernels import early
-    from orderlens.models.llada2 import triton_ops
+    from orderlens.models.decoder import triton_ops
 
     weights = random_weights(SMALL, DEVICE, DTYPE, seed=1, std=0.15)
     found = []
     for on in (False, True, True):
         monkeypatch.setattr(early, "gpu_of", lambda _, on=on: HOPPER._replace(descriptors=on))
         pool, windows = filled(DTYPE)
-        network = Network(weights, SMALL, triton_ops.TritonOps(SMALL, DEVICE, DTYPE))
+        network = ExpertNetwork(weights, SMALL, triton_ops.TritonOps(SMALL, DEVICE, DTYPE))
         found.append(network.hidden(windows, pool))
     assert all(torch.equal(found[0], other) for other in found[1:])
 
@@ -136,10 +136,10 @@ def test_the_router_adds_parts() -> None:
 @pytest.mark.parametrize("store", [False, True])
 def test_heads_add_and_round_parts_and_write_values(store: bool) -> None:
     from orderlens.kernels.queries_keys import prepare_heads
-    from orderlens.models.engine.layer_parts import rotary_tables
+    from orderlens.models.decoder.torch_ops import tables_of
 
     layer = random_weights(SMALL, DEVICE, torch.float16, seed=1, std=0.15).layers[1]
-    tables = rotary_tables(*SMALL.rotary, DEVICE, torch.float16)
+    tables = tables_of(SMALL, DEVICE, torch.float16)
     projection, rounded = parts(10, SMALL.qkv_width, seed=5)
     written = torch.full_like(rounded, torch.nan)
     found = []
@@ -168,8 +168,8 @@ def filled(dtype: torch.dtype) -> tuple[PagePool, Windows]:
 def test_a_forward_with_own_products_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the portable operations, with every product of the layers counted."""
     from orderlens.kernels.few import product_parts
-    from orderlens.models.llada2 import triton_ops
-    from orderlens.models.llada2.torch_ops import TorchOps
+    from orderlens.models.decoder import triton_ops
+    from orderlens.models.decoder.torch_ops import TorchOps
 
     calls: list[int] = []
 
@@ -182,7 +182,7 @@ def test_a_forward_with_own_products_is_the_same(monkeypatch: pytest.MonkeyPatch
     hidden = []
     for kind in (TorchOps, triton_ops.TritonOps):
         pool, windows = filled(DTYPE)
-        network = Network(weights, SMALL, kind(SMALL, DEVICE, DTYPE))
+        network = ExpertNetwork(weights, SMALL, kind(SMALL, DEVICE, DTYPE))
         hidden.append(network.hidden(windows, pool))
     assert relative_error(hidden[1], hidden[0]) < (1e-4 if INTERPRETED else 0.1)
     assert len(calls) == 7  # two layers: one has a feed-forward of two, the other a router

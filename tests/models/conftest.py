@@ -35,6 +35,6 @@ def checkpoint(make_checkpoint: Callable[..., Any]) -> tuple[Path, dict[str, Any
 @pytest.fixture(scope="session")
 def model(checkpoint: tuple[Path, dict[str, Any]]) -> Any:
     """The default small model, float32 on the CPU."""
-    from orderlens.models.llada2.model import load_llada2
+    from orderlens.models.families.llada2 import load_llada2
 
     return load_llada2(checkpoint[0], device="cpu")

@@ -130,10 +130,10 @@ def _about(model: str, devices: list[dict[str, Any]]) -> tuple[dict[str, Any], l
         problem = _missing_base() if model == "smol" else None
         return small | {"problem": problem}, [problem or f"{model} runs here on the CPU"]
     require_torch()
-    from orderlens.models.checkpoint_info import look_at
+    from orderlens.models.checkpoint_info import describe_checkpoint
     from orderlens.models.engine.fit import expectation
 
-    found = look_at(model)
+    found = describe_checkpoint(model)
     if found is None:
         return small, [f"{model}: small models run here on the CPU"]
     kind, name = str(found.dtype).removeprefix("torch."), model.rstrip("/").rpartition("/")[2]

@@ -1,8 +1,7 @@
 """What can be said about a checkpoint before it is loaded: its shape, whether its files are complete.
 
 Reads config.json and the headers of the weight files, never the weights; of a hub model only config.json is
-fetched. A family says how with a ``Look``; of one without, the headers are all that is known. Knows nothing
-of how the answer is shown.
+fetched. A family says how with a ``CheckpointReader``; of one without, only the headers are known.
 """
 
 from __future__ import annotations
@@ -26,24 +25,22 @@ from orderlens.models.files.hub import HubSpec, resolve_snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CheckpointReader:
     """How a family describes a checkpoint that is not loaded.
 
     Attributes:
         parse: from ``config.json`` to the network's shape; refuses what cannot be carried out.
         check: compares the headers of the weight files with that shape; refuses what does not fit.
         published: pattern of a hub repository's name → shape, for when the hub cannot be asked.
-        mapped: on the CPU the weights stay in their files.
     """
 
     parse: Callable[[Mapping[str, Any]], Sized]
     check: Callable[[Checkpoint, Any], None]
     published: Mapping[str, Sized] = field(default_factory=dict)
-    mapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class CheckpointInfo:
     """A model as its files describe it.
 
     Attributes:
@@ -52,7 +49,6 @@ class Outlook:
         dtype: dtype of its weights.
         source: where shape and dtype come from, in words.
         problem: why it cannot be loaded as it is, None when nothing is known to be wrong.
-        mapped: on the CPU the weights stay in their files.
     """
 
     family: str | None
@@ -60,7 +56,11 @@ class Outlook:
     dtype: torch.dtype
     source: str
     problem: str | None = None
-    mapped: bool = False
+
+    @property
+    def mapped(self) -> bool:
+        """Whether weights stay in their files on the CPU: those of experts do."""
+        return getattr(self.config, "n_experts", 0) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Headers:
     max_positions: int = 0
 
 
-def look_at(spec: str) -> Outlook | None:
+def describe_checkpoint(spec: str) -> CheckpointInfo | None:
     """Return what is known of the model ``spec`` names, or None where nothing but its family is.
 
     Args:
@@ -83,60 +83,62 @@ def look_at(spec: str) -> Outlook | None:
         UnknownNameError: it is of no supported family.
     """
     if not spec.startswith("hf:"):
-        return _look_into(Path(spec), complete=True)
+        return _describe_folder(Path(spec), complete=True)
     try:
         folder = resolve_snapshot(spec, patterns=(CONFIG,))
     except ModelLoadError as error:
         return _from_name(HubSpec.parse(spec).repo, error)
-    return _look_into(folder, complete=False)
+    return _describe_folder(folder, complete=False)
 
 
-def _look_into(folder: Path, *, complete: bool) -> Outlook | None:
+def _describe_folder(folder: Path, *, complete: bool) -> CheckpointInfo | None:
     values, family = read_json(folder / CONFIG), find_family(folder)
-    look = _look(family)
-    if look is None:
+    reader = _reader(family)
+    if reader is None:
         return _from_headers(folder, family) if complete else None
-    config, stated = look.parse(values), _stated_dtype(values)
+    config, stated = reader.parse(values), _stated_dtype(values)
     if not complete:
-        return Outlook(family, config, stated, CONFIG, mapped=look.mapped)
+        return CheckpointInfo(family, config, stated, CONFIG)
     try:
         checkpoint = Checkpoint(folder)
-        look.check(checkpoint, config)
+        reader.check(checkpoint, config)
     except ModelLoadError as error:
-        return Outlook(family, config, stated, CONFIG, one_line(error), look.mapped)
+        return CheckpointInfo(family, config, stated, CONFIG, one_line(error))
     source = f"{len(checkpoint.shards)} complete weight files"
-    return Outlook(family, config, checkpoint.main_dtype, source, mapped=look.mapped)
+    return CheckpointInfo(family, config, checkpoint.main_dtype, source)
 
 
-def _look(family: str) -> Look | None:
-    target = BUILTIN[family].look if family in BUILTIN else None
+def _reader(family: str) -> CheckpointReader | None:
+    target = BUILTIN[family].reader if family in BUILTIN else None
     if target is None:
         return None
     module, _, attribute = target.partition(":")
-    found: Look = getattr(importlib.import_module(module), attribute)
+    found: CheckpointReader = getattr(importlib.import_module(module), attribute)
     return found
 
 
-def _from_headers(folder: Path, family: str) -> Outlook | None:
+def _from_headers(folder: Path, family: str) -> CheckpointInfo | None:
     """Count the weights of a family that says no more; None where there are no weight files we can read."""
     try:
         checkpoint = Checkpoint(folder)
     except ModelLoadError:
         return None
-    return Outlook(family, Headers(checkpoint.n_values), checkpoint.main_dtype, "the weight files' headers")
+    return CheckpointInfo(
+        family, Headers(checkpoint.n_values), checkpoint.main_dtype, "the weight files' headers"
+    )
 
 
-def published(repo: str, problem: str | None = None) -> Outlook | None:
-    """Return the published shape of a repository by its name alone, or None for one that nobody knows."""
+def published(repo: str, problem: str | None = None) -> CheckpointInfo | None:
+    """Return the published shape of a repository by its name alone, or None for an unknown one."""
     for family in BUILTIN:
-        look = _look(family)
-        for pattern, config in look.published.items() if look else ():
-            if look and re.search(pattern, repo, re.IGNORECASE):
-                return Outlook(family, config, torch.bfloat16, "the published shape", problem, look.mapped)
+        reader = _reader(family)
+        for pattern, config in reader.published.items() if reader else ():
+            if reader and re.search(pattern, repo, re.IGNORECASE):
+                return CheckpointInfo(family, config, torch.bfloat16, "the published shape", problem)
     return None
 
 
-def _from_name(repo: str, error: ModelLoadError) -> Outlook:
+def _from_name(repo: str, error: ModelLoadError) -> CheckpointInfo:
     """Fall back on the published shapes where the hub cannot be asked."""
     found = published(repo, one_line(error))
     if found is None:

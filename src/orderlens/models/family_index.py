@@ -31,8 +31,8 @@ class Family:
     Attributes:
         loader: ``"module:function"`` that loads such a folder.
         summary: what it is, for ``orderlens models``.
-        look: ``"module:LOOK"``, a ``models.torch.outlook.Look`` with which ``doctor`` describes a checkpoint
-            that is not loaded; without one the headers of the weight files are all that is told.
+        reader: ``"module:READER"``, a ``CheckpointReader`` with which ``doctor`` describes a checkpoint
+            that is not loaded; without one it reports the headers of the weight files alone.
         sign: ``"module:function"`` that says whether a ``config.json`` is of this family although it does not
             name it.
         also: other names of the family in ``model_type`` or ``architectures``.
@@ -40,7 +40,7 @@ class Family:
 
     loader: str
     summary: str
-    look: str | None = None
+    reader: str | None = None
     sign: str | None = None
     also: tuple[str, ...] = ()
 
@@ -48,48 +48,48 @@ class Family:
 BUILTIN: dict[str, Family] = {
     "orderlens": Family("orderlens.models.small.folder:load_folder", "folders that 'orderlens train' writes"),
     "llada2_moe": Family(
-        "orderlens.models.llada2.model:load_folder",
+        "orderlens.models.families.llada2:load_folder",
         "LLaDA-2.0 and 2.1, mini and flash: block-causal, blocks of 32",
-        look="orderlens.models.llada2.model:LOOK",
+        reader="orderlens.models.families.llada2:READER",
     ),
     "mdlm": Family(
         "orderlens.models.dit.model:load_mdlm",
         "MDLM: full attention, GPT-2's vocabulary",
-        look="orderlens.models.dit.model:MDLM_LOOK",
+        reader="orderlens.models.dit.model:MDLM_READER",
     ),
     "bd3lm": Family(
         "orderlens.models.dit.model:load_bd3lm",
         "BD3-LM: block-causal, blocks of 4, 8 or 16, GPT-2's vocabulary",
-        look="orderlens.models.dit.model:BD3LM_LOOK",
+        reader="orderlens.models.dit.model:BD3LM_READER",
     ),
     "sedd": Family(
         "orderlens.models.dit.model:load_sedd",
         "SEDD with absorbing noise: full attention, GPT-2's vocabulary",
-        look="orderlens.models.dit.model:SEDD_LOOK",
+        reader="orderlens.models.dit.model:SEDD_READER",
         sign="orderlens.models.dit.config:is_sedd",
     ),
     "llada": Family(
         "orderlens.models.families.llada:load_folder",
         "LLaDA-8B, LLaDA-1.5: full attention",
-        look="orderlens.models.families.llada:LOOK",
+        reader="orderlens.models.families.llada:READER",
         also=("LLaDAModelLM",),
     ),
     "Dream": Family(
         "orderlens.models.families.dream:load_folder",
         "Dream-7B: full attention, logits shifted by one",
-        look="orderlens.models.families.dream:LOOK",
+        reader="orderlens.models.families.dream:READER",
         also=("DreamModel",),
     ),
     "sdar": Family(
         "orderlens.models.families.sdar:load_folder",
         "SDAR: block-causal, blocks of 4",
-        look="orderlens.models.families.sdar:LOOK",
+        reader="orderlens.models.families.sdar:READER",
         also=("SDARForCausalLM",),
     ),
     "Fast_dLLM_Qwen": Family(
         "orderlens.models.families.fast_dllm:load_folder",
         "Fast-dLLM v2: block-causal, blocks of 32, logits shifted by one",
-        look="orderlens.models.families.fast_dllm:LOOK",
+        reader="orderlens.models.families.fast_dllm:READER",
         also=("Fast_dLLM_QwenForCausalLM",),
     ),
     "xlnet": Family(

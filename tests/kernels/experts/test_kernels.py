@@ -12,14 +12,13 @@ import torch
 
 from orderlens.kernels.gpu import HOPPER, gpu_with
 from orderlens.kernels.shapes import StackedExperts
+from orderlens.models.decoder.experts import choose_experts, loop_over_experts, with_shared
+from orderlens.models.decoder.network import ExpertNetwork, experts_supported
+from orderlens.models.decoder.torch_ops import TorchOps
+from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows, pack
-from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.experts import loop_over_experts
-from orderlens.models.llada2.network import Network, tiles_divide
-from orderlens.models.llada2.routing import choose_experts, with_shared
-from orderlens.models.llada2.torch_ops import TorchOps
-from orderlens.models.llada2.weights import random_weights
+from orderlens.models.families.llada2 import MINI
 from orderlens.testing import kernel_place
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter warns of −inf − −inf
@@ -34,7 +33,7 @@ SMALL = replace(
     vocab_size=64,
     hidden_size=64,
     n_layers=2,
-    dense_width=64,
+    ffn_width=64,
     expert_width=32,
     n_experts=16,
     n_active=4,
@@ -43,7 +42,7 @@ SMALL = replace(
     n_heads=4,
     n_kv_heads=2,
     head_width=32,
-    rotary_width=16,
+    rotary=16,
     max_positions=512,
 )
 
@@ -58,8 +57,8 @@ def randn(*shape: int, seed: int = 0, scale: float = 1.0) -> Any:
 
 
 def test_published_shapes_are_supported() -> None:
-    assert tiles_divide(MINI)
-    assert not tiles_divide(replace(MINI, n_experts=24))
+    assert experts_supported(MINI)
+    assert not experts_supported(replace(MINI, n_experts=24))
 
 
 @needs_triton
@@ -72,7 +71,7 @@ def test_add_norm() -> None:
     expected = plain.add_norm(x, delta, weight)
     assert relative_error(total, expected[0]) < ROUGH
     assert relative_error(normed, expected[1]) < ROUGH
-    assert relative_error(add_rms_norm(x, None, weight, 1e-6)[1], plain.norm(x, weight)) < ROUGH
+    assert relative_error(add_rms_norm(x, None, weight, 1e-6)[1], plain.add_norm(x, None, weight)[1]) < ROUGH
 
 
 @needs_triton
@@ -125,7 +124,7 @@ def test_experts(rows: int, rest: int, gate_up: Any, down: Any) -> None:
     total, normed = combine(y, weights, residual, norm, 1e-6)
     expected = residual + loop_over_experts(x, ids, weights, experts)
     assert relative_error(total, expected) < ROUGH
-    assert relative_error(normed, TorchOps(SMALL, DEVICE, DTYPE).norm(expected, norm)) < ROUGH
+    assert relative_error(normed, TorchOps(SMALL, DEVICE, DTYPE).add_norm(expected, None, norm)[1]) < ROUGH
 
 
 @needs_triton
@@ -181,10 +180,10 @@ def test_tilings_fit_every_gpu(capability: tuple[int, int]) -> None:
 def test_heads_of_several_tokens_at_once(monkeypatch: pytest.MonkeyPatch, store: bool) -> None:
     """A program may take one token or eight; 3 windows of 9 tokens leave the last program half empty."""
     from orderlens.kernels import queries_keys
-    from orderlens.models.engine.layer_parts import rotary_tables
+    from orderlens.models.decoder.torch_ops import tables_of
 
     weights = random_weights(SMALL, DEVICE, DTYPE, seed=1, std=0.15)
-    tables = rotary_tables(*SMALL.rotary, DEVICE, DTYPE)
+    tables = tables_of(SMALL, DEVICE, DTYPE)
     fused = randn(27, SMALL.qkv_width, seed=3)
     found = []
     for few in (128, 0):
@@ -207,13 +206,13 @@ def test_heads_of_several_tokens_at_once(monkeypatch: pytest.MonkeyPatch, store:
 @pytest.mark.slow
 def test_a_whole_forward_with_prefix_padding_and_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sequences of different grids are cached together, then continued; with one and with four splits."""
-    from orderlens.models.llada2.triton_ops import TritonOps
+    from orderlens.models.decoder.triton_ops import TritonOps
 
     shape = replace(SMALL, n_experts=8, n_active=2, n_groups=2, n_kept_groups=1, n_heads=2, n_kv_heads=1)
     weights = random_weights(shape, DEVICE, DTYPE, seed=1, std=0.15)
     found = {}
     for ops in (TorchOps(shape, DEVICE, DTYPE), TritonOps(shape, DEVICE, DTYPE)):
-        network = Network(weights, shape, ops)
+        network = ExpertNetwork(weights, shape, ops)
         pool = PagePool(shape, DEVICE, DTYPE)
         slots = [pool.open(), pool.open()]
         pool.reserve([(slots[0], 48), (slots[1], 21)])
@@ -243,7 +242,7 @@ def test_a_replayed_graph_gives_the_same_bits() -> None:
     from orderlens.models.engine.engine import ForwardEngine
 
     engine = ForwardEngine(
-        Network(random_weights(SMALL, "cuda", torch.bfloat16, seed=1, std=0.15), SMALL), SMALL
+        ExpertNetwork(random_weights(SMALL, "cuda", torch.bfloat16, seed=1, std=0.15), SMALL), SMALL
     )
     slot = engine.pool.open()
     tokens = np.random.default_rng(0).integers(0, 64, (3, 16))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.routing import combine_weights
+from orderlens.models.decoder.experts import combine_weights
+from orderlens.models.families.llada2 import MINI
 from orderlens.testing import kernel_place
 
 _, DEVICE, _ = kernel_place()

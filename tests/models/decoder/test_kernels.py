@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from orderlens.models.decoder.config import DenseConfig
-from orderlens.models.decoder.network import Network
-from orderlens.models.decoder.ops import TorchOps, TritonOps
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.network import DecoderNetwork
+from orderlens.models.decoder.torch_ops import TorchOps
 from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows, pack
@@ -25,7 +25,7 @@ INTERPRETED, DEVICE, DTYPE = kernel_place()  # kernels are imported by nothing e
 ROUGH = 1e-5 if INTERPRETED else 3e-2
 
 
-def shape(**changes: Any) -> DenseConfig:
+def shape(**changes: Any) -> DecoderConfig:
     values: dict[str, Any] = {
         "vocab_size": 40,
         "hidden_size": 48,
@@ -39,16 +39,18 @@ def shape(**changes: Any) -> DenseConfig:
         "max_positions": 128,
         "attention": "full",
     }
-    return DenseConfig(**{**values, **changes})
+    return DecoderConfig(**{**values, **changes})
 
 
 def relative_error(found: Any, expected: Any) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
-def networks(config: DenseConfig) -> tuple[Network, Network]:
+def networks(config: DecoderConfig) -> tuple[DecoderNetwork, DecoderNetwork]:
+    from orderlens.models.decoder.triton_ops import TritonOps
+
     weights = random_weights(config, DEVICE, DTYPE, std=0.2)
-    return tuple(Network(weights, config, ops(config, DEVICE, DTYPE)) for ops in (TritonOps, TorchOps))  # type: ignore[return-value]
+    return tuple(DecoderNetwork(weights, config, ops(config, DEVICE, DTYPE)) for ops in (TritonOps, TorchOps))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(

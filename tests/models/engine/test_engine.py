@@ -8,19 +8,19 @@ import pytest
 import torch
 
 from orderlens.errors import DeviceMemoryError
+from orderlens.models.decoder.network import ExpertNetwork
+from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.graphs import bucket, padded
 from orderlens.models.engine.window import Windows, pack
-from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.network import Network
-from orderlens.models.llada2.weights import random_weights
+from orderlens.models.families.llada2 import MINI
 
 TINY = replace(
     MINI,
     vocab_size=64,
     hidden_size=32,
     n_layers=2,
-    dense_width=32,
+    ffn_width=32,
     expert_width=32,
     n_experts=8,
     n_active=2,
@@ -29,12 +29,12 @@ TINY = replace(
     n_heads=2,
     n_kv_heads=1,
     head_width=16,
-    rotary_width=8,
+    rotary=8,
     max_positions=256,
 )
 
 
-class Cramped(Network):
+class Cramped(ExpertNetwork):
     """A network on a device that holds only so many windows at once."""
 
     def __init__(self, capacity: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from orderlens.models.engine import fit as memory
-from orderlens.models.llada2.config import FLASH, MINI
+from orderlens.models.families.llada2 import FLASH, MINI
 
 BF16 = torch.bfloat16
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from orderlens.kernels.shapes import PAGE
+from orderlens.models.decoder.model import DecoderModel
 from orderlens.models.engine import graphs
 from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.graphs import (
@@ -22,7 +23,6 @@ from orderlens.models.engine.graphs import (
 )
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows, pack
-from orderlens.models.llada2.model import LLaDA2Model
 
 
 class Replay:
@@ -37,7 +37,7 @@ class Replay:
 
 
 @pytest.fixture
-def graphed(model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch) -> GraphedNetwork:
+def graphed(model: DecoderModel, monkeypatch: pytest.MonkeyPatch) -> GraphedNetwork:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
@@ -123,7 +123,7 @@ def test_large_forwards_are_recorded_with_the_rows_that_are_wanted(
 
 @pytest.mark.parametrize("whole", [8192, 16])
 def test_an_engine_reads_the_same_rows_from_either_kind_of_graph(
-    model: LLaDA2Model, graphed: GraphedNetwork, monkeypatch: pytest.MonkeyPatch, whole: int
+    model: DecoderModel, graphed: GraphedNetwork, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
     engine = ForwardEngine(model.engine.network, model.config)
     expected, packed = [], windows_of(graphed, 4, seed=3)

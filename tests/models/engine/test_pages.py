@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orderlens.errors import DeviceMemoryError, UserInputError
 from orderlens.kernels.shapes import PAGE
 from orderlens.models.engine.pages import EMPTY_PAGE, PagePool
-from orderlens.models.llada2.config import MINI
+from orderlens.models.families.llada2 import MINI
 
 SMALL = replace(MINI, n_layers=2, n_kv_heads=1, head_width=4, max_positions=320)
 

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderlens.errors import UserInputError
+from orderlens.models.decoder.model import DecoderModel
 from orderlens.models.engine import engine as engine_module
 from orderlens.models.engine.engine import ForwardEngine
-from orderlens.models.llada2.model import LLaDA2Model, load_llada2
+from orderlens.models.families.llada2 import load_llada2
 from orderlens.models.protocol import HiddenRows, StateBatch
 
 TOLERANCE = 1e-4
@@ -38,7 +39,7 @@ def all_rows(count: int, width: int) -> tuple[Any, Any]:
 
 
 def assert_matches(
-    model: LLaDA2Model, rows: HiddenRows, canvases: list[Any], wanted: list[Any], offset: int = 0
+    model: DecoderModel, rows: HiddenRows, canvases: list[Any], wanted: list[Any], offset: int = 0
 ) -> None:
     """``rows`` must equal a plain forward of each canvas at its wanted positions, in order."""
     found, low = log_probs(rows), 0
@@ -52,7 +53,7 @@ def assert_matches(
     assert low == len(found)
 
 
-def test_mixed_prompt_lengths_with_a_tail_in_the_first_block(model: LLaDA2Model) -> None:
+def test_mixed_prompt_lengths_with_a_tail_in_the_first_block(model: DecoderModel) -> None:
     prompts = [random_tokens(length, length) for length in (70, 5, 64, 33, 0, 100)]
     starts = np.array([len(prompt) // 32 * 32 for prompt in prompts])
     session = model.open_session()
@@ -68,7 +69,7 @@ def test_mixed_prompt_lengths_with_a_tail_in_the_first_block(model: LLaDA2Model)
     assert_matches(model, rows, canvases, [starts[i] + offset[state == i] for i in range(len(prompts))])
 
 
-def test_one_at_a_time_gives_the_same(model: LLaDA2Model) -> None:
+def test_one_at_a_time_gives_the_same(model: DecoderModel) -> None:
     prompts = [random_tokens(length, length) for length in (96, 32, 64)]
     tokens = np.stack([random_tokens(32, 50 + i) for i in range(3)])
     tokens[:, ::2] = MASK
@@ -85,7 +86,7 @@ def test_one_at_a_time_gives_the_same(model: LLaDA2Model) -> None:
         assert np.abs(single[finite] - batch[i * 32 : i * 32 + 32][finite]).max() < TOLERANCE
 
 
-def test_extending_block_by_block_equals_prefilling_at_once(model: LLaDA2Model) -> None:
+def test_extending_block_by_block_equals_prefilling_at_once(model: DecoderModel) -> None:
     sequence = random_tokens(128, 3)
     session = model.open_session()
     session.prefill([sequence[:32], sequence[:0]], [0, 0])
@@ -100,7 +101,7 @@ def test_extending_block_by_block_equals_prefilling_at_once(model: LLaDA2Model) 
     assert_matches(model, session.evaluate(states), [canvas, canvas], [np.arange(96, 128)] * 2)
 
 
-def test_many_states_share_one_slot(model: LLaDA2Model) -> None:
+def test_many_states_share_one_slot(model: DecoderModel) -> None:
     """Scoring: all blocks of one clean sequence at once, several states per block."""
     sequence = random_tokens(128, 4)
     session = model.open_session()
@@ -125,7 +126,7 @@ def test_many_states_share_one_slot(model: LLaDA2Model) -> None:
     seed=st.integers(0, 99),
 )
 @settings(max_examples=15, deadline=None)
-def test_any_grid(model: LLaDA2Model, block: int, offset: int, blocks: int, seed: int) -> None:
+def test_any_grid(model: DecoderModel, block: int, offset: int, blocks: int, seed: int) -> None:
     """Other block sizes and grids that start inside the prompt: pages and blocks need not coincide."""
     sized, offset = model.with_block_size(block), offset % block
     sequence = random_tokens(offset + (blocks + 2) * block, seed)
@@ -140,7 +141,7 @@ def test_any_grid(model: LLaDA2Model, block: int, offset: int, blocks: int, seed
     assert_matches(sized, session.evaluate(states), [canvas], [np.arange(start + block, len(canvas))], offset)
 
 
-def test_kept_and_repeated_slots_go_their_own_ways(model: LLaDA2Model) -> None:
+def test_kept_and_repeated_slots_go_their_own_ways(model: DecoderModel) -> None:
     """Two orders continue one prompt whose last page is partly filled; a third sequence is dropped."""
     sized = model.with_block_size(20)
     prompts = [random_tokens(40, 1), random_tokens(60, 2)]
@@ -163,7 +164,7 @@ def test_kept_and_repeated_slots_go_their_own_ways(model: LLaDA2Model) -> None:
     assert_matches(sized, session.evaluate(last), canvases[2:], wanted[2:])
 
 
-def test_pages_return_when_sessions_end(model: LLaDA2Model) -> None:
+def test_pages_return_when_sessions_end(model: DecoderModel) -> None:
     gc.collect()
     pool = model.engine.pool
     before = pool.n_pages - pool.n_free
@@ -177,7 +178,7 @@ def test_pages_return_when_sessions_end(model: LLaDA2Model) -> None:
     assert pool.n_pages - pool.n_free == before
 
 
-def test_small_parts_give_the_same_numbers(model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_parts_give_the_same_numbers(model: DecoderModel, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [random_tokens(length, length) for length in (64, 128, 32)]
     tokens = np.stack([random_tokens(32, 70 + i) for i in range(3)])
     states = StateBatch(np.arange(3), np.array([64, 128, 32]), tokens, *all_rows(3, 32))
@@ -199,7 +200,7 @@ def test_small_parts_give_the_same_numbers(model: LLaDA2Model, monkeypatch: pyte
 
 
 def test_rows_come_in_the_order_asked_even_across_parts(
-    model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch
+    model: DecoderModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model.engine, "_max_tokens", 40)
     session = model.open_session()
@@ -212,7 +213,7 @@ def test_rows_come_in_the_order_asked_even_across_parts(
     assert torch.allclose(mixed, everything[torch.from_numpy(state * 32 + offset)], atol=1e-5)
 
 
-def test_nothing_asked_nothing_given(model: LLaDA2Model) -> None:
+def test_nothing_asked_nothing_given(model: DecoderModel) -> None:
     session = model.open_session()
     session.prefill([], [])
     nothing = np.zeros(0, int)
@@ -221,7 +222,7 @@ def test_nothing_asked_nothing_given(model: LLaDA2Model) -> None:
     session.extend(nothing, np.zeros((0, 32), int))
 
 
-def test_mistakes_are_told(model: LLaDA2Model) -> None:
+def test_mistakes_are_told(model: DecoderModel) -> None:
     session = model.open_session()
     session.prefill([random_tokens(32, 1)], [0])
     window = random_tokens(32, 2)[None]
@@ -242,7 +243,7 @@ def test_mistakes_are_told(model: LLaDA2Model) -> None:
         full.evaluate(StateBatch(np.array([0]), np.array([512]), window, *rows))
 
 
-def test_bf16_stays_near_float32(checkpoint: Any, model: LLaDA2Model) -> None:
+def test_bf16_stays_near_float32(checkpoint: Any, model: DecoderModel) -> None:
     """Documented tolerance: the typical row of a small random model moves by a few hundredths."""
     rough = load_llada2(checkpoint[0], device="cpu", dtype="bfloat16")
     window = random_tokens(32, 8)
@@ -258,7 +259,7 @@ def test_bf16_stays_near_float32(checkpoint: Any, model: LLaDA2Model) -> None:
 
 
 def test_finished_blocks_are_cached_by_the_forward_of_what_follows(
-    model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch
+    model: DecoderModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One forward for the finished blocks of some texts and the windows of all; nothing waits for nobody."""
     ran: list[tuple[str, int]] = []

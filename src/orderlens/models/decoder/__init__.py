@@ -1,1 +1,1 @@
-"""Llama-like order-agnostic models over one body: LLaDA-8B and 1.5, Dream, SDAR, Fast-dLLM v2."""
+"""The Llama-like body, dense or with experts: LLaDA-8B, 1.5 and 2.x, Dream, SDAR, Fast-dLLM v2, smol."""

@@ -1,8 +1,8 @@
 """A Llama-like model as a Model: everything the decoder needs, over our own network.
 
-A family is a ``Dialect``: how its files are read, what its positions see and which row speaks about which
-position. ``DenseModel`` can also be built from any weights, which is what benchmarks with random weights do.
-Knows nothing of orders, targets or the hub.
+A family is a ``Dialect``: how its files are read, what its positions see and which row is about which
+position. ``DecoderModel`` can also be built from any weights, which is what benchmarks with random weights
+do. Does not depend on orders, targets or the hub.
 """
 
 from __future__ import annotations
@@ -11,17 +11,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from orderlens.models.checkpoint_info import Look
+import torch
+
+from orderlens.models.checkpoint_info import CheckpointReader
 from orderlens.models.decoder import reference
-from orderlens.models.decoder.checkpoint import Layout, check_tensors, load_weights
-from orderlens.models.decoder.config import DenseConfig
-from orderlens.models.decoder.network import Network
-from orderlens.models.decoder.weights import Weights
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.loader import (
+    ExpertPlace,
+    Layout,
+    check_tensors,
+    load_weights,
+    refuse_too_large,
+)
+from orderlens.models.decoder.network import DecoderNetwork, kernels_apply, make_network
+from orderlens.models.decoder.weights import DecoderWeights
+from orderlens.models.engine.compiling import compiling_meanwhile
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
 from orderlens.models.engine.engine import ForwardEngine
-from orderlens.models.engine.fit import Sized
 from orderlens.models.engine.full import canvas_engine
 from orderlens.models.engine.model import Facts, Loaded, NetworkModel
 from orderlens.models.engine.weights import tensors_digest
@@ -34,7 +42,12 @@ from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import Anchor
 
 MAX_GRAPH_TOKENS = 1024
-"""More tokens are computed for longer than they take to launch, and padding costs as much as any window."""
+"""More tokens of whole canvases are computed for longer than they take to launch, and padding costs as much
+as any window."""
+MAX_EXPERT_TOKENS = 81920
+"""Tokens of one forward with experts: an expert's share (2,560 on average) fills its tiles."""
+UNIT_SEQUENCES = 2 * MAX_EXPERT_TOKENS // 32
+"""Work unit of a network with experts: two halves that advance alternately, each of the widest forward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +61,50 @@ class Dialect:
         block_size: the block its authors decode in.
         block_keys: keys of ``config.json`` that may give another one.
         anchor: where the block grid starts.
-        shifted: the network's row i − 1 speaks about position i.
+        shifted: the network's row i − 1 is about position i.
         published: pattern of a hub repository's name → shape.
     """
 
     layout: Layout
-    parse: Callable[[Mapping[str, Any]], DenseConfig]
+    parse: Callable[[Mapping[str, Any]], DecoderConfig]
     roles: Published
     block_size: int
     anchor: Anchor
     shifted: bool = False
     block_keys: tuple[str, ...] = ()
-    published: Mapping[str, Sized] | None = None
+    published: Mapping[str, DecoderConfig] | None = None
 
     @property
-    def look(self) -> Look:
+    def reader(self) -> CheckpointReader:
         """How ``doctor`` describes a checkpoint that is not loaded."""
-        return Look(self.parse, partial(check_tensors, self.layout), self.published or {})
+        return CheckpointReader(self.parse, partial(check_tensors, self.layout), self.published or {})
 
     def block_of(self, values: Mapping[str, Any], max_positions: int) -> int:
         """Return the block size that ``config.json`` states, or the published one where it fits."""
         given, usual = Values(values), min(self.block_size, max_positions)
         return next((given.integer(key) for key in self.block_keys if key in given), usual)
 
-    def load(self, folder: Path, name: str, options: LoadOptions) -> DenseModel:
-        """Load a checkpoint folder in the published layout."""
-        values = read_json(folder / CONFIG)
+    def load(
+        self,
+        folder: Path,
+        name: str,
+        options: LoadOptions,
+        *,
+        experts: Literal["auto", "device", "host"] = "auto",
+        block_size: int | None = None,
+        **changes: Any,
+    ) -> DecoderModel:
+        """Load a checkpoint folder in the published layout.
+
+        Args:
+            folder: holds config.json, safetensors and (for text) tokenizer.json.
+            name: the spec that loads this model again.
+            options: device and dtype.
+            experts: where expert matrices are: stacked on the device, or memory-mapped on the host.
+            block_size: tokens per block instead of the family's.
+            changes: values that replace those of config.json, e.g. ``mask_token_id``.
+        """
+        values = read_json(folder / CONFIG) | changes
         config = self.parse(values)
         tokenizer = FastTokenizer.from_folder(folder) if has_tokenizer(folder) else None
         roles = find_roles(folder, values, config.vocab_size, tokenizer, self.roles)
@@ -81,8 +112,12 @@ class Dialect:
         check_tensors(self.layout, checkpoint, config)
         device = with_index(pick_device(options.device, prefer=("cuda", "mps")))
         dtype = pick_dtype(options.dtype, checkpoint.main_dtype)
-        weights = load_weights(self.layout, checkpoint, config, device, dtype)
-        return DenseModel(
+        place = expert_place(experts, config, device, dtype)
+        block = self.block_of(values, config.max_positions) if block_size is None else block_size
+        rehearse = partial(_rehearse, config, dtype, roles, block, place, device)
+        with compiling_meanwhile(rehearse, device):
+            weights = load_weights(self.layout, checkpoint, config, device, dtype, place)
+        return DecoderModel(
             weights,
             config,
             roles,
@@ -90,17 +125,39 @@ class Dialect:
             name=name,
             tokenizer=tokenizer,
             digest=lambda: f"{weights_digest(checkpoint.shards)}:{config}",
-            block_size=self.block_of(values, config.max_positions),
+            block_size=block,
         )
 
 
-class DenseModel(NetworkModel):
+def expert_place(wanted: str, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> ExpertPlace:
+    """Return where experts go; refuse early, in one line, what cannot fit."""
+    if config.n_experts and (wanted == "host" or (wanted == "auto" and device.type == "cpu")):
+        return "host"
+    refuse_too_large(config, device, dtype)
+    return "device"
+
+
+def _rehearse(
+    config: DecoderConfig,
+    dtype: torch.dtype,
+    roles: TokenRoles,
+    block_size: int,
+    place: ExpertPlace,
+    device: torch.device,
+) -> None:
+    if config.n_experts and place == "device" and kernels_apply(config, device, dtype):
+        from orderlens.models.decoder.rehearsal import rehearse
+
+        rehearse(config, dtype, roles, block_size, MAX_EXPERT_TOKENS)
+
+
+class DecoderModel(NetworkModel):
     """A loaded model of any family of this body."""
 
     def __init__(
         self,
-        weights: Weights,
-        config: DenseConfig,
+        weights: DecoderWeights,
+        config: DecoderConfig,
         roles: TokenRoles,
         dialect: Dialect,
         *,
@@ -123,6 +180,8 @@ class DenseModel(NetworkModel):
             chat=find_template(tokenizer) if tokenizer else None,
             kind=dialect.layout.what,
         )
+        if config.n_experts:
+            self.unit_sequences = UNIT_SEQUENCES  # the ability PrefersUnitSize
         block = dialect.block_size if block_size is None else block_size
         super().__init__(facts, _assembled(weights, config), block)
 
@@ -132,16 +191,18 @@ class DenseModel(NetworkModel):
         return self._changed(weights=weights, loaded=_assembled(weights, self.config))
 
 
-def _assembled(weights: Weights, config: DenseConfig) -> Loaded:
+def _assembled(weights: DecoderWeights, config: DecoderConfig) -> Loaded:
     """Put engine and plain forward around the network."""
-    network = Network(weights, config)
-    engine = (
-        canvas_engine(network, config.max_positions, max_graph_tokens=MAX_GRAPH_TOKENS)
-        if config.attention == "full"
-        else ForwardEngine(network, config)
-    )
     return Loaded(
-        engine,
+        _engine(make_network(weights, config), config),
         lambda ids_1L, seen_LL: reference.hidden_states(weights, config, ids_1L[0], seen_LL)[None],
         weights.unembed_VC,
     )
+
+
+def _engine(network: DecoderNetwork, config: DecoderConfig) -> ForwardEngine:
+    if config.attention == "full":
+        return canvas_engine(network, config.max_positions, max_graph_tokens=MAX_GRAPH_TOKENS)
+    if config.n_experts:
+        return ForwardEngine(network, config, MAX_EXPERT_TOKENS, MAX_EXPERT_TOKENS)
+    return ForwardEngine(network, config)

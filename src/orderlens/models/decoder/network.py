@@ -1,10 +1,10 @@
 """The forward: token windows in, final hidden states out, over whichever building blocks fit the device.
 
-One body for both kinds of attention: ``hidden`` and ``store`` run windows over the paged cache
-(block-causal), ``canvas`` runs whole canvases (full). Knows nothing of sessions, shifts, graphs or the output
-matrix.
+One body for both kinds of attention and of feed-forward: ``hidden``, ``advance`` and ``store`` run windows
+over the paged cache (block-causal), ``canvas`` runs whole canvases (full). Does not depend on sessions,
+shifts, graphs or the output matrix.
 
-Shape letters: N windows, W width, T = N·W tokens, C model width, O outputs of a projection.
+Shape letters: N windows, W width, T = N·W tokens, R picked tokens, C model width.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orderlens.models.decoder.config import DenseConfig
-from orderlens.models.decoder.ops import Ops, choose_ops
-from orderlens.models.decoder.weights import LayerWeights, Weights
-from orderlens.models.engine.packed import linear
+from orderlens.kernels.gpu import runs_kernels
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.torch_ops import Ops, TorchOps
+from orderlens.models.decoder.weights import DecoderLayer, DecoderWeights
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows
 
-Attend: TypeAlias = Callable[[Tensor, LayerWeights, int], Tensor]
-"""(fused projection [T, O], layer, its index) → attention outputs [T, H·D]."""
+Attend: TypeAlias = Callable[[Tensor, DecoderLayer, int], Tensor]
+"""(normalised activations [T, C], layer, its index) → attention outputs [T, H·D]."""
 
 
-class Network:
+class DecoderNetwork:
     """Weights and building blocks, put together."""
 
-    def __init__(self, weights: Weights, config: DenseConfig, ops: Ops | None = None) -> None:
+    def __init__(self, weights: DecoderWeights, config: DecoderConfig, ops: Ops | None = None) -> None:
         self.weights, self.config = weights, config
         self.ops = ops or choose_ops(weights, config)
         self.splits: Callable[[int, int], int] = self.ops.splits
@@ -38,18 +38,19 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return self.weights.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of its activations."""
         return self.weights.dtype
 
     @torch.no_grad()
     def hidden(self, windows: Windows, pool: PagePool) -> Tensor:
-        """Return hidden states [T, C] of windows over cached prefixes, normalised for the output matrix."""
         return self._run(windows.tokens, self._paged(windows, pool, store=False))
+
+    @torch.no_grad()
+    def advance(self, windows: Windows, pool: PagePool) -> Tensor:
+        return self._run(windows.tokens, self._paged(windows, pool, store=True))
 
     @torch.no_grad()
     def store(self, windows: Windows, pool: PagePool) -> None:
@@ -57,35 +58,76 @@ class Network:
 
         Windows of one sequence may come together: each layer writes all keys before any window reads them.
         """
-        self._run(windows.tokens, self._paged(windows, pool, store=True))
-
-    @torch.no_grad()
-    def advance(self, windows: Windows, pool: PagePool) -> Tensor:
-        """Return hidden states and cache the windows: earlier ones of a sequence are seen by later ones."""
-        return self._run(windows.tokens, self._paged(windows, pool, store=True))
+        self._run(windows.tokens, self._paged(windows, pool, store=True), only_store=True)
 
     @torch.no_grad()
     def canvas(self, tokens_NW: Tensor) -> Tensor:
         """Return hidden states [N, W, C] of whole canvases, every position seeing its whole own."""
         count, width = tokens_NW.shape
-        hidden_TC = self._run(
-            tokens_NW, lambda fused_TO, layer, _: self.ops.attend_canvas(fused_TO, layer, count)
-        )
-        return hidden_TC.view(count, width, -1)
+        attend: Attend = lambda h_TC, layer, _: self.ops.attend_canvas(h_TC, layer, count)  # noqa: E731
+        return self._run(tokens_NW, attend).view(count, width, -1)
 
     def _paged(self, windows: Windows, pool: PagePool, store: bool) -> Attend:
-        return lambda fused_TO, layer, index: self.ops.attend_pages(
-            fused_TO, layer, windows, pool, index, store
-        )
+        return lambda h_TC, layer, index: self.ops.attend_pages(h_TC, layer, windows, pool, index, store)
 
-    def _run(self, tokens_NW: Tensor, attend: Attend) -> Tensor:
+    def _run(
+        self, tokens_NW: Tensor, attend: Attend, rows_R: Tensor | None = None, only_store: bool = False
+    ) -> Tensor:
+        """Return hidden states of all tokens or of ``rows_R``; the last layer skips what nothing reads."""
         ops, layers = self.ops, self.weights.layers
         norms = [*(layer.input_norm_C for layer in layers[1:]), self.weights.final_norm_C]
         embedded_TC = functional.embedding(tokens_NW.reshape(-1), self.weights.embedding_VC)
         x_TC, h_TC = ops.add_norm(embedded_TC, None, layers[0].input_norm_C)
         for index, (layer, next_norm_C) in enumerate(zip(layers, norms, strict=True)):
-            attended_TO = attend(ops.project(h_TC, layer.qkv_OC, layer.qkv_bias_O), layer, index)
-            x_TC, h_TC = ops.add_norm(x_TC, ops.project(attended_TO, layer.out_CO, None), layer.post_norm_C)
-            inner_TF = ops.swiglu(linear(h_TC, layer.gate_up_FC))
-            x_TC, h_TC = ops.add_norm(x_TC, linear(inner_TF, layer.down_CF), next_norm_C)
+            attended_TO = attend(h_TC, layer, index)
+            if index == len(layers) - 1 and only_store:
+                break
+            if index == len(layers) - 1 and rows_R is not None:
+                x_TC, attended_TO = x_TC[rows_R], attended_TO[rows_R]
+            x_TC, h_TC = ops.after_attention(x_TC, attended_TO, layer)
+            x_TC, h_TC = ops.feed_forward(x_TC, h_TC, layer.feed_forward, next_norm_C)
         return h_TC
+
+
+class ExpertNetwork(DecoderNetwork):
+    """A network with experts: for rows that nothing reads, its last layer visits none."""
+
+    @torch.no_grad()
+    def picked(self, windows: Windows, pool: PagePool, rows_R: Tensor, store: bool) -> Tensor:
+        """Return the hidden states [R, C] of some tokens; with ``store`` all windows are cached."""
+        return self._run(windows.tokens, self._paged(windows, pool, store=store), rows_R)
+
+
+def make_network(weights: DecoderWeights, config: DecoderConfig) -> DecoderNetwork:
+    """Return the network of these weights."""
+    return (ExpertNetwork if config.n_experts else DecoderNetwork)(weights, config)
+
+
+def choose_ops(weights: DecoderWeights, config: DecoderConfig) -> Ops:
+    """Return our CUDA kernels where they apply, plain torch elsewhere."""
+    if kernels_apply(config, weights.device, weights.dtype) and weights.stacked:
+        from orderlens.models.decoder.triton_ops import TritonOps
+
+        return TritonOps(config, weights.device, weights.dtype)
+    return TorchOps(config, weights.device, weights.dtype)
+
+
+def kernels_apply(config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether our kernels compute this network there, if its experts are stacked on the device."""
+    if not runs_kernels(device) or dtype not in (torch.bfloat16, torch.float16):
+        return False
+    if config.n_experts and not experts_supported(config):
+        return False
+    wide = config.head_width >= 32 or config.n_experts > 0
+    return wide and _power_of_two(config.head_width) and not (config.attention == "full" and config.qk_norm)
+
+
+def experts_supported(config: DecoderConfig) -> bool:
+    """Return whether the experts' kernels have tiles for this shape (all published ones; small may not)."""
+    powers = (config.n_experts, config.n_groups, config.head_width, config.rotary_width)
+    fits = not (config.hidden_size % 32 or config.expert_width % 32)
+    return config.router == "sigmoid" and config.normalised and fits and all(map(_power_of_two, powers))
+
+
+def _power_of_two(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0

@@ -1,8 +1,9 @@
-"""The slow, readable forward: one sequence, head by head, float32, no cache. What ``model.log_probs`` runs.
+"""The slow, readable forward: one sequence, head by head, expert by expert, float32, no cache.
 
-Shares no code with the fast path; the tests hold the two together, and both to the published definition.
+This is what ``model.log_probs`` runs. It shares no code with the fast path; the tests compare the two, and
+both with the published definition.
 
-Shape letters: L positions, C model width, H heads, K key/value heads, D head width, V vocabulary.
+Shape letters: L positions, C model width, H heads, D head width, E experts, V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,33 +11,40 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from orderlens.models.decoder.config import DenseConfig
-from orderlens.models.decoder.weights import LayerWeights, Weights
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.weights import (
+    DecoderLayer,
+    DecoderWeights,
+    DenseFeedForward,
+    SparseFeedForward,
+)
 
 
-def hidden_states(weights: Weights, config: DenseConfig, tokens_L: Tensor, visible_LL: Tensor) -> Tensor:
+def hidden_states(
+    weights: DecoderWeights, config: DecoderConfig, tokens_L: Tensor, visible_LL: Tensor
+) -> Tensor:
     """Return final hidden states [L, C] in float32; row i of ``visible_LL`` marks what position i may see."""
     x_LC = weights.embedding_VC[tokens_L].float()
     for layer in weights.layers:
         x_LC = x_LC + _attention(_norm(x_LC, layer.input_norm_C, config), layer, config, visible_LL)
-        gate, up = (_norm(x_LC, layer.post_norm_C, config) @ layer.gate_up_FC.float().T).chunk(2, dim=1)
-        x_LC = x_LC + (gate * torch.sigmoid(gate) * up) @ layer.down_CF.float().T
+        x_LC = x_LC + _feed_forward(_norm(x_LC, layer.post_norm_C, config), layer.feed_forward, config)
     return _norm(x_LC, weights.final_norm_C, config)
 
 
-def _norm(x: Tensor, weight: Tensor, config: DenseConfig) -> Tensor:
+def _norm(x: Tensor, weight: Tensor, config: DecoderConfig) -> Tensor:
     return x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + config.norm_eps) * weight.float()
 
 
-def _turn(x_LHD: Tensor, config: DenseConfig) -> Tensor:
-    half = config.head_width // 2
+def _turn(x_LHD: Tensor, config: DecoderConfig) -> Tensor:
+    half = config.rotary_width // 2
     frequency = 1.0 / config.rope_theta ** (torch.arange(half, device=x_LHD.device).float() / half)
     angle = torch.arange(len(x_LHD), device=x_LHD.device)[:, None, None] * frequency
-    a, b = x_LHD[..., :half], x_LHD[..., half:]
-    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=-1)
+    a, b, rest = x_LHD[..., :half], x_LHD[..., half : 2 * half], x_LHD[..., 2 * half :]
+    turned = (a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin(), rest)
+    return torch.cat(turned, dim=-1)
 
 
-def _attention(h_LC: Tensor, layer: LayerWeights, config: DenseConfig, visible_LL: Tensor) -> Tensor:
+def _attention(h_LC: Tensor, layer: DecoderLayer, config: DecoderConfig, visible_LL: Tensor) -> Tensor:
     fused_LO = h_LC @ layer.qkv_OC.float().T
     if layer.qkv_bias_O is not None:
         fused_LO = fused_LO + layer.qkv_bias_O.float()
@@ -52,3 +60,42 @@ def _attention(h_LC: Tensor, layer: LayerWeights, config: DenseConfig, visible_L
         weights_LL = scores_LL.masked_fill(~visible_LL, -torch.inf).softmax(dim=1)
         outputs.append(weights_LL @ v[:, head // per_kv])
     return torch.cat(outputs, dim=1) @ layer.out_CO.float().T
+
+
+def _feed_forward(h_LC: Tensor, block: DenseFeedForward | SparseFeedForward, config: DecoderConfig) -> Tensor:
+    if isinstance(block, DenseFeedForward):
+        gate_FC, up_FC = block.gate_up_FC.chunk(2)
+        return _swiglu(h_LC, gate_FC, up_FC, block.down_CF)
+    weights_LE = _routing(h_LC, block, config)
+    y_LC = torch.zeros_like(h_LC)
+    for expert in range(config.n_experts):
+        y_LC += weights_LE[:, expert, None] * _swiglu(h_LC, *block.experts.matrices(expert))
+    for expert in range(config.n_experts, config.n_experts + config.n_shared):
+        y_LC += _swiglu(h_LC, *block.experts.matrices(expert))
+    return y_LC
+
+
+def _swiglu(h_LC: Tensor, gate_FC: Tensor, up_FC: Tensor, down_CF: Tensor) -> Tensor:
+    gate, up = h_LC @ gate_FC.float().T, h_LC @ up_FC.float().T
+    return (gate * torch.sigmoid(gate) * up) @ down_CF.float().T
+
+
+def _routing(h_LC: Tensor, block: SparseFeedForward, config: DecoderConfig) -> Tensor:
+    """Return combine weights [L, E], zero for experts a token does not visit."""
+    logits_LE = h_LC @ block.router_EC.float().T
+    scores_LE = torch.sigmoid(logits_LE) if config.router == "sigmoid" else torch.softmax(logits_LE, dim=1)
+    weights_LE = torch.zeros_like(scores_LE)
+    for position, row in enumerate((scores_LE + block.bias_E.float()).tolist()):
+        chosen = _chosen_experts(row, config)
+        picked = scores_LE[position, chosen]
+        divided = config.normalised and len(chosen) > 1
+        weights_LE[position, chosen] = picked / (picked.sum() + 1e-20) if divided else picked
+    return weights_LE * config.routed_scale
+
+
+def _chosen_experts(scores: list[float], config: DecoderConfig) -> list[int]:
+    size = config.n_experts // config.n_groups
+    groups = [range(start, start + size) for start in range(0, config.n_experts, size)]
+    by_score = sorted(groups, key=lambda group: -sum(sorted((scores[e] for e in group), reverse=True)[:2]))
+    candidates = [expert for group in by_score[: config.n_kept_groups] for expert in group]
+    return sorted(candidates, key=lambda expert: -scores[expert])[: config.n_active]

@@ -1,23 +1,72 @@
 """The network's tensors as the forward wants them: queries, keys and values fused, gate and up fused.
 
-Shape letters: V vocabulary, C model width, O outputs of a projection, F feed-forward width, D head width.
+Shared experts follow the routed ones, as experts that every token visits: a shared feed-forward of width
+S × F is the sum of S experts of width F.
+
+Shape letters: V vocabulary, C model width, O outputs of a projection, E experts (routed then shared),
+F feed-forward width, D head width.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from orderlens.models.decoder.config import DenseConfig
-from orderlens.models.engine import weights as shared
+from orderlens.kernels.shapes import StackedExperts
+from orderlens.models.decoder.config import DecoderConfig
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer: ``qkv`` holds query, key and value rows, ``gate_up`` gate rows and then up rows."""
+class MappedExperts:
+    """Experts left where the checkpoint is memory-mapped; read when a token needs them.
+
+    Attributes:
+        triples: gate, up and down of every expert, as stored.
+        dtype: what each is cast to when it is read, None for as stored.
+    """
+
+    triples: tuple[tuple[Tensor, Tensor, Tensor], ...]
+    dtype: torch.dtype | None = None
+
+    def __len__(self) -> int:
+        return len(self.triples)
+
+    def matrices(self, expert: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return gate [F, C], up [F, C] and down [C, F] of one expert."""
+        gate_FC, up_FC, down_CF = self.triples[expert]
+        if self.dtype is None:
+            return gate_FC, up_FC, down_CF
+        return gate_FC.to(self.dtype), up_FC.to(self.dtype), down_CF.to(self.dtype)
+
+
+Experts: TypeAlias = StackedExperts | MappedExperts
+
+
+@dataclass(frozen=True, slots=True)
+class DenseFeedForward:
+    """A plain SwiGLU feed-forward: gate rows and then up rows."""
+
+    gate_up_FC: Tensor
+    down_CF: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SparseFeedForward:
+    """Router and experts; the bias steers the selection only and stays in float32."""
+
+    router_EC: Tensor
+    bias_E: Tensor
+    experts: Experts
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One layer: ``qkv`` holds query, key and value rows."""
 
     input_norm_C: Tensor
     qkv_OC: Tensor
@@ -26,42 +75,98 @@ class LayerWeights:
     k_norm_D: Tensor | None
     out_CO: Tensor
     post_norm_C: Tensor
-    gate_up_FC: Tensor
-    down_CF: Tensor
+    feed_forward: DenseFeedForward | SparseFeedForward
 
 
-class Weights(shared.Weights[LayerWeights]):
-    """The whole network."""
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """The whole network; a tied output matrix is the embedding itself."""
 
-    def to(self, dtype: torch.dtype) -> Weights:
-        """Return a copy in another dtype."""
-        embedding_VC = self.embedding_VC.to(dtype)
+    embedding_VC: Tensor
+    layers: tuple[DecoderLayer, ...]
+    final_norm_C: Tensor
+    unembed_VC: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        """Where the computation happens (memory-mapped experts may lie elsewhere)."""
+        return self.embedding_VC.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of activations."""
+        return self.embedding_VC.dtype
+
+    @property
+    def stacked(self) -> bool:
+        """Whether no layer's experts stay in the checkpoint's files."""
+        blocks = (layer.feed_forward for layer in self.layers)
+        sparse = (block for block in blocks if isinstance(block, SparseFeedForward))
+        return all(isinstance(block.experts, StackedExperts) for block in sparse)
+
+    def to(self, dtype: torch.dtype) -> DecoderWeights:
+        """Return a copy in another dtype; the router's bias stays in float32."""
+        copy = _cast(self, dtype)
         tied = self.unembed_VC is self.embedding_VC
-        return Weights(
-            embedding_VC,
-            tuple(_cast(layer, dtype) for layer in self.layers),
-            self.final_norm_C.to(dtype),
-            embedding_VC if tied else self.unembed_VC.to(dtype),
-        )
+        return replace(copy, unembed_VC=copy.embedding_VC) if tied else copy
 
 
-def _cast(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
-    def to(tensor: Any) -> Any:
-        return None if tensor is None else tensor.to(dtype)
+def _cast(part: Part, dtype: torch.dtype) -> Part:
+    """Return a part of the weights in another dtype, whatever it is made of."""
 
-    return LayerWeights(*(to(getattr(layer, field.name)) for field in fields(layer)))
+    def cast(name: str, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value if name == "bias_E" else value.to(dtype)
+        if isinstance(value, MappedExperts):
+            return replace(value, dtype=dtype)
+        if isinstance(value, tuple):
+            return tuple(_cast(item, dtype) for item in value)
+        return _cast(value, dtype) if is_dataclass(value) else value
+
+    assert is_dataclass(part)
+    assert not isinstance(part, type)
+    return replace(
+        part, **{field.name: cast(field.name, getattr(part, field.name)) for field in fields(part)}
+    )
+
+
+class RandomTensors:
+    """Tensors drawn one after the other, directly on a device."""
+
+    def __init__(self, device: torch.device | str, dtype: torch.dtype, seed: int, std: float) -> None:
+        nowhere = torch.device(device).type == "meta"  # shapes only
+        self._generator = None if nowhere else torch.Generator(device=device).manual_seed(seed)
+        self._device, self._dtype, self._std = device, dtype, std
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a matrix around 0."""
+        empty = torch.empty(shape, device=self._device, dtype=dtype or self._dtype)
+        return empty.normal_(0, self._std, generator=self._generator)
+
+    def scale(self, size: int) -> Tensor:
+        """Return the weights of a norm, around 1."""
+        empty = torch.empty(size, device=self._device, dtype=self._dtype)
+        return empty.uniform_(0.8, 1.2, generator=self._generator)
 
 
 def random_weights(
-    config: DenseConfig, device: torch.device | str, dtype: torch.dtype, seed: int = 0, std: float = 0.02
-) -> Weights:
+    config: DecoderConfig, device: torch.device | str, dtype: torch.dtype, seed: int = 0, std: float = 0.02
+) -> DecoderWeights:
     """Draw weights of the given shape directly on ``device`` (for benchmarks and tests)."""
-    draw = shared.RandomTensors(device, dtype, seed, std)
-    V, C, D, F = config.vocab_size, config.hidden_size, config.head_width, config.ffn_width
+    draw = RandomTensors(device, dtype, seed, std)
+    V, C, D = config.vocab_size, config.hidden_size, config.head_width
 
-    def layer() -> LayerWeights:
+    def feed_forward(index: int) -> DenseFeedForward | SparseFeedForward:
+        if not config.has_experts(index):
+            return DenseFeedForward(draw.normal(2 * config.ffn_width, C), draw.normal(C, config.ffn_width))
+        E, F = config.n_experts + config.n_shared, config.expert_width
+        bias_E = draw.normal(config.n_experts, dtype=torch.float32)
+        experts = StackedExperts(draw.normal(E, 2 * F, C), draw.normal(E, C, F))
+        return SparseFeedForward(draw.normal(config.n_experts, C), bias_E, experts)
+
+    def layer(index: int) -> DecoderLayer:
         q_norm_D, k_norm_D = (draw.scale(D), draw.scale(D)) if config.qk_norm else (None, None)
-        return LayerWeights(
+        return DecoderLayer(
             draw.scale(C),
             draw.normal(config.qkv_width, C),
             draw.normal(config.qkv_width) if config.qkv_bias else None,
@@ -69,11 +174,10 @@ def random_weights(
             k_norm_D,
             draw.normal(C, config.n_heads * D),
             draw.scale(C),
-            draw.normal(2 * F, C),
-            draw.normal(C, F),
+            feed_forward(index),
         )
 
     embedding_VC = draw.normal(V, C)
-    layers = tuple(layer() for _ in range(config.n_layers))
+    layers = tuple(layer(index) for index in range(config.n_layers))
     unembed_VC = embedding_VC if config.tied else draw.normal(V, C)
-    return Weights(embedding_VC, layers, draw.scale(C), unembed_VC)
+    return DecoderWeights(embedding_VC, layers, draw.scale(C), unembed_VC)

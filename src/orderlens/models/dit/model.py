@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from orderlens.models.checkpoint_info import Look
+from orderlens.models.checkpoint_info import CheckpointReader
 from orderlens.models.dit.config import DitConfig, parse_bd3lm, parse_mdlm, parse_sedd
 from orderlens.models.dit.gpt2 import END_OF_TEXT, Gpt2Tokenizer, fitting
 from orderlens.models.dit.network import DitNetwork
@@ -30,9 +30,9 @@ from orderlens.models.protocol import Tokenizer
 
 Parser: TypeAlias = Callable[[Mapping[str, Any], str], DitConfig]
 
-MDLM_LOOK = Look(parse_mdlm, check_tensors)
-BD3LM_LOOK = Look(parse_bd3lm, check_tensors)
-SEDD_LOOK = Look(parse_sedd, check_tensors)
+MDLM_READER = CheckpointReader(parse_mdlm, check_tensors)
+BD3LM_READER = CheckpointReader(parse_bd3lm, check_tensors)
+SEDD_READER = CheckpointReader(parse_sedd, check_tensors)
 
 
 def load_mdlm(folder: Path, name: str, options: LoadOptions) -> CastableModel:

@@ -1,4 +1,4 @@
-"""Tensors of a decoder-like network: what every family keeps around its layers, and random ones for tests.
+"""The identity of weights that come from no file, and output layers with a bias.
 
 A head multiplies hidden states with one matrix and adds nothing. A bias of the output layer therefore becomes
 one more column of the matrix, and every hidden state gets one more number, a 1. Both are padded with zeros to
@@ -11,36 +11,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-Layer = TypeVar("Layer")
 WIDTH_STEP = 32
 """Widths with a bias column are multiples of this, as ``kernels.head.fused_head.can_fuse`` asks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weights(Generic[Layer]):
-    """The whole network; a tied output matrix is the embedding itself."""
-
-    embedding_VC: Tensor
-    layers: tuple[Layer, ...]
-    final_norm_C: Tensor
-    unembed_VC: Tensor
-
-    @property
-    def device(self) -> torch.device:
-        """Where the computation happens (memory-mapped experts may lie elsewhere)."""
-        return self.embedding_VC.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of activations."""
-        return self.embedding_VC.dtype
 
 
 def tensors_digest(weights: Any, settings: object) -> str:
@@ -64,25 +43,6 @@ def _named(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
         inner = list(enumerate(value)) if isinstance(value, list | tuple) else []
     for key, item in inner:
         yield from _named(item, f"{name}.{key}")
-
-
-class RandomTensors:
-    """Tensors drawn one after the other, directly on a device (for benchmarks and tests)."""
-
-    def __init__(self, device: torch.device | str, dtype: torch.dtype, seed: int, std: float) -> None:
-        nowhere = torch.device(device).type == "meta"  # shapes only
-        self._generator = None if nowhere else torch.Generator(device=device).manual_seed(seed)
-        self._device, self._dtype, self._std = device, dtype, std
-
-    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Return a matrix around 0."""
-        empty = torch.empty(shape, device=self._device, dtype=dtype or self._dtype)
-        return empty.normal_(0, self._std, generator=self._generator)
-
-    def scale(self, size: int) -> Tensor:
-        """Return the weights of a norm, around 1."""
-        empty = torch.empty(size, device=self._device, dtype=self._dtype)
-        return empty.uniform_(0.8, 1.2, generator=self._generator)
 
 
 def with_bias(weight_VC: Tensor, bias_V: Tensor) -> Tensor:

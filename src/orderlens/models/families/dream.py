@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orderlens.models.decoder.checkpoint import qwen_layout
-from orderlens.models.decoder.config import DenseConfig, parse_qwen
+from orderlens.models.decoder.config import DecoderConfig, parse_qwen
+from orderlens.models.decoder.loader import qwen_layout
 from orderlens.models.decoder.model import Dialect
 from orderlens.models.files.configfile import refuse_others
 from orderlens.models.files.roles import Published
 
 
-def parse_config(values: Mapping[str, Any]) -> DenseConfig:
+def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
     """Return the checked configuration behind a published ``config.json``."""
     refuse_others(values, {"block_size": ()})  # later models of that name are block-causal and unshifted
     return parse_qwen(values, "full", qkv_bias=True, qk_norm=False, rope_theta=10000.0)
 
 
-DREAM_7B = DenseConfig(
+DREAM_7B = DecoderConfig(
     vocab_size=152064,
     hidden_size=3584,
     n_layers=28,
@@ -43,4 +43,4 @@ DIALECT = Dialect(
     shifted=True,
     published={r"dream.*7b": DREAM_7B},
 )
-LOOK, load_folder = DIALECT.look, DIALECT.load
+READER, load_folder = DIALECT.reader, DIALECT.load

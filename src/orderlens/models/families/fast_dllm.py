@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orderlens.models.decoder.checkpoint import qwen_layout
-from orderlens.models.decoder.config import DenseConfig, parse_qwen
+from orderlens.models.decoder.config import DecoderConfig, parse_qwen
+from orderlens.models.decoder.loader import qwen_layout
 from orderlens.models.decoder.model import Dialect
 from orderlens.models.files.roles import Published
 
 
-def parse_config(values: Mapping[str, Any]) -> DenseConfig:
+def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
     """Return the checked configuration behind a published ``config.json``."""
     return parse_qwen(values, "block-causal", qkv_bias=True, qk_norm=False, rope_theta=10000.0)
 
@@ -28,4 +28,4 @@ DIALECT = Dialect(
     shifted=True,
     block_keys=("bd_size",),
 )
-LOOK, load_folder = DIALECT.look, DIALECT.load
+READER, load_folder = DIALECT.reader, DIALECT.load

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.decoder.checkpoint import Layout
-from orderlens.models.decoder.config import DenseConfig, checked
+from orderlens.models.decoder.config import DecoderConfig, checked
+from orderlens.models.decoder.loader import Layout
 from orderlens.models.decoder.model import Dialect
 from orderlens.models.files.configfile import MAX_CONTEXT, MAX_LAYERS, Values, refuse_others, rope_values
 from orderlens.models.files.roles import Published
@@ -50,7 +50,7 @@ _STATED = ("block_type", "activation_type", "layer_norm_type", "rope")
 """Keys whose absence means something else to the published class: GPT-2's LayerNorm, no rotary angles, …"""
 
 
-def parse_config(values: Mapping[str, Any]) -> DenseConfig:
+def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
     """Return the checked configuration behind a published ``config.json``."""
     if values.get("num_experts") is not None:
         raise ModelLoadError("config.json: a LLaDA model with experts (LLaDA-MoE) is not supported")
@@ -65,7 +65,7 @@ def parse_config(values: Mapping[str, Any]) -> DenseConfig:
         raise ModelLoadError(f"config.json: d_model={width} is not a multiple of n_heads={n_heads}")
     shared = 1 if values.get("multi_query_attention") else n_heads
     return checked(
-        DenseConfig(
+        DecoderConfig(
             vocab_size=given.integer("embedding_size", given.integer("vocab_size")),
             hidden_size=width,
             n_layers=given.integer("n_layers", high=MAX_LAYERS),
@@ -84,7 +84,7 @@ def parse_config(values: Mapping[str, Any]) -> DenseConfig:
     )
 
 
-LLADA_8B = DenseConfig(
+LLADA_8B = DecoderConfig(
     vocab_size=126464,
     hidden_size=4096,
     n_layers=32,
@@ -108,4 +108,4 @@ DIALECT = Dialect(
     anchor="prompt",
     published={r"llada-(8b|1\.5)": LLADA_8B},
 )
-LOOK, load_folder = DIALECT.look, DIALECT.load
+READER, load_folder = DIALECT.reader, DIALECT.load

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orderlens.models.decoder.checkpoint import qwen_layout
-from orderlens.models.decoder.config import DenseConfig, parse_qwen
+from orderlens.models.decoder.config import DecoderConfig, parse_qwen
+from orderlens.models.decoder.loader import qwen_layout
 from orderlens.models.decoder.model import Dialect
 from orderlens.models.files.configfile import refuse_others
 from orderlens.models.files.roles import Published
 
 
-def parse_config(values: Mapping[str, Any]) -> DenseConfig:
+def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
     """Return the checked configuration behind a published ``config.json``."""
     refuse_others(values, {"attention_bias": (False,)})
     config = {"head_dim": 128, **values}
@@ -27,4 +27,4 @@ DIALECT = Dialect(
     anchor="zero",
     block_keys=("block_size", "block_length"),
 )
-LOOK, load_folder = DIALECT.look, DIALECT.load
+READER, load_folder = DIALECT.reader, DIALECT.load

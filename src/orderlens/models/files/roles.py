@@ -47,12 +47,15 @@ class Published:
         mask_tokens: its possible names in the tokenizer.
         eos_id: what ends a text.
         turn_ends: names of tokens that end a turn: special, whether the tokenizer flags them or not.
+        eos_in_config_only: generation_config.json is not read, and the tokenizer is asked last: what they
+            call EOS may be the end of a turn.
     """
 
     mask_id: int
     mask_tokens: tuple[str, ...]
     eos_id: int
     turn_ends: tuple[str, ...] = ()
+    eos_in_config_only: bool = False
 
 
 def find_roles(
@@ -64,7 +67,8 @@ def find_roles(
 ) -> TokenRoles:
     """Return the roles from config.json, generation_config.json, the tokenizer, or the published ids."""
     path = folder / GENERATION_CONFIG
-    generation = read_json(path) if path.is_file() else {}
+    read = path.is_file() and not published.eos_in_config_only
+    generation = read_json(path) if read else {}
     known = known_ids(tokenizer, vocab_size)
     mask = _mask_id((values, generation), tokenizer, published)
     eos = _eos_ids((values, generation), tokenizer, published, vocab_size)
@@ -117,14 +121,18 @@ def _eos_ids(
 ) -> frozenset[int]:
     """Return all ids that the files call EOS; a generation configuration often adds the end of a turn.
 
-    Where nobody says what ends a text it is the published id, or nothing in a vocabulary without it.
+    Where no file says what ends a text it is the tokenizer's or the published id (for some families the
+    padding's, which is the same), or nothing in a vocabulary without it.
     """
     stated = frozenset(
         token for found in files for token in _whole("eos_token_id", found.get("eos_token_id"))
     )
     named = tokenizer.named_id("eos_token") if tokenizer else None
-    found = stated or frozenset(() if named is None else (named,))
-    return found or frozenset((published.eos_id,) if published.eos_id < vocab_size else ())
+    usual = published.eos_id if published.eos_id < vocab_size else None
+    padding = next(_whole("pad_token_id", files[0].get("pad_token_id")), None)
+    others = (usual, padding, named) if published.eos_in_config_only else (named, usual)
+    first = next((token for token in others if token is not None), None)
+    return stated or frozenset(() if first is None else (first,))
 
 
 def _whole(key: str, value: object) -> Iterator[int]:

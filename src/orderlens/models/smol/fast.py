@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from orderlens.kernels.gpu import runs_kernels
-from orderlens.models.decoder.config import DenseConfig
-from orderlens.models.decoder.network import Network
-from orderlens.models.decoder.weights import LayerWeights, Weights
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.network import DecoderNetwork
+from orderlens.models.decoder.weights import DecoderLayer, DecoderWeights, DenseFeedForward
 from orderlens.models.engine.device import dtype_name
 from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.model import CastableModel, Loaded
@@ -29,9 +29,9 @@ def runs_fast(device: torch.device, dtype: torch.dtype) -> bool:
     return dtype in HALF and runs_kernels(device)
 
 
-def dense_config(config: TransformerConfig) -> DenseConfig:
+def dense_config(config: TransformerConfig) -> DecoderConfig:
     """Return the network's shape in the words of the Llama-like body."""
-    return DenseConfig(
+    return DecoderConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.width,
         n_layers=config.n_layers,
@@ -48,13 +48,13 @@ def dense_config(config: TransformerConfig) -> DenseConfig:
     )
 
 
-def dense_weights(network: Transformer) -> Weights:
+def dense_weights(network: Transformer) -> DecoderWeights:
     """Return the network's own tensors under the body's names."""
     state = network.state_dict()
 
-    def layer(index: int) -> LayerWeights:
+    def layer(index: int) -> DecoderLayer:
         own = {name: state[f"layers.{index}.{name}.weight"] for name in _PARTS}
-        return LayerWeights(
+        return DecoderLayer(
             own["attention_norm"],
             own["attention.qkv"],
             None,
@@ -62,13 +62,12 @@ def dense_weights(network: Transformer) -> Weights:
             None,
             own["attention.out"],
             own["ffn_norm"],
-            own["ffn.gate_up"],
-            own["ffn.down"],
+            DenseFeedForward(own["ffn.gate_up"], own["ffn.down"]),
         )
 
     layers = tuple(layer(index) for index in range(network.config.n_layers))
     embedding_VC = state["embedding.weight"]
-    return Weights(embedding_VC, layers, state["final_norm.weight"], embedding_VC)
+    return DecoderWeights(embedding_VC, layers, state["final_norm.weight"], embedding_VC)
 
 
 _PARTS = ("attention_norm", "attention.qkv", "attention.out", "ffn_norm", "ffn.gate_up", "ffn.down")
@@ -78,7 +77,7 @@ def load_fast(network: Transformer) -> Loaded:
     """Return the network behind an engine; it stays on its device and in its dtype."""
     config, weights = dense_config(network.config), dense_weights(network)
     return Loaded(
-        ForwardEngine(Network(weights, config), config), partial(_plain, network), weights.unembed_VC
+        ForwardEngine(DecoderNetwork(weights, config), config), partial(_plain, network), weights.unembed_VC
     )
 
 

@@ -14,9 +14,10 @@ from orderlens.decode.reference import generate_plainly, score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.abilities import chat_template
+from orderlens.models.decoder.model import DecoderModel
 from orderlens.models.engine import fit
-from orderlens.models.llada2.model import LLaDA2Model, load_llada2
-from orderlens.models.llada2.roles import find_roles
+from orderlens.models.families.llada2 import ROLES, load_llada2
+from orderlens.models.files.roles import TokenRoles, find_roles
 from orderlens.models.loading import load_model
 from orderlens.rules import parse_policies
 from orderlens.texts.samples import EncodedSample
@@ -24,7 +25,7 @@ from orderlens.texts.samples import EncodedSample
 Make = Callable[..., tuple[Path, dict[str, Any]]]
 
 
-def test_token_roles_come_from_the_checkpoint(model: LLaDA2Model) -> None:
+def test_token_roles_come_from_the_checkpoint(model: DecoderModel) -> None:
     assert model.mask_id == 99
     assert model.eos_ids == {98}
     assert 102 in model.special_ids  # <|role_end|> counts as special although the tokenizer does not flag it
@@ -35,7 +36,7 @@ def test_token_roles_come_from_the_checkpoint(model: LLaDA2Model) -> None:
     assert model.max_positions == 512
 
 
-def test_text_goes_both_ways(model: LLaDA2Model) -> None:
+def test_text_goes_both_ways(model: DecoderModel) -> None:
     ids = model.tokenizer.encode("Hi <|role_end|>")
     assert ids[-1] == 102
     assert model.tokenizer.decode(ids) == "Hi <|role_end|>"
@@ -47,7 +48,7 @@ def test_text_goes_both_ways(model: LLaDA2Model) -> None:
 
 def test_load_model_finds_the_family(checkpoint: Any) -> None:
     model = load_model(str(checkpoint[0]), device="cpu", dtype="float32")
-    assert isinstance(model, LLaDA2Model)
+    assert isinstance(model, DecoderModel)
     assert model.name == str(checkpoint[0])
 
 
@@ -66,19 +67,20 @@ def test_ids_outside_the_vocabulary_are_refused(make_checkpoint: Make) -> None:
     folder, _ = make_checkpoint(tokenizer=False)
     with pytest.raises(ModelLoadError, match="mask id 156895 is outside the vocabulary of 112"):
         load_llada2(folder, device="cpu")
-    assert load_llada2(folder, device="cpu", mask_id=111, eos_ids=[0]).mask_id == 111
+    assert load_llada2(folder, device="cpu", mask_token_id=111, eos_token_id=[0]).mask_id == 111
     with pytest.raises(ModelLoadError, match="EOS id 500"):
-        load_llada2(folder, device="cpu", mask_id=111, eos_ids=[500])
+        load_llada2(folder, device="cpu", mask_token_id=111, eos_token_id=[500])
 
 
-def test_published_ids_are_the_last_resort(model: LLaDA2Model) -> None:
-    from dataclasses import replace
+def test_published_ids_are_the_last_resort(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 7}')  # may be the end of a turn
 
-    wide = replace(model.config, vocab_size=157184)
-    roles = find_roles({"pad_token_id": 126081}, wide, None)
-    assert (roles.mask_id, roles.eos_ids) == (156895, {156892})
-    assert find_roles({"eos_token_id": [1, 2]}, wide, None).eos_ids == {1, 2}
-    assert find_roles({"pad_token_id": 5, "mask_id": 6}, model.config, None).eos_ids == {5}
+    def roles(vocab_size: int = 157184, **values: Any) -> TokenRoles:
+        return find_roles(tmp_path, values, vocab_size, None, ROLES)
+
+    assert (roles(pad_token_id=126081).mask_id, roles(pad_token_id=126081).eos_ids) == (156895, {156892})
+    assert roles(eos_token_id=[1, 2]).eos_ids == {1, 2}
+    assert roles(112, pad_token_id=5, mask_id=6).eos_ids == {5}
 
 
 def test_tokenizer_of_another_checkpoint_is_refused(make_checkpoint: Make) -> None:
@@ -87,7 +89,7 @@ def test_tokenizer_of_another_checkpoint_is_refused(make_checkpoint: Make) -> No
         load_llada2(folder, device="cpu")
 
 
-def test_digest_depends_on_what_matters(checkpoint: Any, make_checkpoint: Make, model: LLaDA2Model) -> None:
+def test_digest_depends_on_what_matters(checkpoint: Any, make_checkpoint: Make, model: DecoderModel) -> None:
     again = load_llada2(checkpoint[0], device="cpu")
     assert again.digest == model.digest
     assert load_llada2(checkpoint[0], device="cpu", dtype="bfloat16").digest != model.digest
@@ -95,7 +97,7 @@ def test_digest_depends_on_what_matters(checkpoint: Any, make_checkpoint: Make, 
     assert load_llada2(make_checkpoint(seed=1)[0], device="cpu").digest != model.digest
 
 
-def test_block_size_shares_everything_else(model: LLaDA2Model) -> None:
+def test_block_size_shares_everything_else(model: DecoderModel) -> None:
     smaller = model.with_block_size(8)
     assert smaller.engine is model.engine
     assert smaller.weights is model.weights
@@ -129,7 +131,7 @@ def test_no_memory_is_one_line(checkpoint: Any, monkeypatch: pytest.MonkeyPatch)
     assert "\n" not in str(caught.value)
 
 
-def test_too_long_a_sequence(model: LLaDA2Model) -> None:
+def test_too_long_a_sequence(model: DecoderModel) -> None:
     with pytest.raises(UserInputError, match="513 tokens exceed the model's 512 positions"):
         model.log_probs([1] * 513)
 
@@ -150,7 +152,7 @@ def encoded(prompt: int, target: int, seed: int) -> EncodedSample:
     return EncodedSample(f"s{seed}", tokens[:prompt], tokens[prompt:])
 
 
-def test_scoring_equals_the_plain_decoder(model: LLaDA2Model) -> None:
+def test_scoring_equals_the_plain_decoder(model: DecoderModel) -> None:
     """Prompt tails inside the first block, targets that end inside a block, several orders at once."""
     small = model.with_block_size(8)
     samples = [encoded(11, 9, 1), encoded(16, 8, 2)]
@@ -176,7 +178,7 @@ def test_scoring_equals_the_plain_decoder(model: LLaDA2Model) -> None:
     ],
 )
 def test_generating_equals_the_plain_decoder(
-    model: LLaDA2Model, temperature: float, specs: list[str]
+    model: DecoderModel, temperature: float, specs: list[str]
 ) -> None:
     small = model.with_block_size(8)
     samples = [encoded(11, 0, 1), encoded(3, 0, 2)]
@@ -192,7 +194,7 @@ def test_generating_equals_the_plain_decoder(
             assert np.abs(columns["logq"][mine] - [reveal.logq for reveal in plain]).max() < 1e-4
 
 
-def test_suggested_batch(model: LLaDA2Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suggested_batch(model: DecoderModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def free(amount: Any) -> None:
         monkeypatch.setattr("orderlens.models.engine.model.free_bytes", lambda _: amount)
 

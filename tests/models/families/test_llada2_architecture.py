@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plain_llada2 as reference
 import pytest
 import torch
 
-from orderlens.models.engine.layer_parts import rotary_tables, rotate
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.model import DecoderModel
+from orderlens.models.decoder.torch_ops import tables_of
+from orderlens.models.engine.layer_parts import rotate
 from orderlens.models.engine.model import block_causal
+from orderlens.models.families.llada2 import load_llada2, parse_config
 from orderlens.models.files.configfile import read_json
-from orderlens.models.llada2 import reference
-from orderlens.models.llada2.config import LLaDA2Config, parse_config
-from orderlens.models.llada2.model import LLaDA2Model, load_llada2
 from orderlens.models.protocol import StateBatch
 
 TOLERANCE = 1e-4
@@ -34,17 +36,17 @@ def tokens() -> Any:
 
 
 @pytest.fixture(scope="module")
-def parts(checkpoint: tuple[Path, dict[str, Any]]) -> tuple[dict[str, Any], LLaDA2Config]:
+def parts(checkpoint: tuple[Path, dict[str, Any]]) -> tuple[dict[str, Any], DecoderConfig]:
     folder, tensors = checkpoint
     return tensors, parse_config(read_json(folder / "config.json"))
 
 
 @pytest.fixture(scope="module")
-def fast(model: LLaDA2Model, tokens: Any) -> Any:
+def fast(model: DecoderModel, tokens: Any) -> Any:
     return fast_log_probs(model, tokens)
 
 
-def fast_log_probs(model: LLaDA2Model, tokens: Any) -> Any:
+def fast_log_probs(model: DecoderModel, tokens: Any) -> Any:
     """Log-probabilities of the masked rows of the last block, through the cached session."""
     session = model.open_session()
     start = len(tokens) - BLOCK
@@ -65,7 +67,7 @@ def normalised(logits: Any) -> Any:
     return torch.log_softmax(logits, dim=1)[:, [i for i in range(103) if i != 99]]
 
 
-def slow(tensors: dict[str, Any], config: LLaDA2Config, tokens: Any, visible: Any = None) -> Any:
+def slow(tensors: dict[str, Any], config: DecoderConfig, tokens: Any, visible: Any = None) -> Any:
     if visible is None:
         visible = block_causal(len(tokens), BLOCK, 0)
     hidden = reference.hidden_states(tensors, config, torch.from_numpy(tokens), visible)
@@ -105,7 +107,7 @@ def test_other_shapes_agree_too(
     assert gap(fast_log_probs(model, tokens), slow(tensors, model.config, tokens)) < TOLERANCE
 
 
-def test_log_probs_is_the_reference(model: LLaDA2Model, parts: Any, tokens: Any) -> None:
+def test_log_probs_is_the_reference(model: DecoderModel, parts: Any, tokens: Any) -> None:
     log_p = model.log_probs(tokens.tolist())
     assert log_p.shape == (LENGTH, 112)
     assert np.isneginf(log_p[:, 99]).all()
@@ -115,16 +117,16 @@ def test_log_probs_is_the_reference(model: LLaDA2Model, parts: Any, tokens: Any)
     assert gap(mine, slow(*parts, tokens)) < 1e-5  # some products have other shapes
 
 
-LEFT_OUT: dict[str, Callable[[dict[str, Any], LLaDA2Config], tuple[dict[str, Any], LLaDA2Config]]] = {
+LEFT_OUT: dict[str, Callable[[dict[str, Any], DecoderConfig], tuple[dict[str, Any], DecoderConfig]]] = {
     "group limit": lambda t, c: (t, replace(c, n_groups=1, n_kept_groups=1)),
     "expert bias": lambda t, c: ({n: x * 0 if n.endswith("expert_bias") else x for n, x in t.items()}, c),
     "routed scale": lambda t, c: (t, replace(c, routed_scale=1.0)),
-    "QK-norm": lambda t, c: (t, replace(c, use_qk_norm=False)),
+    "QK-norm": lambda t, c: (t, replace(c, qk_norm=False)),
     "query scale of QK-norm": lambda t, c: (
         {n: torch.ones_like(x) if n.endswith("query_layernorm.weight") else x for n, x in t.items()},
         c,
     ),
-    "partial rotation": lambda t, c: (t, replace(c, rotary_width=c.head_width)),
+    "partial rotation": lambda t, c: (t, replace(c, rotary=c.head_width)),
     "rope base": lambda t, c: (t, replace(c, rope_theta=10000.0)),
     "shared expert": lambda t, c: (t, replace(c, n_shared=0)),
     "norm epsilon": lambda t, c: (t, replace(c, norm_eps=0.3)),
@@ -192,7 +194,7 @@ def test_rotation_pairs_halves_and_not_neighbours(
     index = torch.arange(width).view(2, -1).T.flatten()
     inverse = index.argsort()
 
-    def interleaved(x: Any, config: LLaDA2Config) -> Any:
+    def interleaved(x: Any, config: DecoderConfig) -> Any:
         head = torch.cat((x[..., :width][..., inverse], x[..., width:]), dim=-1)
         turned = original(head, config)
         return torch.cat((turned[..., :width][..., index], turned[..., width:]), dim=-1)
@@ -227,9 +229,9 @@ def test_block_causal_mask_by_hand() -> None:
 
 def test_rotation_by_hand(parts: Any) -> None:
     """Two rotating pairs (0, 2) and (1, 3), at position 3, the rest untouched."""
-    config = replace(parts[1], rotary_width=4, head_width=6, rope_theta=100.0, max_positions=8)
+    config = replace(parts[1], rotary=4, head_width=6, rope_theta=100.0, max_positions=8)
     x = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    cos, sin = (table[3] for table in rotary_tables(*config.rotary, torch.device("cpu"), torch.float64))
+    cos, sin = (table[3] for table in tables_of(config, torch.device("cpu"), torch.float64))
     turned = rotate(x.double()[None, None, None], cos, sin)[0, 0, 0].tolist()
     a, b = 3 * 1.0, 3 * 0.1
     expected = [
@@ -246,8 +248,8 @@ def test_rotation_by_hand(parts: Any) -> None:
 
 
 def test_rotary_tables_are_rounded_to_the_dtype(parts: Any) -> None:
-    cos, _ = rotary_tables(*parts[1].rotary, torch.device("cpu"), torch.bfloat16)
-    exact, _ = rotary_tables(*parts[1].rotary, torch.device("cpu"), torch.float32)
+    cos, _ = tables_of(parts[1], torch.device("cpu"), torch.bfloat16)
+    exact, _ = tables_of(parts[1], torch.device("cpu"), torch.float32)
     assert cos.dtype == torch.bfloat16
     assert torch.equal(cos, exact.bfloat16())
 

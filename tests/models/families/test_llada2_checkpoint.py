@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from plain_llada2 import published_tensors
 from safetensors import torch as safetensors_torch
 
 from orderlens.errors import ModelLoadError
 from orderlens.kernels.shapes import StackedExperts
+from orderlens.models.decoder.loader import expected_shapes, load_weights
+from orderlens.models.decoder.weights import MappedExperts
+from orderlens.models.families.llada2 import LAYOUT, MINI, load_llada2, parse_config
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
 from orderlens.models.files.configfile import read_json
-from orderlens.models.llada2.checkpoint import expected_shapes, load_weights
-from orderlens.models.llada2.config import MINI, parse_config
-from orderlens.models.llada2.model import load_llada2
-from orderlens.models.llada2.weights import MappedExperts, published_tensors
 
 Make = Callable[..., tuple[Path, dict[str, Any]]]
 SHARD = "model-00002-of-00003.safetensors"
@@ -34,7 +34,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], None], shard: str =
 def test_every_tensor_arrives_where_it_belongs(checkpoint: tuple[Path, dict[str, Any]], place: Any) -> None:
     folder, tensors = checkpoint
     config = parse_config(read_json(folder / "config.json"))
-    weights = load_weights(Checkpoint(folder), config, torch.device("cpu"), torch.float32, place)
+    weights = load_weights(LAYOUT, Checkpoint(folder), config, torch.device("cpu"), torch.float32, place)
     named = published_tensors(weights, config)
     assert named.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -62,7 +62,7 @@ def test_two_shared_experts_are_the_sum_of_two(make_checkpoint: Make) -> None:
     folder, tensors = make_checkpoint(num_shared_experts=2)
     config = parse_config(read_json(folder / "config.json"))
     for place in ("device", "host"):
-        weights = load_weights(Checkpoint(folder), config, torch.device("cpu"), torch.float32, place)
+        weights = load_weights(LAYOUT, Checkpoint(folder), config, torch.device("cpu"), torch.float32, place)
         experts = weights.layers[2].feed_forward.experts
         assert len(experts) == 18
         name = "model.layers.2.mlp.shared_experts.down_proj.weight"
@@ -71,7 +71,7 @@ def test_two_shared_experts_are_the_sum_of_two(make_checkpoint: Make) -> None:
 
 
 def test_the_published_layout_has_the_published_number_of_weights() -> None:
-    shapes = expected_shapes(MINI)
+    shapes = expected_shapes(LAYOUT, MINI)
     assert len(shapes) == 3 + 20 * 6 + 3 + 19 * (2 + 3 * 256 + 3)
     assert sum(torch.Size(shape).numel() for shape in shapes.values()) == MINI.n_parameters
 

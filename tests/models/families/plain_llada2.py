@@ -1,24 +1,24 @@
-"""The slow, readable LLaDA-2: one sequence, the whole window, every expert in turn, float32, no cache.
+"""The published definition of LLaDA-2: one sequence, every expert in turn, float32, no cache.
 
-Reads tensors by their published names and shares no code with the fast path; the tests hold the two
-together. Also what ``model.log_probs`` runs.
+Reads tensors by their published names and shares no code with the package.
 
 Shape letters: L positions, C model width, H heads, D head width, E experts, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
-from orderlens.models.llada2.config import LLaDA2Config
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.weights import DecoderLayer, DecoderWeights, DenseFeedForward
 
 Named = Mapping[str, Tensor]
 
 
-def hidden_states(tensors: Named, config: LLaDA2Config, tokens_L: Tensor, visible_LL: Tensor) -> Tensor:
+def hidden_states(tensors: Named, config: DecoderConfig, tokens_L: Tensor, visible_LL: Tensor) -> Tensor:
     """Return final hidden states [L, C] in float32; row i of ``visible_LL`` marks what position i may see."""
     x_LC = tensors["model.word_embeddings.weight"][tokens_L].float()
     for index in range(config.n_layers):
@@ -33,7 +33,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + eps) * weight.float()
 
 
-def rotate(x_LHD: Tensor, config: LLaDA2Config) -> Tensor:
+def rotate(x_LHD: Tensor, config: DecoderConfig) -> Tensor:
     """Turn the first ``rotary_width`` dimensions of every head by an angle that grows with the position."""
     half = config.rotary_width // 2
     frequency = 1.0 / config.rope_theta ** (torch.arange(half, device=x_LHD.device).float() / half)
@@ -44,7 +44,7 @@ def rotate(x_LHD: Tensor, config: LLaDA2Config) -> Tensor:
 
 
 class _Layer:
-    def __init__(self, tensors: Named, prefix: str, config: LLaDA2Config) -> None:
+    def __init__(self, tensors: Named, prefix: str, config: DecoderConfig) -> None:
         self.tensors, self.prefix, self.config = tensors, prefix, config
 
     def weight(self, name: str) -> Tensor:
@@ -59,7 +59,7 @@ class _Layer:
         heads_LHD = fused_LO.view(len(x_LC), -1, config.head_width)
         first_k, first_v = config.n_heads, config.n_heads + config.n_kv_heads
         q, k, v = heads_LHD[:, :first_k], heads_LHD[:, first_k:first_v], heads_LHD[:, first_v:]
-        if config.use_qk_norm:
+        if config.qk_norm:
             q, k = self.norm(q, "attention.query_layernorm"), self.norm(k, "attention.key_layernorm")
         q, k = rotate(q, config), rotate(k, config)
         per_kv = config.n_heads // config.n_kv_heads
@@ -100,9 +100,51 @@ class _Layer:
         return weights_LE * config.routed_scale
 
 
-def _chosen_experts(scores: list[float], config: LLaDA2Config) -> list[int]:
+def _chosen_experts(scores: list[float], config: DecoderConfig) -> list[int]:
     size = config.n_experts // config.n_groups
     groups = [range(start, start + size) for start in range(0, config.n_experts, size)]
     by_score = sorted(groups, key=lambda group: -sum(sorted((scores[e] for e in group), reverse=True)[:2]))
     candidates = [expert for group in by_score[: config.n_kept_groups] for expert in group]
     return sorted(candidates, key=lambda expert: -scores[expert])[: config.n_active]
+
+
+def published_tensors(weights: DecoderWeights, config: DecoderConfig) -> dict[str, Tensor]:
+    """Return views of all weights under the published tensor names."""
+    named = {
+        "model.word_embeddings.weight": weights.embedding_VC,
+        "model.norm.weight": weights.final_norm_C,
+        "lm_head.weight": weights.unembed_VC,
+    }
+    for index, layer in enumerate(weights.layers):
+        prefix = f"model.layers.{index}."
+        named |= {prefix + name: tensor for name, tensor in _layer_tensors(layer, config)}
+    return named
+
+
+def _layer_tensors(layer: DecoderLayer, config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
+    yield "input_layernorm.weight", layer.input_norm_C
+    yield "post_attention_layernorm.weight", layer.post_norm_C
+    yield "attention.query_key_value.weight", layer.qkv_OC
+    yield "attention.dense.weight", layer.out_CO
+    if layer.q_norm_D is not None and layer.k_norm_D is not None:
+        yield "attention.query_layernorm.weight", layer.q_norm_D
+        yield "attention.key_layernorm.weight", layer.k_norm_D
+    block = layer.feed_forward
+    if isinstance(block, DenseFeedForward):
+        gate_FC, up_FC = block.gate_up_FC.chunk(2)
+        yield from _triple("mlp.", gate_FC, up_FC, block.down_CF)
+        return
+    yield "mlp.gate.weight", block.router_EC
+    yield "mlp.gate.expert_bias", block.bias_E
+    for expert in range(config.n_experts):
+        yield from _triple(f"mlp.experts.{expert}.", *block.experts.matrices(expert))
+    shared = [block.experts.matrices(config.n_experts + i) for i in range(config.n_shared)]
+    if shared:
+        gates, ups, downs = zip(*shared, strict=True)
+        yield from _triple("mlp.shared_experts.", torch.cat(gates), torch.cat(ups), torch.cat(downs, dim=1))
+
+
+def _triple(prefix: str, gate_FC: Tensor, up_FC: Tensor, down_CF: Tensor) -> Iterator[tuple[str, Tensor]]:
+    yield prefix + "gate_proj.weight", gate_FC
+    yield prefix + "up_proj.weight", up_FC
+    yield prefix + "down_proj.weight", down_CF

@@ -14,40 +14,40 @@ from dataclasses import replace
 import torch
 
 from orderlens.kernels.head.rehearsal import rehearse_head
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.network import ExpertNetwork
+from orderlens.models.decoder.triton_ops import TritonOps
+from orderlens.models.decoder.weights import DecoderWeights, random_weights
 from orderlens.models.engine.graphs import ROW_STEPS, WHOLE_TOKENS
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import HEADER, Windows
 from orderlens.models.files.roles import TokenRoles
-from orderlens.models.llada2.config import LLaDA2Config
-from orderlens.models.llada2.network import Network
-from orderlens.models.llada2.triton_ops import TritonOps
-from orderlens.models.llada2.weights import Weights, random_weights
 
 NOWHERE = torch.device("meta")
 START = 64
 """A prefix too short to be cut."""
 
 
-def rehearse(config: LLaDA2Config, dtype: torch.dtype, roles: TokenRoles, width: int, widest: int) -> None:
+def rehearse(config: DecoderConfig, dtype: torch.dtype, roles: TokenRoles, width: int, widest: int) -> None:
     """Launch forwards of up to ``widest`` tokens in windows of ``width``, and the head on their rows."""
     weights = rehearse_forwards(config, dtype, width, _halved(widest // width))
     rehearse_head(weights.unembed_VC, (roles.mask_id,), roles.valid_vocab, sorted(roles.eos_ids))
 
 
 def rehearse_forwards(
-    config: LLaDA2Config, dtype: torch.dtype, width: int, counts: Collection[int]
-) -> Weights:
+    config: DecoderConfig, dtype: torch.dtype, width: int, counts: Collection[int]
+) -> DecoderWeights:
     """Launch forwards of these numbers of windows; return the weights, which have no memory either."""
     few = replace(config, n_layers=config.n_dense_layers + 1)
     weights = random_weights(few, NOWHERE, dtype)
-    network = Network(weights, few, TritonOps(few, NOWHERE, dtype))
+    network = ExpertNetwork(weights, few, TritonOps(few, NOWHERE, dtype))
     pool = PagePool(few, NOWHERE, dtype, n_pages=2, n_rows=2)
     for count in counts:
         _forwards(network, pool, count, width)
     return weights
 
 
-def _forwards(network: Network, pool: PagePool, count: int, width: int) -> None:
+def _forwards(network: ExpertNetwork, pool: PagePool, count: int, width: int) -> None:
     windows = Windows(torch.zeros(count, HEADER + width, dtype=torch.int32, device=NOWHERE), START)
     tokens = count * width
     network.store(windows, pool)

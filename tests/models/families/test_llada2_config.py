@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from orderlens.errors import ModelLoadError
+from orderlens.models.families.llada2 import MINI, parse_config
 from orderlens.models.files.configfile import read_json
-from orderlens.models.llada2.config import MINI, parse_config
 
 MINI_JSON: dict[str, Any] = {
     "model_type": "llada2_moe",
@@ -64,8 +64,8 @@ def test_flash_differs_in_sizes_only() -> None:
 
 
 def test_qk_norm_is_on_when_the_key_is_missing() -> None:
-    assert parse_config(MINI_JSON).use_qk_norm
-    assert not parse_config({**MINI_JSON, "use_qk_norm": False}).use_qk_norm
+    assert parse_config(MINI_JSON).qk_norm
+    assert not parse_config({**MINI_JSON, "use_qk_norm": False}).qk_norm
 
 
 def test_newer_files_nest_the_rope_values() -> None:

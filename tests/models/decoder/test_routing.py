@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderlens.models.llada2.config import MINI
-from orderlens.models.llada2.reference import _chosen_experts
-from orderlens.models.llada2.routing import choose_experts, router_logits, with_shared
+from orderlens.models.decoder.experts import choose_experts, router_logits, with_shared
+from orderlens.models.decoder.reference import _chosen_experts
+from orderlens.models.families.llada2 import MINI
 
 SMALL = replace(MINI, n_experts=8, n_active=3, n_groups=4, n_kept_groups=2, routed_scale=2.0, n_shared=1)
 

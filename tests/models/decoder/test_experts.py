@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from orderlens.kernels.shapes import StackedExperts
-from orderlens.models.llada2.experts import grouped_product, loop_over_experts, sort_by_expert
-from orderlens.models.llada2.weights import MappedExperts
+from orderlens.models.decoder.experts import grouped_product, loop_over_experts, sort_by_expert
+from orderlens.models.decoder.weights import MappedExperts
 
 E, F, C, T, K = 7, 32, 64, 11, 3
 

@@ -27,7 +27,7 @@ from triton.runtime import driver
 sys.path.insert(0, "benchmarks")
 from compile_kernels import _Absent
 from llada2_bench.setting import TINY
-from orderlens.models.llada2 import rehearsal
+from orderlens.models.decoder import rehearsal
 from orderlens.models.files.roles import TokenRoles
 from orderlens.models.engine import compiling
 from orderlens.kernels.early import launched_early

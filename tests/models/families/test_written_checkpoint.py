@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orderlens.models.llada2.model import load_llada2
+from orderlens.models.families.llada2 import load_llada2
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "write_llada2.py"
 

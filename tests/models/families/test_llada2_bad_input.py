@@ -15,9 +15,9 @@ from safetensors import torch as safetensors_torch
 import orderlens as ol
 from orderlens.cli.main import main
 from orderlens.errors import DeviceMemoryError, ModelLoadError
+from orderlens.models.decoder.model import expert_place
+from orderlens.models.families.llada2 import FLASH, load_llada2, parse_config
 from orderlens.models.files.checkpoint import Checkpoint
-from orderlens.models.llada2.config import FLASH
-from orderlens.models.llada2.model import load_llada2
 from orderlens.models.loading import load_model
 
 Make = Callable[..., tuple[Path, dict[str, Any]]]
@@ -217,17 +217,15 @@ def test_one_sequence_beyond_the_cache(checkpoint: Any, monkeypatch: pytest.Monk
 
 def test_weights_larger_than_the_gpu(checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check before loading, with a GPU that has 1 kB left."""
-    from orderlens.models.llada2 import model as module
-
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1024, 2048))
     values = json.loads((checkpoint[0] / "config.json").read_text())
-    config = module.parse_config(values)
+    config = parse_config(values)
     with pytest.raises(ModelLoadError, match=r"the weights need 0\.0 GB on cuda:0, more than is free"):
-        module._expert_place("auto", config, torch.device("cuda:0"), torch.float32)
-    assert module._expert_place("host", config, torch.device("cuda:0"), torch.float32) == "host"
+        expert_place("auto", config, torch.device("cuda:0"), torch.float32)
+    assert expert_place("host", config, torch.device("cuda:0"), torch.float32) == "host"
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (141e9, 141e9))  # flash on one H200
     with pytest.raises(ModelLoadError, match=r"need 205\.\d GB on cuda:0, .*One GPU is too small") as caught:
-        module._expert_place("auto", FLASH, torch.device("cuda:0"), torch.bfloat16)
+        expert_place("auto", FLASH, torch.device("cuda:0"), torch.bfloat16)
     assert "\n" not in str(caught.value)
 
 

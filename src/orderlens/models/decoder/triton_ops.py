@@ -1,0 +1,123 @@
+"""The building blocks of a Llama-like forward on our CUDA kernels (bf16 or fp16, stacked experts).
+
+Computes what ``TorchOps`` computes, in about ten launches per layer and without a word to the host, so that
+a whole forward can be recorded as a CUDA graph. Plain projections stay with the vendor library. For few
+tokens of a network with experts they come in parts of their sums, which the next kernels add.
+
+Shape letters: T tokens, C model width, O outputs of a projection, E experts, S parts of a sum.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from orderlens.kernels.attention import attend, split_count
+from orderlens.kernels.canvas import attend_canvas
+from orderlens.kernels.experts.experts import choose_tiling, combine, expert_rows
+from orderlens.kernels.experts.route import choose_experts
+from orderlens.kernels.few import WIDE, applies, product_parts
+from orderlens.kernels.gpu import gpu_of
+from orderlens.kernels.queries_keys import prepare_heads
+from orderlens.kernels.rowwise import add_rms_norm, swiglu
+from orderlens.kernels.shapes import StackedExperts
+from orderlens.models.decoder import experts
+from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.torch_ops import FeedForward, tables_of
+from orderlens.models.decoder.weights import (
+    DecoderLayer,
+    DenseFeedForward,
+    SparseFeedForward,
+)
+from orderlens.models.engine.pages import PagePool
+from orderlens.models.engine.window import Windows
+
+FEW_TOKENS = 512
+"""Up to here a dense network's projection without a bias is asked for with one (benchmarks/RESULTS.md)."""
+
+
+class TritonOps:
+    """The CUDA implementation."""
+
+    gathers = False
+
+    def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
+        self.config, self.tables = config, tables_of(config, device, dtype)
+        self._in_parts = config.n_experts > 0
+        self._zeros = torch.zeros(max(config.qkv_width, config.hidden_size), device=device, dtype=dtype)
+
+    def splits(self, n_windows: int, longest_start: int) -> int:
+        return split_count(n_windows * self.config.n_kv_heads, longest_start)
+
+    def add_norm(self, x_TC: Tensor, delta_TC: Tensor | None, weight_C: Tensor) -> tuple[Tensor, Tensor]:
+        return add_rms_norm(x_TC, delta_TC, weight_C, self.config.norm_eps)
+
+    def attend_pages(
+        self, h_TC: Tensor, layer: DecoderLayer, windows: Windows, pool: PagePool, index: int, store: bool
+    ) -> Tensor:
+        product_TO = self.project(h_TC, layer.qkv_OC, layer.qkv_bias_O)
+        parts_STO = product_TO if product_TO.dim() == 3 else None
+        fused_TO = product_TO if parts_STO is None else h_TC.new_empty(product_TO.shape[1:])
+        qk_THD = prepare_heads(
+            fused_TO, layer, self.tables, windows, pool, index, self.config, store, parts_STO
+        )
+        splits = self.splits(windows.count, windows.longest_start)
+        return attend(qk_THD, fused_TO, windows, pool, index, self.config, splits)
+
+    def attend_canvas(self, h_TC: Tensor, layer: DecoderLayer, count: int) -> Tensor:
+        fused_TO = self._linear(h_TC, layer.qkv_OC, layer.qkv_bias_O)
+        return attend_canvas(fused_TO, count, self.tables, self.config)
+
+    def after_attention(
+        self, x_TC: Tensor, attended_TO: Tensor, layer: DecoderLayer
+    ) -> tuple[Tensor, Tensor]:
+        return self.add_norm(x_TC, self.project(attended_TO, layer.out_CO), layer.post_norm_C)
+
+    def feed_forward(
+        self, x_TC: Tensor, h_TC: Tensor, block: FeedForward, next_norm_C: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if isinstance(block, DenseFeedForward):
+            return self.add_norm(x_TC, self.dense(h_TC, block), next_norm_C)
+        return self.sparse(x_TC, h_TC, block, next_norm_C)
+
+    def sparse(
+        self, x_TC: Tensor, h_TC: Tensor, block: SparseFeedForward, next_norm_C: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return x + experts(h) and its norm."""
+        assert isinstance(block.experts, StackedExperts)
+        logits_TE = router_logits(h_TC, block.router_EC)
+        ids_TK, weights_TK, visits = choose_experts(logits_TE, block.bias_E, self.config)
+        tiling = choose_tiling(ids_TK.numel(), len(block.experts), gpu_of(h_TC.device))
+        y_AC = expert_rows(h_TC, block.experts, ids_TK, visits, tiling)
+        return combine(y_AC, weights_TK, x_TC, next_norm_C, self.config.norm_eps)
+
+    def dense(self, h_TC: Tensor, block: DenseFeedForward) -> Tensor:
+        """Return a plain SwiGLU feed-forward [T, C], or its float32 parts [S, T, C]."""
+        if self._in_parts and applies(h_TC, block.gate_up_FC):
+            inner_TF = swiglu(product_parts(h_TC, block.gate_up_FC, WIDE), h_TC.dtype)
+            return product_parts(inner_TF, block.down_CF, WIDE)
+        return functional.linear(swiglu(functional.linear(h_TC, block.gate_up_FC)), block.down_CF)
+
+    def project(self, x_TC: Tensor, weight_OC: Tensor, bias_O: Tensor | None = None) -> Tensor:
+        """Return x · weightᵀ + bias [T, O] of the attention's projections, or its float32 parts [S, T, O]."""
+        if self._in_parts and bias_O is None and applies(x_TC, weight_OC):
+            return product_parts(x_TC, weight_OC)
+        return self._linear(x_TC, weight_OC, bias_O)
+
+    def _linear(self, x_TC: Tensor, weight_OC: Tensor, bias_O: Tensor | None) -> Tensor:
+        """Return x · weightᵀ + bias.
+
+        torch asks another interface of the vendor library for products with a bias, and that one picks faster
+        kernels for a dense network's matrices while tokens are few: so a missing bias becomes zeros there.
+        """
+        if bias_O is None and not self._in_parts and len(x_TC) <= FEW_TOKENS:
+            bias_O = self._zeros[: len(weight_OC)]
+        return functional.linear(x_TC, weight_OC, bias_O)
+
+
+def router_logits(x_TC: Tensor, router_EC: Tensor) -> Tensor:
+    """Return float32 logits [T, E], or for few tokens their parts [S, T, E]."""
+    if applies(x_TC, router_EC):
+        return product_parts(x_TC, router_EC)
+    return experts.router_logits(x_TC, router_EC)
