@@ -11,7 +11,7 @@ from orderlens.common import templating
 from orderlens.common.templating import Markdown, fill, write_page
 from orderlens.errors import MissingPackageError
 from orderlens.figures.catalogue import Drawn
-from orderlens.show.report.content import picture
+from orderlens.show.report.page import picture
 from orderlens.studies.downstream import NOTES, Downstream
 
 EVIL = "<script>alert('1')</script> & | <b>"

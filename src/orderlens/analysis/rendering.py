@@ -12,11 +12,9 @@ from typing import Any
 
 from orderlens.analysis.table import Cell, Column, Printed, Table
 from orderlens.common.templating import fill
+from orderlens.common.text_table import WIDTH, lay_out
 from orderlens.metrics.estimate import Estimate
 from orderlens.registry import refuse_unknown
-
-WIDTH = 100
-"""Columns of a terminal that a table as text may take, unless asked for more."""
 
 
 def render(tables: Sequence[Table], form: str, width: int | None = WIDTH) -> str:
@@ -131,32 +129,12 @@ def _text(table: Table, width: int | None) -> str:
             lines = _cell_lines(row[column.name], column.digits, reasons, width)
             cells.append(lines + _paper_line(row[column.name], _printed(table, place, column), column.digits))
         grid.append(cells)
-    widths = [max(len(line) for cells in grid for line in cells[place]) for place in range(len(grid[0]))]
-    lines = [*_folded(table.title, width, ""), ""]
-    for places in _panels(widths, len(table.keys), width):
-        chosen = [widths[place] for place in places]
-        body = [_lay_out([cells[place] for place in places], chosen) for cells in grid]
-        lines += [body[0], "  ".join("─" * size for size in chosen), *body[1:], ""]
+    lines = [*_folded(table.title, width, ""), "", *lay_out(grid, keys=len(table.keys), width=width)]
     for reason, number in reasons.items():
         lines += _folded(f"({number}) {reason}", width, "  ")
     for note in table.notes:
         lines += _folded(note, width, "  ")
     return "\n".join([*lines, ""])
-
-
-def _panels(widths: Sequence[int], n_keys: int, width: int | None) -> list[list[int]]:
-    """Return the columns of each part of a table: as many as fit, always with the key columns."""
-    keys = list(range(n_keys))
-    panels = [keys.copy()]
-    start = sum(widths[place] + 2 for place in keys) - 2
-    used = start
-    for place in range(n_keys, len(widths)):
-        if width is not None and used + 2 + widths[place] > width and len(panels[-1]) > n_keys:
-            panels.append(keys.copy())
-            used = start
-        panels[-1].append(place)
-        used += 2 + widths[place]
-    return panels
 
 
 def _folded(text: str, width: int | None, indent: str) -> list[str]:
@@ -190,14 +168,6 @@ def _paper_line(cell: Cell, printed: Printed | None, digits: int) -> list[str]:
         return []
     value, difference = _paper_text(cell, printed, digits)
     return [f"paper {value}" + (f", {difference}" if difference else "")]
-
-
-def _lay_out(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
-    lines = []
-    for place in range(max(len(cell) for cell in cells)):
-        parts = [cell[place] if place < len(cell) else "" for cell in cells]
-        lines.append("  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip())
-    return "\n".join(lines)
 
 
 def _markdown(table: Table) -> str:

@@ -252,10 +252,10 @@ def show_sample(
     run: str, sample_id: str, orders: Sequence[str], *, film: Path | None = None, as_json: bool = False
 ) -> None:
     """Print the traces of a sample below each other, or as JSON what pages show of it; or write a film."""
-    from orderlens.show.views import Shown, plain_sample
+    from orderlens.show.views import Shown, fetch_sample, plain_sample
     from orderlens.store.reader import open_run
 
-    view = open_run(run).sample(sample_id, orders=list(orders) or None)
+    view = fetch_sample(open_run(run), sample_id, orders=list(orders) or None)
     if as_json and film is None:
         print_json(plain_sample(view))
         return

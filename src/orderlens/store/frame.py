@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from orderlens.common.text_table import first_rows, first_rows_html
 from orderlens.errors import MissingPackageError
 from orderlens.registry import refuse_unknown
-from orderlens.store.display import as_html, as_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,11 +93,13 @@ class Frame:
         return table.slice(0, n), table.num_rows
 
     def __repr__(self) -> str:
-        return as_text(*self._beginning(SHOWN))
+        table, n_rows = self._beginning(SHOWN)
+        return first_rows(table.to_pydict(), n_rows)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        return as_html(*self._beginning(SHOWN))
+        table, n_rows = self._beginning(SHOWN)
+        return first_rows_html(table.to_pydict(), n_rows)
 
 
 def import_duckdb() -> Any:

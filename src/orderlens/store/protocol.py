@@ -100,3 +100,29 @@ def remedy(error: OSError, writing: bool) -> str:
     if error.errno == errno.ENAMETOOLONG:
         return "the name is too long for this disk; choose a shorter one"
     return error.strerror or one_line(error)
+
+
+class Sample(Protocol):
+    """One sample as ``Run.sample`` returns it: its traces, and ways to look at them."""
+
+    @property
+    def sample_id(self) -> str:
+        """Its id."""
+
+    @property
+    def prompt(self) -> str | None:
+        """The prompt as text; None when not stored."""
+
+    @property
+    def traces(self) -> Sequence[Any]:
+        """Its traces, in the order of the run."""
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the traces, all different."""
+
+    def trace(self, label: str) -> Any:
+        """Return a trace by its label or id."""
+
+    def show(self, order: str | None = None, against: str | None = None) -> Any:
+        """Return traces to look at: text at a prompt, HTML in a notebook."""

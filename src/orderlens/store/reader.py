@@ -8,32 +8,35 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 
+from orderlens.common.text_table import facts_html
 from orderlens.errors import RunError, UserInputError
-from orderlens.registry import refuse_unknown
-from orderlens.show.views import SampleView
+from orderlens.registry import Registry, refuse_unknown
 from orderlens.store.codec import sort_rows
 from orderlens.store.describe import described, facts
-from orderlens.store.display import run_html
 from orderlens.store.folder import open_folder
 from orderlens.store.frame import Frame, chosen_columns, fitted
-from orderlens.store.protocol import Folder
+from orderlens.store.protocol import Folder, Sample
 from orderlens.store.query import compare_tables, connect, named_tables, run_query, view_of
 from orderlens.store.records import SPEC
 from orderlens.store.samples import first_samples, order_labels, sample_chunks, samples_schema
 from orderlens.store.schema import SCHEMAS
-from orderlens.store.sources import FolderSource, MemorySource, Source, folder_source
+from orderlens.store.sources import FolderSource, MemorySource, Source, find_trace, folder_source
 from orderlens.store.specfile import plain_spec
 from orderlens.store.token_texts import Pieces, add_text, with_text
 from orderlens.store.verdicts import COLUMNS, Rules, task_rules
 
 Place = str | os.PathLike[str]
+SAMPLE_VIEWS: Registry[Callable[..., Sample]] = Registry(
+    "view", {"sample": "orderlens.show.views:fetch_sample"}
+)
+"""What makes the view of a sample, found by text: the store does not depend on what is shown."""
 
 
 def open_run(path: Place | Sequence[Place], filesystem: Any = None) -> Run:
@@ -82,6 +85,22 @@ def memory_run(
     return Run([MemorySource(tables, plain_spec(spec), units=units)])
 
 
+_SHOWN = (
+    "run",
+    "sample_id",
+    "order",
+    "seed",
+    "temperature",
+    "n",
+    "n_passes",
+    "mean",
+    "var",
+    "log_prob",
+    "likelihood",
+)
+"""Columns of a run's first traces that a notebook shows."""
+
+
 class Run:
     """One or several runs, read as one.
 
@@ -97,7 +116,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: what each run is, and its first traces."""
-        return run_html(self.facts(), self.first_samples())
+        first = self.first_samples().slice(0, 5).to_pydict()
+        return facts_html(self.facts(), {name: first[name] for name in _SHOWN})
 
     def only(self, names: Sequence[str]) -> Run:
         """Return some of the runs, by name."""
@@ -109,6 +129,11 @@ class Run:
     def names(self) -> list[str]:
         """Names of the runs: those of their folders."""
         return list(self._sources)
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """Where the rows of each run come from, by its name."""
+        return self._sources
 
     @property
     def specs(self) -> dict[str, dict[str, Any]]:
@@ -262,13 +287,11 @@ class Run:
         Raises:
             RunError: there is no such trace, or more than one.
         """
-        from orderlens.show.fetch import fetch_trace
-
-        return Frame.of(fetch_trace(self._sources, self._schema("reveals"), sample_id, order, key))
+        return Frame.of(find_trace(self._sources, self._schema("reveals"), sample_id, order, key))
 
     def sample(
         self, sample_id: str, *, orders: Sequence[str] | None = None, run: str | None = None
-    ) -> SampleView:
+    ) -> Sample:
         """Return everything about one sample for display: its traces, texts, changes and verdicts.
 
         Args:
@@ -279,12 +302,10 @@ class Run:
         Raises:
             RunError: there is no such sample, or no trace of an order.
         """
-        from orderlens.show.fetch import fetch_sample
-
-        return fetch_sample(self._sources, sample_id, orders, run, lambda: self._rules)
+        return SAMPLE_VIEWS.get("sample")(self, sample_id, orders=orders, name=run)
 
     @cached_property
-    def _rules(self) -> Rules:
+    def task_rules(self) -> Rules:
         """The rule by which each task is graded, over all runs."""
         verdicts = self.table("verdicts")
         return task_rules(verdicts.to_arrow([name for name in COLUMNS if name in verdicts.columns]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from orderlens.errors import CorruptRunError, one_line
+from orderlens.errors import CorruptRunError, RunError, UserInputError, one_line
 from orderlens.store.codec import (
     full_schema,
     groups_with_sample,
@@ -21,6 +22,7 @@ from orderlens.store.codec import (
     trace_starts,
 )
 from orderlens.store.extensions import current_spec, expected_units
+from orderlens.store.frame import fitted
 from orderlens.store.parts import compare, opened
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
@@ -30,7 +32,7 @@ from orderlens.store.records import (
     load_snapshot,
     trusted,
 )
-from orderlens.store.schema import SCHEMAS, conform
+from orderlens.store.schema import SCHEMAS, TRACE_KEY, conform
 from orderlens.store.specfile import SpecFile, read_spec, refuse_edited
 
 CHUNK_ROWS = 1 << 16
@@ -243,3 +245,53 @@ def of_sample(table: pa.Table, sample_id: str, order: str | None) -> pa.Table:
     """Return the rows of one sample under one order, or under all."""
     wanted = pc.equal(table["sample_id"], sample_id)
     return table.filter(wanted if order is None else pc.and_(wanted, pc.equal(table["order"], order)))
+
+
+_SEEDED = re.compile(r"(?P<name>[^:+]+):(?P<seed>[0-9]{1,18})(?P<rest>(\+.*)?)")
+
+
+def find_trace(
+    sources: Mapping[str, Source], schema: pa.Schema, sample_id: str, order: str, key: Mapping[str, Any]
+) -> pa.Table:
+    """Return the reveals of one trace with the columns of ``schema``; see ``Run.trace``."""
+    name, seed = _order_and_seed(order)
+    narrowed = {**({} if seed is None else {"seed": seed}), **key}
+    table = _find(sources, schema, sample_id, name, narrowed)
+    starts = trace_starts(table)
+    if len(starts) != 1:
+        raise RunError(_not_one_trace(sample_id, order, table.take(starts)))
+    return table
+
+
+def _find(
+    sources: Mapping[str, Source], schema: pa.Schema, sample_id: str, order: str, key: Mapping[str, Any]
+) -> pa.Table:
+    unknown = set(key) - {*TRACE_KEY, "run"}
+    if unknown:
+        raise UserInputError(f"a trace is not named by '{min(unknown)}' (use {', '.join(TRACE_KEY)} or run)")
+    found = []
+    for run, source in sources.items():
+        if key.get("run", run) == run:
+            found += [fitted(chunk, schema, run) for chunk in source.find(sample_id, order)]
+    table = pa.concat_tables(found) if found else schema.empty_table()
+    for name, value in key.items():
+        if name != "run":
+            table = table.filter(pc.is_null(table[name]) if value is None else pc.equal(table[name], value))
+    return table
+
+
+def _order_and_seed(order: str) -> tuple[str, int | None]:
+    """Split ``random:3+top=4`` into the label of its traces, ``random+top=4``, and the seed."""
+    found = _SEEDED.fullmatch(order)
+    return (found["name"] + found["rest"], int(found["seed"])) if found else (order, None)
+
+
+def _not_one_trace(sample_id: str, order: str, found: pa.Table) -> str:
+    if not found.num_rows:
+        return f"there is no trace of sample '{sample_id}' under order '{order}'"
+    names = [name for name in ("run", *TRACE_KEY) if name in found.column_names]
+    differing = [name for name in names if len(pc.unique(found[name])) > 1]
+    return (
+        f"sample '{sample_id}' has {found.num_rows} traces under order '{order}'; "
+        f"they differ in {', '.join(differing)}: give it too"
+    )

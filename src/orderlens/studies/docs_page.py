@@ -14,7 +14,7 @@ from pathlib import Path
 from orderlens.claims.judge import NOT_SUPPORTED, OPEN, RULES, SUPPORTED, Word
 from orderlens.common.templating import Markdown, write_page
 from orderlens.errors import StorageError
-from orderlens.show.report.content import PICTURES, markdown_tables, picture
+from orderlens.show.report.page import PICTURES, markdown_tables, picture
 from orderlens.store.folder import open_folder
 from orderlens.store.records import SPEC
 from orderlens.store.specfile import read_spec

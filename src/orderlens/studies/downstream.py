@@ -18,8 +18,7 @@ from orderlens.claims.judge import NOT_SUPPORTED, OPEN, RULES, SUPPORTED, WORDS,
 from orderlens.errors import RunError, counted
 from orderlens.figures.catalogue import draw_figures, figure_names
 from orderlens.show.report.build import first_screen
-from orderlens.show.report.content import markdown_tables, picture
-from orderlens.show.report.page import Page, run_details
+from orderlens.show.report.page import Page, markdown_tables, picture, run_details
 from orderlens.studies.results import Results, write_results
 
 TITLE = "Does the shape of the trace predict correctness?"

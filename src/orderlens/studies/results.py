@@ -19,10 +19,15 @@ from orderlens.common.templating import write_page
 from orderlens.errors import RunError
 from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
 from orderlens.metrics.estimate import Resampling
-from orderlens.show.report.build import SAMPLES, first_screen
-from orderlens.show.report.content import markdown_tables, picture, writing_results
-from orderlens.show.report.page import Page, run_details, write_report
-from orderlens.show.report.samples import pack_samples
+from orderlens.show.report.build import SAMPLES, first_screen, pack_samples
+from orderlens.show.report.page import (
+    Page,
+    markdown_tables,
+    picture,
+    run_details,
+    write_report,
+    writing_results,
+)
 from orderlens.studies.external import read_scores
 from orderlens.studies.frontier_plan import FrontierPlan
 from orderlens.studies.plan import Plan, stored_plan

@@ -9,8 +9,7 @@ import pytest
 from orderlens.analysis.table import Column, Table
 from orderlens.figures.catalogue import Drawn
 from orderlens.metrics.estimate import Estimate
-from orderlens.show.report.content import grid, markdown_tables, picture
-from orderlens.show.report.page import asset, origin, run_details
+from orderlens.show.report.page import asset, grid, markdown_tables, origin, picture, run_details
 from orderlens.testing import make_run, make_trace
 
 SPEC = {

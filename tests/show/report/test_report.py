@@ -17,10 +17,8 @@ from orderlens.claims.judge import WORDS, Check, Finding, Number, Outcome, Readi
 from orderlens.figures.catalogue import Drawn
 from orderlens.metrics.estimate import Estimate, Resampling
 from orderlens.show.report.build import policies, report
-from orderlens.show.report.content import picture
-from orderlens.show.report.page import Page, write_report
+from orderlens.show.report.page import Packed, Page, picture, write_report
 from orderlens.show.report.questions import Question
-from orderlens.show.report.samples import Packed
 from orderlens.testing import make_run, make_trace
 
 HOSTILE = "<script>alert(1)</script>\"&'<img src=x onerror=y>\u202e\x00"

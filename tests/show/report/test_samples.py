@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from orderlens.analysis import Study
-from orderlens.show.report.samples import choose_samples, pack, pack_samples
+from orderlens.show.report.build import choose_samples, pack, pack_samples
 from orderlens.store.reader import open_run
 from orderlens.testing import make_run, make_trace
 
@@ -82,7 +82,7 @@ def test_what_is_packed_is_what_was_chosen_and_the_note_says_how_many(study):
 
 def test_samples_that_do_not_fit_are_left_out_but_never_all(study, monkeypatch):
     chosen, total = choose_samples(study, 5)
-    monkeypatch.setattr("orderlens.show.report.samples.MOST_BYTES", 1)
+    monkeypatch.setattr("orderlens.show.report.build.MOST_BYTES", 1)
     packed = pack(study.run, chosen, total)
     assert [sample["sample_id"] for sample in bundle(packed)["samples"]] == ["e"]
     assert packed.note.startswith("1 of 5 samples")

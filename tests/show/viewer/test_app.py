@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from orderlens.show.viewer.app import _unfinished, make_app
-from orderlens.show.viewer.guard import HEADERS
+from orderlens.show.viewer.app import HEADERS, _unfinished, make_app
 from orderlens.testing import make_run, make_trace
 
 TOKEN = "a-token"

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from orderlens.show.viewer.guard import HEADERS, Guard
+from orderlens.show.viewer.app import HEADERS, Guard
 
 HOST = ("host", "127.0.0.1:8000")
 TOKEN = ("x-orderlens-token", "secret")

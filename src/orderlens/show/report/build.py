@@ -1,11 +1,19 @@
-"""A report of any runs: every table they can fill, every figure, every finding, some samples."""
+"""A report of any runs: every table they can fill, every figure, every finding, some samples.
+
+Samples are chosen by rule and packed, so that a browser unpacks them offline.
+"""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from orderlens.analysis.lorenz import first_block_curves
 from orderlens.analysis.study import Study
@@ -14,15 +22,18 @@ from orderlens.analysis.traces import all_passes
 from orderlens.claims.catalogue import FINDINGS
 from orderlens.claims.fixed import fixed_findings
 from orderlens.claims.judge import RULES, Finding, Reading, judge
+from orderlens.common.plaintext import printable
 from orderlens.errors import UndefinedFigureError, UserInputError
 from orderlens.figures.catalogue import draw_figures
-from orderlens.show.report.content import picture
-from orderlens.show.report.page import Page, run_details, write_report
+from orderlens.show.report.page import Packed, Page, picture, run_details, write_report
 from orderlens.show.report.questions import Question, questions
-from orderlens.show.report.samples import pack_samples
+from orderlens.show.views import fetch_sample, plain_rows, plain_sample
+from orderlens.store.reader import Run
 
 SAMPLES = 12
 """Samples in a report unless asked otherwise."""
+MOST_BYTES = 1_000_000
+"""Of packed samples in one page; what does not fit is left out, and the page says so."""
 BUILT_IN = ("fixed", "decoding", "sweep", "correctness")
 
 
@@ -162,3 +173,62 @@ def run_facts(study: Study) -> list[str]:
         f"{'Runs' if len(runs) > 1 else 'Run'}: {named}.",
         *study.remarks,
     ]
+
+
+def pack_samples(study: Study, count: int) -> Packed | None:
+    """Choose up to ``count`` samples and pack them; None where none is wanted or there is none.
+
+    Samples are ranked by the mean Var of their traces, and taken evenly from the lowest to the highest.
+    """
+    chosen, total = choose_samples(study, count)
+    if not chosen:
+        return None
+    return pack(study.run, chosen, total)
+
+
+def choose_samples(study: Study, count: int) -> tuple[list[tuple[str, str]], int]:
+    """Return the chosen (run, sample id) pairs, highest mean Var first, and how many samples there are.
+
+    A sample that several runs hold under one id and prompt is one sample, named by the first of them.
+    """
+    frame = study.every
+    by_prompt = frame.groupby("prompt_key", sort=True, dropna=False)
+    ranked = by_prompt.agg(run=("run", "first"), sample_id=("sample_id", "first"), var=("var", "mean"))
+    ranked = ranked.sort_values(["var", "sample_id"], ascending=False, kind="stable", na_position="last")
+    total, wanted = len(ranked), min(max(count, 0), len(ranked))
+    if not wanted:
+        return [], total
+    rows = np.unique(np.linspace(0, total - 1, wanted).round().astype(int))
+    return [(str(ranked["run"].iloc[row]), str(ranked["sample_id"].iloc[row])) for row in rows], total
+
+
+def pack(run: Run, chosen: Sequence[tuple[str, str]], total: int) -> Packed:
+    """Pack samples in the order given, until the page would grow too large."""
+    samples: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for name, sample_id in chosen:
+        view = fetch_sample(run, sample_id, name=name)
+        plain = plain_sample(view)
+        size += len(_squeezed(plain)) * 4 // 3
+        if samples and size > MOST_BYTES:
+            break
+        samples.append(plain)
+        rows += plain_rows(view)
+    orders = sorted({row["order"] for row in rows})
+    runs = [{"name": name, "facts": ""} for name in dict.fromkeys(row["run"] for row in rows)]
+    graded = any(row["correct"] is not None for row in rows)
+    catalogue = {"runs": runs, "orders": orders, "graded": graded, "notes": []}
+    bundle = {"catalogue": catalogue, "rows": rows, "samples": samples}
+    note = (
+        f"All samples: {total}."
+        if len(samples) == total
+        else f"{len(samples)} of {total} samples, evenly from the highest to the lowest mean Var."
+    )
+    return Packed(base64.b64encode(_squeezed(bundle)).decode(), printable(note))
+
+
+def _squeezed(value: Any) -> bytes:
+    """Return JSON as gzip, the same bytes for the same value."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return gzip.compress(text.encode("utf-8", "backslashreplace"), 9, mtime=0)

@@ -1,35 +1,54 @@
 """The viewer's web application: a page, its built files, and four questions. Reads only.
 
 No address names a file: assets come from a fixed list, runs and samples are looked up among the opened runs.
-``guard`` decides who is answered at all.
+``Guard`` answers only requests to this machine's own name, with the token, that read. Checking ``Host`` stops
+pages elsewhere that had their name resolved to this machine; the token stops other users of it. Every answer
+tells the browser to run nothing but our own script and to send the address nowhere.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orderlens._version import __version__
 from orderlens.common.plaintext import printable
 from orderlens.common.templating import fill
 from orderlens.errors import OrderLensError, RunError, UserInputError, one_line
 from orderlens.show.report.page import asset
-from orderlens.show.viewer.guard import Guard
 from orderlens.show.viewer.index import Index, Query
-from orderlens.show.views import plain_sample
+from orderlens.show.views import fetch_sample, plain_sample
 from orderlens.show.views.film import film
 from orderlens.store.reader import Run
 
 FILMED = 4
 """Traces in one film at most."""
 ASSETS = {"viewer.js": "text/javascript", "page.css": "text/css"}
+TOKEN_HEADER = "x-orderlens-token"  # noqa: S105  the name of a header
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -122,11 +141,11 @@ def _unfinished(names: list[str]) -> list[str]:
 
 
 def _sample(run: Run, name: str, sample_id: str) -> dict[str, Any]:
-    return plain_sample(run.sample(sample_id, run=name or None))
+    return plain_sample(fetch_sample(run, sample_id, name=name or None))
 
 
 def _film(run: Run, name: str, sample_id: str, traces: list[str]) -> str:
-    sample = run.sample(sample_id, run=name or None)
+    sample = fetch_sample(run, sample_id, name=name or None)
     return film(sample, [sample.trace(label) for label in traces[:FILMED]])
 
 
@@ -152,3 +171,48 @@ def _whole_number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise UserInputError(f"'{text[:20]}' is no {name}; give a whole number")
     return int(text)
+
+
+class Guard:
+    """Middleware in front of everything."""
+
+    def __init__(self, app: ASGIApp, token: str, hosts: frozenset[str]) -> None:
+        self.app = app
+        self._token = token.encode()
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse in one line."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there are no web sockets
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def sealed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        refused = self._refusal(scope)
+        answer = self.app if refused is None else PlainTextResponse(refused[1] + "\n", refused[0])
+        await answer(scope, receive, sealed)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Return status and reason, None for a request that may pass."""
+        headers = Headers(scope=scope)
+        named = headers.getlist("host")
+        if len(named) != 1 or named[0].lower() not in self._hosts:
+            return 421, "this viewer answers to its own address only"
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "this viewer only reads"
+        given = headers.get(TOKEN_HEADER) or _from_address(scope)
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), self._token):
+            return 403, "the token is missing or wrong: open the address that 'orderlens view' printed"
+        return None
+
+
+def _from_address(scope: Scope) -> str:
+    found = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+    return found[0] if len(found) == 1 else ""

@@ -6,6 +6,8 @@ for a later step only if it needs it. Conditions are written ``var > 0.5, mean <
 to.
 """
 
+# ruff: noqa: S608  statements are made of constants; what a reader asks for travels as parameters
+
 from __future__ import annotations
 
 import re
@@ -18,12 +20,69 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orderlens.errors import UserInputError
-from orderlens.show.viewer.statements import COLUMNS, FIRST, KEY, LATER, PEEK, SEALING, SORTS, TRACES, WHOLE
 from orderlens.show.views import TraceKey, plain_row
 from orderlens.store.frame import import_duckdb
 from orderlens.store.reader import Run
 from orderlens.store.samples import samples_schema
+from orderlens.store.schema import TRACE_KEY
 from orderlens.store.verdicts import latest_verdicts
+
+KEY = ("run", *TRACE_KEY)
+_NUMBERS = ("n", "mean", "var", "passes", "gap")
+COLUMNS = ("row", *KEY, *_NUMBERS, "cascade", "correct", "text", "prompt")
+"""Columns of the list, in order."""
+SORTS = {
+    "name": ("sample_id",),
+    "label": ('"order"', "seed", "temperature"),
+    "mean": ("mean",),
+    "var": ("var",),
+    "gap": ("gap",),
+    "passes": ("passes",),
+    "cascade": ("cascade",),
+    "correct": ("correct",),
+    "n": ("n",),
+}
+"""By what the list is sorted, by the name of the column on the page."""
+
+_KEYS = ", ".join(f'"{name}"' for name in KEY)
+_SAME = " AND ".join(f'a."{name}" IS NOT DISTINCT FROM b."{name}"' for name in KEY)
+_LIKELY = "FILTER (likelihood IN ('exact', 'estimate') AND n_passes >= n + n_overflow) OVER beside"
+
+_LISTED = f"""
+SELECT row_number() OVER () AS row, {_KEYS}, n, n_eos, n_overflow, n_passes AS passes,
+    CASE WHEN isfinite(mean) THEN mean END AS mean,
+    CASE WHEN isfinite(var) THEN var END AS var,
+    CASE WHEN count(*) {_LIKELY} > 1 THEN max(mean) {_LIKELY} - min(mean) {_LIKELY} END AS gap
+FROM {{}}
+WINDOW beside AS (PARTITION BY run, task, temperature, sample_id)
+"""
+PEEK = f"CREATE TABLE peek AS {_LISTED.format('peeked')}"
+TRACES = f"CREATE TABLE traces AS {_LISTED.format('samples')}"
+
+_TEXTS = f"""
+CREATE TABLE texts AS
+SELECT a.row, any_value(coalesce(b.text, b.prompt_text)) AS text, any_value(b.prompt_text) AS prompt
+FROM outputs b JOIN traces a ON {_SAME} GROUP BY a.row
+"""
+_VERDICTS = f"""
+CREATE TABLE judged AS
+SELECT a.row, b.correct FROM counting b JOIN traces a ON {_SAME}
+"""
+_CASCADES = f"""
+CREATE TABLE cascades AS
+SELECT a.row, b.eos_cascade::BIGINT AS cascade FROM sealed b JOIN traces a ON {_SAME}
+"""
+SEALING = "SELECT DISTINCT run FROM traces WHERE n_eos > 0"
+"""The runs that may have cascades."""
+LATER = (_TEXTS, _VERDICTS, _CASCADES)
+"""What follows the list."""
+
+_SHOWN = f"row, {_KEYS}, {', '.join(_NUMBERS)}"
+FIRST = f"SELECT {_SHOWN}, 0 AS cascade, NULL AS correct, NULL AS text, NULL AS prompt FROM {{}}"
+WHOLE = f"""
+SELECT {_SHOWN}, coalesce(cascade, 0) AS cascade, correct, text, prompt
+FROM traces LEFT JOIN cascades USING (row) LEFT JOIN judged USING (row) LEFT JOIN texts USING (row)
+"""
 
 _NAMED = {"var": "var", "mean": "mean", "gap": "gap", "passes": "passes", "eos": "cascade", "n": "n"}
 """What may be named → the column of the list."""
@@ -184,12 +243,12 @@ class Index:
         state = max(self._connections, key=_ORDER.index)
         source = {"peek": FIRST.format("peek"), "traces": FIRST.format("traces"), "whole": WHOLE}[state]
         where, values = _conditions(query)
-        total = self._fetch(state, f"SELECT count(*) FROM ({source}) WHERE {where}", values)[0][0]  # noqa: S608
+        total = self._fetch(state, f"SELECT count(*) FROM ({source}) WHERE {where}", values)[0][0]
         way = "DESC" if query.descending else "ASC"
         by = ", ".join(f"{name} {way} NULLS LAST" for name in SORTS[query.sort])
         found = self._fetch(
             state,
-            f"SELECT * FROM ({source}) WHERE {where} ORDER BY {by}, sample_id, row "  # noqa: S608  constants
+            f"SELECT * FROM ({source}) WHERE {where} ORDER BY {by}, sample_id, row "
             f"LIMIT {PAGE_ROWS} OFFSET {PAGE_ROWS * query.page}",
             values,
         )

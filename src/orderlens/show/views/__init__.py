@@ -6,26 +6,33 @@ stored tables, not files, models, colours or pages; ``run.sample(id)`` makes one
 
 from __future__ import annotations
 
-from orderlens.show.views.compare import Divergence, first_divergence
 from orderlens.show.views.plain import plain_row, plain_rows, plain_sample, plain_trace
-from orderlens.show.views.replay import Cell, canvas
-from orderlens.show.views.sample import SampleView, sample_view
-from orderlens.show.views.shown import Shown
-from orderlens.show.views.trace import Block, Bottleneck, Reveals, Revision, TraceKey, TraceView, Verdict
+from orderlens.show.views.replay import Cell, Divergence, canvas, first_divergence
+from orderlens.show.views.sample import SampleView, Shown, fetch_sample, sample_view
+from orderlens.show.views.trace import (
+    Block,
+    BottleneckStep,
+    Reveals,
+    ShownRevision,
+    ShownVerdict,
+    TraceKey,
+    TraceView,
+)
 
 __all__ = [
     "Block",
-    "Bottleneck",
+    "BottleneckStep",
     "Cell",
     "Divergence",
     "Reveals",
-    "Revision",
     "SampleView",
     "Shown",
+    "ShownRevision",
+    "ShownVerdict",
     "TraceKey",
     "TraceView",
-    "Verdict",
     "canvas",
+    "fetch_sample",
     "first_divergence",
     "plain_row",
     "plain_rows",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from orderlens.common.plaintext import printable
-from orderlens.show.views.compare import first_divergence
+from orderlens.show.views.replay import first_divergence
 from orderlens.show.views.sample import SampleView
 from orderlens.show.views.trace import FLAGS, NUMBERS, TraceKey, TraceView
 

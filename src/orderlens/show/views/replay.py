@@ -1,11 +1,11 @@
-"""The canvas after a number of forward passes: what stood at each position, and since when."""
+"""The canvas after a number of forward passes, and where the canvases of two traces first differ."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from orderlens.show.views.trace import Revision, TraceView
+from orderlens.show.views.trace import ShownRevision, TraceView
 
 State = Literal["masked", "new", "earlier", "edited", "taken back"]
 
@@ -34,7 +34,7 @@ def canvas(trace: TraceView, forward: int) -> tuple[Cell, ...]:
 
     −1 gives the empty canvas.
     """
-    changes: dict[int, list[Revision]] = {}
+    changes: dict[int, list[ShownRevision]] = {}
     for item in trace.revisions:
         if item.forward <= forward:
             changes.setdefault(item.position, []).append(item)
@@ -43,7 +43,7 @@ def canvas(trace: TraceView, forward: int) -> tuple[Cell, ...]:
     return tuple(_cell(trace, rows[place], changes.get(place, []), forward) for place in sorted(rows))
 
 
-def _cell(trace: TraceView, row: int, changes: list[Revision], forward: int) -> Cell:
+def _cell(trace: TraceView, row: int, changes: list[ShownRevision], forward: int) -> Cell:
     shown = trace.reveals
     place, step, since = int(shown.position[row]), int(shown.step[row]), int(shown.forward[row])
     if since > forward:
@@ -55,7 +55,7 @@ def _cell(trace: TraceView, row: int, changes: list[Revision], forward: int) -> 
     return Cell(place, "new" if since == forward else "earlier", int(shown.token_id[row]), step)
 
 
-def _cell_before(place: int, last: Revision, forward: int) -> Cell:
+def _cell_before(place: int, last: ShownRevision, forward: int) -> Cell:
     """Return a position before its last reveal, as the last thing that happened to it left it."""
     now = last.forward == forward
     if last.new_token is None:
@@ -63,3 +63,56 @@ def _cell_before(place: int, last: Revision, forward: int) -> Cell:
     if last.event == "edit":
         return Cell(place, "edited" if now else "earlier", last.new_token, edited=True)
     return Cell(place, "new" if now else "earlier", last.new_token)
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first difference of two traces.
+
+    Attributes:
+        forward: first pass after which other positions, or other tokens, had been committed; None where the
+            two agree pass by pass.
+        step: smallest reveal number of that pass, in the trace that committed by it.
+        position: leftmost position at which the finished texts differ; None where they are equal.
+    """
+
+    forward: int | None
+    step: int | None
+    position: int | None
+
+
+def first_divergence(a: TraceView, b: TraceView) -> Divergence:
+    """Return where two traces first differ, in time and in the finished text."""
+    forward = _first_pass(a, b)
+    return Divergence(forward, None if forward is None else _step(a, b, forward), _first_place(a, b))
+
+
+def _first_pass(a: TraceView, b: TraceView) -> int | None:
+    left, right = _events(a), _events(b)
+    differing = {forward for forward in left.keys() | right.keys() if left.get(forward) != right.get(forward)}
+    return min(differing, default=None)
+
+
+def _events(trace: TraceView) -> dict[int, set[tuple[int, int | None]]]:
+    """Return pass → what it put where (None: taken back)."""
+    shown = trace.reveals
+    out: dict[int, set[tuple[int, int | None]]] = {}
+    for forward, place, token in zip(shown.forward, shown.position, shown.token_id, strict=True):
+        out.setdefault(int(forward), set()).add((int(place), int(token)))
+    for item in trace.revisions:
+        out.setdefault(item.forward, set()).add((item.position, item.new_token))
+    return out
+
+
+def _step(a: TraceView, b: TraceView, forward: int) -> int | None:
+    for trace in (a, b):
+        steps = trace.reveals.step[trace.reveals.forward == forward]
+        if len(steps):
+            return int(steps.min())
+    return None
+
+
+def _first_place(a: TraceView, b: TraceView) -> int | None:
+    left, right = ({cell.position: cell.token_id for cell in canvas(t, t.n_passes)} for t in (a, b))
+    differing = [place for place in left.keys() | right.keys() if left.get(place, -1) != right.get(place, -1)]
+    return min(differing, default=None)

@@ -1,4 +1,4 @@
-"""All traces of one sample, with the texts of their tokens."""
+"""All traces of one sample with the texts of their tokens, read from the row groups that hold them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,48 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orderlens.errors import RunError
 from orderlens.registry import suggest
-from orderlens.show.views.shown import MOST, Shown
-from orderlens.show.views.trace import Reveals, TraceKey, TraceView, Verdict, revisions_of
+from orderlens.rules import spec_of
+from orderlens.show.views.film import film
+from orderlens.show.views.sketch import WIDTH, Drawable, markup, sketch
+from orderlens.show.views.trace import Reveals, ShownVerdict, TraceKey, TraceView, revisions_of
+from orderlens.store.codec import sort_rows
+from orderlens.store.contents import same_content
+from orderlens.store.reader import Run
+from orderlens.store.samples import likelihood
+from orderlens.store.sources import Source
+from orderlens.store.verdicts import latest_verdicts
 
 KEY = tuple(item.name for item in fields(TraceKey))
+MOST = 4
+"""Traces that are drawn unless some are named."""
+_TABLES = ("reveals", "revisions", "outputs", "verdicts")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Shown:
+    """Traces of one sample, drawn when they are displayed."""
+
+    sample: Drawable
+    traces: tuple[TraceView, ...]
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = WIDTH) -> str:
+        """Return the drawing in lines of ``width`` characters."""
+        return sketch(self.sample, self.traces, width)
+
+    def film(self) -> str:
+        """Return an animated SVG in which the tokens appear in the order of their reveal."""
+        return film(self.sample, self.traces)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return markup(self.sample, self.traces)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -100,6 +135,99 @@ def _names(trace: TraceView) -> tuple[str, str]:
     return trace.key.order, trace.key.spec
 
 
+def fetch_sample(
+    run: Run, sample_id: str, *, orders: Sequence[str] | None = None, name: str | None = None
+) -> SampleView:
+    """Return the view of a sample over all runs that hold it; see ``Run.sample``.
+
+    Args:
+        run: one or several opened runs.
+        sample_id: the sample.
+        orders: only these orders; all by default.
+        name: one of the runs; others join in where they hold the id with the same prompt.
+    """
+    sources = run.sources
+    if name is not None and name not in sources:
+        raise RunError(f"there is no run '{name}' (known: {', '.join(sources)})")
+    tables = {table: _rows_of(sources, sample_id, table) for table in _TABLES}
+    if name is not None:
+        tables = _beside(tables, name)
+    if not tables["reveals"].num_rows:
+        raise RunError(f"there is no sample '{sample_id}' in {', '.join(sources)}; {_some_ids(sources)}")
+    if orders is not None:
+        tables["reveals"] = _of_orders(tables["reveals"], sample_id, orders)
+    tables["tokens"] = _tokens(sources, tables)
+    if tables["verdicts"].num_rows:
+        tables["verdicts"] = latest_verdicts(tables["verdicts"], rules=run.task_rules)
+
+    def stated(key: TraceKey) -> str | None:
+        return likelihood(sources[key.run].spec.get("likelihood"), key.order, key.temperature)
+
+    return sample_view(sample_id, {table: rows for table, rows in tables.items() if rows.num_rows}, stated)
+
+
+def _some_ids(sources: Mapping[str, Source]) -> str:
+    """Name a few samples that there are; a run without any says so."""
+    found: dict[str, None] = {}
+    for source in sources.values():
+        for chunk in source.scan("reveals", ["sample_id"]) if "reveals" in source.tables() else ():
+            found |= dict.fromkeys(pc.unique(chunk["sample_id"]).to_pylist())
+            if len(found) > 3:
+                return f"there are {', '.join([*found][:3])}, …"
+    return f"there are {', '.join(found)}" if found else "it holds no traces"
+
+
+def _rows_of(sources: Mapping[str, Source], sample_id: str, name: str) -> pa.Table:
+    found = []
+    for run, source in sources.items():
+        if name in source.tables():
+            chunks = [part for part in source.find(sample_id, name=name) if part.num_rows]
+            found += [chunk.append_column("run", pa.repeat(run, chunk.num_rows)) for chunk in chunks]
+    return sort_rows(pa.concat_tables(found, promote_options="permissive"), name) if found else pa.table({})
+
+
+def _beside(tables: Mapping[str, pa.Table], run: str) -> dict[str, pa.Table]:
+    """Keep the rows of ``run``, and of other runs those tasks in which the id has the same content."""
+    outputs = tables["outputs"].to_pylist()
+    own = [row for row in outputs if row["run"] == run]
+    same = {
+        (row["run"], row["task"])
+        for row in outputs
+        if any(row["task"] == mine["task"] and same_content(row, mine) for mine in own)
+    }
+
+    def kept(table: pa.Table) -> pa.Table:
+        pairs = zip(table["run"].to_pylist(), table["task"].to_pylist(), strict=True)
+        return table.filter(pa.array([pair[0] == run or pair in same for pair in pairs]))
+
+    return {name: kept(table) if table.num_rows else table for name, table in tables.items()}
+
+
+def _of_orders(reveals: pa.Table, sample_id: str, orders: Sequence[str]) -> pa.Table:
+    """Keep the traces whose order, with or without its seed, is among ``orders``."""
+    pairs = zip(reveals["order"].to_pylist(), reveals["seed"].to_pylist(), strict=True)
+    named = [(order, spec_of(order, seed)) for order, seed in pairs]
+    present = {name for both in named for name in both}
+    for order in orders:
+        if order not in present:
+            known = ", ".join(sorted({name for name, _ in named}))
+            raise RunError(f"sample '{sample_id}' has no trace of order '{order}' (known: {known})")
+    return reveals.filter(pa.array([not {*both}.isdisjoint(orders) for both in named]))
+
+
+def _tokens(sources: Mapping[str, Source], tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Return the texts of the tokens that occur, with their run."""
+    columns = [("reveals", "token_id"), ("revisions", "old_token"), ("revisions", "new_token")]
+    parts = [tables[name][column] for name, column in columns if tables[name].num_rows]
+    wanted = pc.unique(pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int32()))
+    found = []
+    for run in pc.unique(tables["reveals"]["run"]).to_pylist():
+        for chunk in sources[run].scan("tokens", ["token_id", "piece"]):
+            kept = chunk.filter(pc.is_in(chunk["token_id"], value_set=wanted))
+            found.append(kept.append_column("run", pa.repeat(run, kept.num_rows)))
+    return pa.concat_tables(found) if found else pa.table({})
+
+
 Likelihood = Callable[[TraceKey], str | None]
 
 
@@ -137,7 +265,7 @@ def sample_view(
                 output.get("text"),
                 output.get("finish_reason"),
                 None if likelihood is None else likelihood(key),
-                next(map(Verdict.of, other.get("verdicts", {}).get(key, [])), None),
+                next(map(ShownVerdict.of, other.get("verdicts", {}).get(key, [])), None),
                 output.get("n_passes"),
             )
         )

@@ -1,21 +1,21 @@
-"""Traces of one sample as lines of text: tokens over reveal numbers and confidence, sparkline, worst steps.
+"""Traces of one sample drawn as lines of text, and as HTML for a notebook.
 
-Made of plain characters, so that it reads without colour; unsafe ones are shown as escapes.
+The text is made of plain characters, so that it reads without colour; unsafe ones are shown as escapes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from orderlens.common.plaintext import printable
+from orderlens.common.templating import fill
 from orderlens.errors import counted
-from orderlens.show.views.compare import first_divergence
-from orderlens.show.views.replay import canvas
-from orderlens.show.views.trace import Revision, TraceView
+from orderlens.show.views.replay import Cell, canvas, first_divergence
+from orderlens.show.views.trace import ShownRevision, TraceView
 
 LEVELS = "▁▂▃▄▅▆▇█"
 WIDTH = 100
@@ -193,7 +193,7 @@ def _changes(sample: Drawable, trace: TraceView) -> Iterator[str]:
         yield f"  and {len(found) - _WORST} more"
 
 
-def _change(item: Revision, spelled: Callable[[int | None], str]) -> str:
+def _change(item: ShownRevision, spelled: Callable[[int | None], str]) -> str:
     if item.new_token is None:
         return f"{spelled(item.old_token)} taken back"
     return f"{spelled(item.old_token)} became {spelled(item.new_token)}"
@@ -205,6 +205,61 @@ def _difference(a: TraceView, b: TraceView) -> str:
     if found.position is None:
         return f"{when}; the texts are equal"
     return f"{when}; the texts first differ at position {found.position}"
+
+
+_HEIGHT, _BAR, _DEEPEST = 60, 6, 6.0
+"""Pixels of the plot and of a bar; log q below −6 nats is cut."""
+
+
+def markup(sample: Drawable, traces: Sequence[TraceView]) -> str:
+    """Return traces of a sample side by side: tokens with reveal numbers, log q by step, worst steps."""
+    return fill(
+        "sample.html.j2",
+        sample_id=sample.sample_id,
+        prompt=None if sample.prompt is None else sample.prompt[-400:],
+        panes=[_pane(sample, trace) for trace in traces],
+        height=_HEIGHT,
+    )
+
+
+def _pane(sample: Drawable, trace: TraceView) -> dict[str, Any]:
+    spelled = speller(sample, trace)
+    worst = [
+        f"reveal {item.step + 1}, position {item.position}: q = {math.exp(item.logq):.3g}"
+        for item in trace.bottlenecks(5)
+    ]
+    return {
+        "summary": summary(trace),
+        "tokens": [
+            _marked_token(trace, cell, spelled(cell.token_id)) for cell in canvas(trace, trace.n_passes)
+        ],
+        "bars": _bars(trace),
+        "width": max(len(trace.reveals) * _BAR, 1),
+        "worst": worst,
+    }
+
+
+def _marked_token(trace: TraceView, cell: Cell, text: str) -> dict[str, str]:
+    """Return one token; the darker its ground, the less probable it was, and its title says it in numbers."""
+    shown = trace.reveals
+    row = int((shown.position == cell.position).nonzero()[0][0])
+    logq = float(shown.logq[row])
+    changes = sum(item.position == cell.position and item.old_token is not None for item in trace.revisions)
+    told = f"position {cell.position}, pass {int(shown.forward[row]) + 1}, log q {logq:.3f}"
+    told += f", changed {changes} times" if changes else ""
+    ground = f"rgba(31,119,180,{0.6 * (1 - math.exp(min(logq, 0.0))):.2f})" if logq == logq else "none"
+    number = f"{int(shown.step[row]) + 1}{CHANGED if changes else ''}"
+    return {"text": text, "told": told, "ground": ground, "number": number}
+
+
+def _bars(trace: TraceView) -> list[dict[str, Any]]:
+    """Return log q by step as bars that hang from 0."""
+    heights = [-logq / _DEEPEST * _HEIGHT for logq in trace.reveals.logq.tolist()]
+    return [
+        {"x": i * _BAR, "width": _BAR - 1, "height": f"{max(1.0, min(height, _HEIGHT)):.1f}"}
+        for i, height in enumerate(heights)
+        if height == height
+    ]
 
 
 def cell_len(text: str) -> int:

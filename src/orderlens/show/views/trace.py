@@ -107,7 +107,7 @@ class Reveals:
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
+class ShownRevision:
     """A token taken back (no ``new_token``), replaced, or revealed and taken back later (no old one)."""
 
     event: str
@@ -120,7 +120,7 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ShownVerdict:
     """What the grader said."""
 
     correct: bool | None
@@ -129,13 +129,13 @@ class Verdict:
     grader: str | None
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Verdict:
+    def of(cls, row: Mapping[str, Any]) -> ShownVerdict:
         """Return what a row of table ``verdicts`` says."""
         return cls(row["correct"], row["extracted"], row["reason"], row["grader"])
 
 
 @dataclass(frozen=True, slots=True)
-class Bottleneck:
+class BottleneckStep:
     """A step with q < 1/2; ``share`` is its part of the trace's total −log q."""
 
     step: int
@@ -175,11 +175,11 @@ class TraceView:
     key: TraceKey
     label: str
     reveals: Reveals
-    revisions: tuple[Revision, ...] = ()
+    revisions: tuple[ShownRevision, ...] = ()
     text: str | None = None
     finish_reason: str | None = None
     likelihood: str | None = None
-    verdict: Verdict | None = None
+    verdict: ShownVerdict | None = None
     stated_passes: int | None = None
 
     def __repr__(self) -> str:
@@ -234,14 +234,14 @@ class TraceView:
         content = ~shown.is_eos & ~shown.is_special
         return eos_cascade(shown.position[kept], shown.is_eos[kept], content[kept])
 
-    def bottlenecks(self, top: int = WORST) -> tuple[Bottleneck, ...]:
+    def bottlenecks(self, top: int = WORST) -> tuple[BottleneckStep, ...]:
         """Return the counted steps with q < 1/2, least probable first."""
         shown, kept = self.reveals, self.counted
         total = -float(shown.logq[kept].sum())
         low = np.flatnonzero(kept & (shown.logq < LOG_HALF))
         worst = low[np.argsort(shown.logq[low], kind="stable")][:top]
         return tuple(
-            Bottleneck(
+            BottleneckStep(
                 int(shown.step[row]),
                 int(shown.forward[row]),
                 int(shown.position[row]),
@@ -263,11 +263,11 @@ class TraceView:
         return Block(number, int(places.min()), int(places.max()), gini(cost), curve)
 
 
-def revisions_of(rows: list[Mapping[str, Any]]) -> tuple[Revision, ...]:
+def revisions_of(rows: list[Mapping[str, Any]]) -> tuple[ShownRevision, ...]:
     """Return the rows of table ``revisions`` of one trace, sorted by pass and position."""
     ranked = sorted(rows, key=lambda row: (row["forward"], row["position"]))
     return tuple(
-        Revision(
+        ShownRevision(
             row["event"],
             row["forward"],
             row["position"],

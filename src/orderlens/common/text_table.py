@@ -1,0 +1,131 @@
+"""The one printer of tables: cells that are text already, as aligned lines or as HTML for a notebook.
+
+Does not depend on runs, studies or files. What a cell says is decided by the caller, except that ``shown``
+writes any value in one short line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from orderlens.common.templating import fill
+from orderlens.errors import counted
+
+WIDTH = 100
+"""Characters of a line, unless the caller says otherwise."""
+_LONGEST = 24
+
+Lines = Sequence[str]
+"""The lines of one cell."""
+
+
+def lay_out(rows: Sequence[Sequence[Lines]], *, keys: int = 0, width: int | None = None) -> list[str]:
+    """Return a table as lines: headings, a rule, rows.
+
+    Args:
+        rows: the headings, then the rows, each with the lines of its cells.
+        keys: number of first columns that are repeated where a table is continued below.
+        width: most characters of a line (None: any number). A wider table is continued below after an empty
+            line; a single column that is wider stays whole.
+    """
+    widths = [max(len(line) for row in rows for line in row[place]) for place in range(len(rows[0]))]
+    lines: list[str] = []
+    for places in _panels(widths, keys, width):
+        chosen = [widths[place] for place in places]
+        body = [line for row in rows[1:] for line in _lines([row[place] for place in places], chosen)]
+        head = _lines([rows[0][place] for place in places], chosen)
+        lines += [*head, "  ".join("─" * size for size in chosen), *body, ""]
+    return lines
+
+
+def _panels(widths: Sequence[int], keys: int, width: int | None) -> list[list[int]]:
+    """Return the columns of each part of a table: as many as fit, always with the key columns."""
+    first = list(range(keys))
+    panels = [first.copy()]
+    used = start = sum(widths[place] + 2 for place in first) - 2
+    for place in range(keys, len(widths)):
+        if width is not None and used + 2 + widths[place] > width and len(panels[-1]) > keys:
+            panels.append(first.copy())
+            used = start
+        panels[-1].append(place)
+        used += 2 + widths[place]
+    return panels
+
+
+def _lines(cells: Sequence[Lines], widths: Sequence[int]) -> Iterator[str]:
+    for place in range(max(len(cell) for cell in cells)):
+        parts = [cell[place] if place < len(cell) else "" for cell in cells]
+        yield "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
+
+
+def first_rows(columns: Mapping[str, Sequence[object]], n_rows: int) -> str:
+    """Return the first rows of a table as aligned text, under the number of all its rows.
+
+    Columns that are empty in these rows, or that do not fit, are only named.
+
+    Args:
+        columns: name → the values that are shown.
+        n_rows: of the whole table.
+    """
+    cells = {
+        name: [one_line(name), *map(shown, values)]
+        for name, values in columns.items()
+        if not values or any(value is not None for value in values)
+    }
+    widths = {name: max(map(len, column)) for name, column in cells.items()}
+    kept = list(_fitting(widths))
+    rows = zip(*(cells[name] for name in kept), strict=True)
+    lines = [" ".join(cell.rjust(widths[name]) for name, cell in zip(kept, row, strict=True)) for row in rows]
+    left = [one_line(name) for name in columns if name not in kept]
+    more = [f"… and {len(left)} more columns: {', '.join(left)}"] if left else []
+    return "\n".join([_size(columns, n_rows), *lines, *more])
+
+
+def _fitting(widths: Mapping[str, int]) -> Iterator[str]:
+    used = 0
+    for name, width in widths.items():
+        used += width + 1
+        if used > width + 1 and used > WIDTH + 1:
+            return
+        yield name
+
+
+def first_rows_html(columns: Mapping[str, Sequence[object]], n_rows: int) -> str:
+    """Return the first rows of a table as an HTML table, with all its columns."""
+    return fill("rows.html.j2", **_cells(columns), size=_size(columns, n_rows))
+
+
+def facts_html(facts: Mapping[str, str], columns: Mapping[str, Sequence[object]]) -> str:
+    """Return named facts, one per line, over a few rows as an HTML table."""
+    told = [(one_line(name), one_line(value)) for name, value in facts.items()]
+    filled = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+    return fill("run.html.j2", facts=told, **_cells(filled))
+
+
+def _cells(columns: Mapping[str, Sequence[object]]) -> dict[str, Any]:
+    return {
+        "heads": [one_line(name) for name in columns],
+        "rows": [[shown(value) for value in row] for row in zip(*columns.values(), strict=True)],
+    }
+
+
+def _size(columns: Mapping[str, Sequence[object]], n_rows: int) -> str:
+    here = len(next(iter(columns.values()), ()))
+    first = f"; the first {here}" if here < n_rows else ""
+    return f"{counted(n_rows, 'row')} × {counted(len(columns), 'column')}{first}"
+
+
+def shown(value: object) -> str:
+    """Return any value in one short line."""
+    if value is None:
+        return "–"
+    text = f"{value:.6g}" if isinstance(value, float) else one_line(str(value))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` in one line, with controls as escapes: data must not steer a terminal."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
