@@ -19,7 +19,7 @@ import numpy as np
 import typer
 
 from orderlens.tasks.hellaswag import context, endings
-from orderlens.texts.rowfiles import read_rows
+from orderlens.texts.rows import read_rows
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

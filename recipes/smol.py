@@ -40,7 +40,7 @@ from orderlens.models.smol.causal import continue_rows
 from orderlens.models.smol.gguf import GgufFile
 from orderlens.models.smol.llama import read_network, read_shape, read_tokenizer
 from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
-from orderlens.texts.rowfiles import read_rows
+from orderlens.texts.rows import read_rows
 from orderlens.training.adapt import AdapterTrainer, AdaptSettings
 from orderlens.training.data import Tokens, WindowMixture, pack, text_rows, write_shard
 from orderlens.training.lowrank import LowRankRates

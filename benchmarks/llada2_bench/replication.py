@@ -15,7 +15,7 @@ from llada2_bench.setting import Bench
 from orderlens.studies import runner
 from orderlens.studies.plan import Plan
 from orderlens.studies.replicate_plan import make_plan
-from orderlens.texts.datafiles import LoadedData
+from orderlens.texts.loading import LoadedData
 from orderlens.texts.samples import Sample
 
 TEXTS = 1000

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orderlens.runs.engine import Engine
     from orderlens.store.reader import Run, open_run
     from orderlens.studies.replicate import replicate
-    from orderlens.texts.datafiles import load_samples
+    from orderlens.texts.loading import load_samples
     from orderlens.texts.samples import Sample
 
 _ATTRIBUTES = {
@@ -28,7 +28,7 @@ _ATTRIBUTES = {
     "evaluate": "orderlens.api",
     "generate": "orderlens.api",
     "load_model": "orderlens.models.loading",
-    "load_samples": "orderlens.texts.datafiles",
+    "load_samples": "orderlens.texts.loading",
     "open_run": "orderlens.store.reader",
     "parse_order": "orderlens.rules.orders",
     "parse_policy": "orderlens.rules",

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+from orderlens.common.arguments import as_temperatures
 from orderlens.runs.job import Orders, generate_job, score_job
 from orderlens.runs.options import Computing, Keywords, ModelLike, PathLike, spelled_out
 from orderlens.runs.run import run_job
 from orderlens.store.reader import Run
-from orderlens.texts.datafiles import recorded
-from orderlens.texts.inputs import Samples, as_samples, as_temperatures
+from orderlens.texts.loading import recorded
+from orderlens.texts.samples import Samples, as_samples
 
 
 @spelled_out

@@ -16,7 +16,7 @@ from orderlens.claims.sweep import sweep_findings
 from orderlens.metrics.estimate import Resampling
 from orderlens.models.loading import load_model
 from orderlens.testing import make_run, make_trace
-from orderlens.texts.datafiles import SplitRule, load_data
+from orderlens.texts.loading import SplitRule, load_data
 
 ORDERS = "forced-ar,reverse-ar,random:0,random:1,max-prob,oracle-max-q,oracle-margin,oracle-min-q"
 OPTIONS = Options(Resampling(200))

@@ -12,7 +12,7 @@ import pytest
 import orderlens as ol
 from orderlens.cli.main import main
 from orderlens.cli.watch import SILENT_S, look, note, picture
-from orderlens.common.process import UNKNOWN, process_tag
+from orderlens.common.machine import UNKNOWN, process_tag
 from orderlens.runs.failures import Failures
 from orderlens.runs.worker_log import Notebook, State, forget_workers, read_states, steps_left
 from orderlens.store.folder import open_folder

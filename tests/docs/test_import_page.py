@@ -11,7 +11,7 @@ import pytest
 from orderlens.rules import parse_policy
 from orderlens.store.reader import open_run
 from orderlens.texts.foreign import import_run
-from orderlens.texts.foreign.names import ALIASES
+from orderlens.texts.foreign.rows import ALIASES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "import.md").read_text(encoding="utf-8")
 

@@ -17,7 +17,7 @@ pytest.importorskip("scipy")
 
 import orderlens as ol
 from orderlens.models.small.folder import read_folder
-from orderlens.texts.samplerows import sample_rows
+from orderlens.texts.sources import sample_rows
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes"))
 

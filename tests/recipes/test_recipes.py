@@ -17,7 +17,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
 from orderlens.models.small.folder import bundled_folder, read_folder
-from orderlens.texts.samplerows import sample_rows
+from orderlens.texts.sources import sample_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("wikipedia-en", "wikinews-en", "gutenberg", "c4-en")

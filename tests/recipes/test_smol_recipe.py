@@ -19,7 +19,7 @@ pytest.importorskip("safetensors")
 from orderlens.models.files.chat import ChatTemplate
 from orderlens.models.options import LoadOptions
 from orderlens.models.smol.model import build
-from orderlens.texts.samplerows import sample_rows
+from orderlens.texts.sources import sample_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("wikipedia-en", "wikinews-en", "gutenberg", "c4-en")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from orderlens.common.process import UNKNOWN, is_dead, process_tag
+from orderlens.common.machine import UNKNOWN, is_dead, process_tag
 from orderlens.errors import RunError, StorageError
 from orderlens.store import leases
 from orderlens.store.folder import LocalFolder

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from orderlens.common import provenance
+from orderlens.common.machine import provenance
 from orderlens.common.rng import keyed_generator
 from orderlens.runs.execute import execute
 from orderlens.store.compact import compact_run
@@ -164,7 +164,7 @@ class DyingFolder(LocalFolder):
 def compute_until(folder: str, units: int, operation: int) -> None:
     """Compute the run and die at an operation."""
     place = DyingFolder(folder, operation)
-    writer = RunWriter(place, create_spec(place, spec(units), provenance.collect()), 5.0)
+    writer = RunWriter(place, create_spec(place, spec(units), provenance()), 5.0)
     execute(writer, keyed_units(units), tables)
 
 
@@ -249,7 +249,7 @@ def exit_code(child: int) -> int:
 
 def main() -> None:
     # Before any fork, so that children need not: ask git, and load what pyarrow loads when first used.
-    provenance.collect()
+    provenance()
     with suppress(ImportError):
         importlib.import_module("pandas")
     what, *rest = sys.argv[1:]

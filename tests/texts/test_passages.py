@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 from orderlens.errors import UnknownNameError
-from orderlens.texts.passages import KINDS, load_passages
+from orderlens.texts.sources import KINDS, load_passages
 
 ALL = load_passages()
 SCORING = [passage for passage in ALL if passage.kind != "qa"]

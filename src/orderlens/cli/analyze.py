@@ -120,7 +120,7 @@ def _build(runs: list[str], names: list[str], options: Options) -> list[Table]:
 def left_out(runs: list[str]) -> dict[str, str]:
     """Say, by run, what its data left out; runs that used every row are not named."""
     from orderlens.store.reader import open_run
-    from orderlens.texts.datafiles import describe
+    from orderlens.texts.loading import describe
 
     records = {run: open_run(run).spec.get("data") or {} for run in runs}
     return {

@@ -9,8 +9,8 @@ from orderlens.cli.option_groups import Machine, Texts
 from orderlens.errors import UserInputError
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Model
-from orderlens.texts.datafiles import LoadedData, SplitRule, load_data
-from orderlens.texts.rowfiles import check_split
+from orderlens.texts.loading import LoadedData, SplitRule, load_data
+from orderlens.texts.rows import check_split
 from orderlens.texts.samples import Sample
 
 

@@ -13,7 +13,7 @@ from orderlens.cli.policy_table import policy_table
 from orderlens.common.plaintext import printable
 from orderlens.rules import spec_of
 from orderlens.store.reader import Run
-from orderlens.texts.datafiles import describe
+from orderlens.texts.loading import describe
 
 SHOWN_TEXTS, SHOWN_CHARACTERS = 12, 60
 """How many generated texts a summary shows, and how much of each."""

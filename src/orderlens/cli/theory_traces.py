@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from orderlens.cli.options import entries
 from orderlens.errors import DataFileError, UserInputError
-from orderlens.texts.rowfiles import kind_of, parse_json, read_lines, read_rows
+from orderlens.texts.rows import kind_of, parse_json, read_lines, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -54,7 +54,7 @@ def train(
 ) -> None:
     """Train a small model from text; the folder it writes is a valid --model."""
     from orderlens.models.engine.device import pick_device
-    from orderlens.texts.rowfiles import check_split
+    from orderlens.texts.rows import check_split
     from orderlens.training.from_text import TextTraining, train_from_text
 
     refuse_place(out, folder=True)
@@ -101,7 +101,7 @@ class _Percent:
 
 
 def _describe(summary: dict[str, Any]) -> str:
-    from orderlens.texts.datafiles import describe_documents
+    from orderlens.texts.loading import describe_documents
 
     orders = ", ".join(f"{order} {value:.3f}" for order, value in summary["heldout_nats_per_token"].items())
     return (

@@ -36,8 +36,8 @@ class Repository:
     instead: str
 
 
-def is_away(endpoint: str | None = None) -> bool:
-    """Say whether the hub gives no answer; its client's own offline setting counts as none.
+def is_offline(endpoint: str | None = None) -> bool:
+    """Say whether the hub cannot be reached; the client's offline setting counts too.
 
     Without a network the client asks five times with growing pauses and warnings for every file; asked once
     before, it can be told to look into its cache only. Any answer counts, a refusal included. The client's
@@ -89,7 +89,7 @@ def snapshot(
             cache_dir=cache_dir,
             endpoint=endpoint,
             allow_patterns=list(patterns),
-            local_files_only=offline or is_away(endpoint),
+            local_files_only=offline or is_offline(endpoint),
         )
     except errors.GatedRepoError:
         raise error(f"{label} is gated: accept its licence on the hub, then run 'hf auth login'") from None

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from orderlens.common.arguments import whole_number
 from orderlens.errors import UserInputError
-from orderlens.texts.inputs import whole_number
 
 KINDS = ("local", "ray")
 STALL_S = 1800.0

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from orderlens.common.arguments import whole_number
 from orderlens.decode.generate import GenerationSettings
 from orderlens.decode.measure import PERTURBATIONS
 from orderlens.decode.places import check_fits
@@ -17,7 +18,6 @@ from orderlens.runs.compute import canvases, longest_canvas
 from orderlens.runs.options import Computing, ModelLike
 from orderlens.runs.spec import RunSpec, describe_data, describe_model
 from orderlens.runs.units import Unit, cut_units, even_size, order_groups, shared_size, unit_shape
-from orderlens.texts.inputs import whole_number
 from orderlens.texts.samples import EncodedSample, Sample, encode_samples, in_chat
 
 Orders: TypeAlias = PolicyLike | Iterable[PolicyLike]

@@ -9,13 +9,13 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, runtime_checkable
 
+from orderlens.common.arguments import whole_number
 from orderlens.decode.chains import LiveCanvas
 from orderlens.errors import UserInputError
 from orderlens.models.abilities import device_type
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
 from orderlens.runs.engine import Engine, EngineLike, as_engine
-from orderlens.texts.inputs import whole_number
 
 PathLike: TypeAlias = str | os.PathLike[str]
 ModelLike: TypeAlias = Model | str | os.PathLike[str]

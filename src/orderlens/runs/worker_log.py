@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
-from orderlens.common.process import is_dead, process_tag
+from orderlens.common.machine import is_dead, process_tag
 from orderlens.errors import StorageError
 from orderlens.store.protocol import Folder
 from orderlens.store.records import canonical

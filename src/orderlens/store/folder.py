@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from orderlens.common.process import is_dead, process_tag
+from orderlens.common.machine import is_dead, process_tag
 from orderlens.errors import MissingPackageError, RunError, UserInputError, one_line
 from orderlens.store.protocol import Folder, Stamp, remedy, storage_errors
 

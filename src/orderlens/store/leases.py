@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
-from orderlens.common.process import is_dead, process_tag
+from orderlens.common.machine import is_dead, process_tag
 from orderlens.errors import RunError, StorageError
 from orderlens.store.protocol import Folder
 from orderlens.store.records import stem

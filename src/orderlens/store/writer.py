@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from orderlens.common import provenance
+from orderlens.common.machine import environment, provenance
 from orderlens.errors import RunError
 from orderlens.store.bundles import describe, make_part
 from orderlens.store.checks import check_table
@@ -71,7 +71,7 @@ def open_writer(
         StorageError: the folder cannot be written.
     """
     folder = open_folder(path, filesystem)
-    found = create_spec(folder, spec, provenance.collect())
+    found = create_spec(folder, spec, provenance())
     return RunWriter(folder, found, lease_s)
 
 
@@ -98,7 +98,7 @@ class RunWriter:
         self._environment = self._note_environment()
 
     def _note_environment(self) -> str:
-        content = provenance.environment()
+        content = environment()
         name = digest_of(content)[:16]
         if not self.folder.exists(environment_file(name)):
             self.folder.create(environment_file(name), canonical(content))

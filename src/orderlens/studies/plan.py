@@ -15,7 +15,7 @@ from orderlens.common.files import write_text
 from orderlens.errors import RunError, UserInputError
 from orderlens.metrics.external import OFFLINE_EVALUATOR
 from orderlens.registry import refuse_unknown
-from orderlens.texts.rowfiles import TextSplit, check_split
+from orderlens.texts.rows import TextSplit, check_split
 
 GPU_BATCH = 256
 """Texts per work unit on a GPU; with four or more orders, these are over 1,000 sequences in parallel."""

@@ -26,7 +26,7 @@ from orderlens.studies.external import external_folder, find_evaluator, score_te
 from orderlens.studies.plan import EXTERNAL, GPU_BATCH, RESULTS, Part, Plan, PlanT, Stored, kept_plan
 from orderlens.tasks.bundled import frozen_items
 from orderlens.tasks.evaluation.job import evaluate_job
-from orderlens.texts.datafiles import LoadedData, SplitRule, describe, load_data
+from orderlens.texts.loading import LoadedData, SplitRule, describe, load_data
 from orderlens.texts.samples import Sample, encode_samples
 
 Show: TypeAlias = Callable[[str], AbstractContextManager[ProgressSink | None]]

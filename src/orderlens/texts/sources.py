@@ -1,22 +1,23 @@
-"""Where a task's documents come from: a local file with the published fields, or the hub.
+"""Where rows come from and what they must hold: local files, the hub, and the bundled passages.
 
-Knows nothing of prompts or grading; how files are read is in rowfiles.py.
+``read_docs`` gives the documents of a task, ``sample_rows`` the rows of samples. Every error names the file
+and the place. Knows no tokenizer and no grading; how files are read is in rows.py.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from orderlens.common.hub import Repository, snapshot
-from orderlens.errors import DataFileError
-from orderlens.texts.rowfiles import kind_of, read_rows
-
-Doc = dict[str, Any]
+from orderlens.errors import DataFileError, UnknownNameError
+from orderlens.registry import suggest
+from orderlens.texts.rows import FORMATS, Numbered, Row, TextSplit, is_folder, is_there, kind_of, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,13 @@ class HubFile:
 
 def read_docs(
     source: str | Path | HubFile, required: Sequence[str], limit: int | None = None, lists: Sequence[str] = ()
-) -> list[Doc]:
+) -> list[Row]:
     """Return the rows of ``source`` in file order, each with all ``required`` fields.
 
     Args:
         source: a local file or one on the hub.
         required: fields that no row may lack.
-        limit: at most so many rows, from the start.
+        limit: maximum number of rows, from the start.
         lists: fields that hold lists; CSV cells write them as JSON.
 
     Raises:
@@ -75,7 +76,7 @@ def fetch(hub: HubFile, option: str = "--source") -> Path:
     return found[0]
 
 
-def _checked(row: Doc, required: Sequence[str], lists: Sequence[str], where: str) -> Doc:
+def _checked(row: Row, required: Sequence[str], lists: Sequence[str], where: str) -> Row:
     for name in required:
         if row.get(name) is None:
             raise DataFileError(f"{where}: has no '{name}'; it needs {', '.join(required)}")
@@ -94,3 +95,132 @@ def _as_list(value: Any) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError):
         return value
+
+
+KINDS = ("news", "encyclopedia", "narrative", "howto", "dialogue", "qa")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One bundled text.
+
+    Attributes:
+        id: Stable row id.
+        kind: One of ``KINDS``.
+        title: A headline; empty for ``qa``.
+        text: The scoring text, at least 180 words; empty for ``qa``.
+        prompt: Only for ``qa``: the question, ending in ``Answer:``.
+        target: Only for ``qa``: the short answer with its leading space, so that prompt + target is the text.
+    """
+
+    id: str
+    kind: str
+    title: str = ""
+    text: str = ""
+    prompt: str = ""
+    target: str = ""
+
+
+def load_passages(kind: str | None = None) -> list[Passage]:
+    """Return the bundled passages in their fixed sequence, all of them or those of one kind.
+
+    The kinds of the scoring texts take turns, so the first n are a fair mixture; ``qa`` comes last.
+    """
+    if kind is not None and kind not in KINDS:
+        raise UnknownNameError(f"unknown kind of passage {kind!r}; choose one of {', '.join(KINDS)}")
+    lines = (
+        resources.files("orderlens.texts").joinpath("passages.jsonl").read_text(encoding="utf-8").splitlines()
+    )
+    passages = [Passage(**json.loads(line)) for line in lines]
+    return [passage for passage in passages if kind in (None, passage.kind)]
+
+
+BUILT_IN = ("passages", "c4")
+LARGEST_ID = 2**31 - 1
+"""Token ids are stored as 32-bit integers."""
+LONGEST_SAMPLE_ID = 512
+
+
+def sample_rows(source: str, split: TextSplit = "none") -> Iterator[Row]:
+    """Yield checked rows with string ids; every error names the file and the place."""
+    if source == "passages":
+        yield from _passages()
+        return
+    if source == "c4":
+        yield from _checked_samples(read_rows(_c4()), "c4")
+        return
+    path = Path(source)
+    if source and is_folder(path):  # "" is the path "."
+        raise DataFileError(
+            f"data '{source[:80]}' is a folder; give a dataset's name ({', '.join(BUILT_IN)}) "
+            f"or a file: {FORMATS}"
+        )
+    if not source or (not path.suffix and not is_there(path)):
+        hint = suggest(source, BUILT_IN)
+        raise DataFileError(
+            f"data file '{source[:80]}' does not exist{hint} "
+            f"(built-in: {', '.join(BUILT_IN)}; files: {FORMATS})"
+        )
+    yield from _checked_samples(read_rows(path, split=split), source)
+
+
+def _checked_samples(rows: Iterator[Numbered], source: str) -> Iterator[Row]:
+    seen: set[str] = set()
+    for index, (number, row) in enumerate(rows):
+        where = f"{source}, row {number}"
+        kept = {name: value for name, value in row.items() if value is not None}
+        for name in ("id", "target", "suffix", "template"):
+            if kept.get(name) == "":
+                del kept[name]
+        _check_content(kept, where)
+        kept["id"] = _row_id(kept.get("id", index), where)
+        if kept["id"] in seen:
+            raise DataFileError(f"{where}: the id '{kept['id'][:60]}' occurs twice; ids must differ")
+        seen.add(kept["id"])
+        yield kept
+
+
+def _check_content(row: Row, where: str) -> None:
+    if "text" in row and not isinstance(row["text"], str):
+        raise DataFileError(f"{where}: 'text' must be text, not {row['text']!r:.40}")
+    if not row.keys() & {"text", "prompt", "template"}:
+        found = ", ".join(map(str, list(row)[:8])) or "nothing"
+        raise DataFileError(f"{where}: needs 'text', or 'prompt' (and 'target'); it has {found}")
+    if not isinstance(row.get("template", ""), str) or ("template" in row and row.get("prompt")):
+        raise DataFileError(f"{where}: 'template' must be text with holes such as [[8]], and no 'prompt'")
+    for name in ("target", "suffix"):
+        if name in row and "prompt" not in row:
+            raise DataFileError(f"{where}: '{name}' goes with 'prompt', which the row lacks")
+    for name in ("prompt", "target", "suffix"):
+        if name in row:
+            row[name] = _text_or_ids(row[name], f"{where}: '{name}'")
+
+
+def _text_or_ids(value: object, what: str) -> str | list[int]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list | tuple):
+        raise DataFileError(f"{what} must be text or a list of token ids, not {value!r:.40}")
+    for item in value:
+        if isinstance(item, bool) or not isinstance(item, int):
+            raise DataFileError(f"{what} holds {item!r:.40}; token ids are whole numbers")
+        if not 0 <= item <= LARGEST_ID:
+            raise DataFileError(f"{what} holds {str(item)[:20]}; token ids lie between 0 and {LARGEST_ID}")
+    return list(value)
+
+
+def _row_id(value: object, where: str) -> str:
+    if isinstance(value, list | dict | bool):
+        raise DataFileError(f"{where}: 'id' must be a text or a number, not {value!r:.40}")
+    text = str(value)
+    if len(text) > LONGEST_SAMPLE_ID or "\x00" in text:
+        raise DataFileError(f"{where}: 'id' is longer than {LONGEST_SAMPLE_ID} characters or holds a NUL")
+    return text
+
+
+def _passages() -> Iterator[Row]:
+    yield from ({"id": passage.id, "text": passage.text} for passage in load_passages() if passage.text)
+
+
+def _c4() -> Path:
+    return fetch(HubFile("allenai/c4", "en/c4-validation.00000-of-00008.json.gz"), "--data")

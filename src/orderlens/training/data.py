@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from orderlens.common.files import replacing
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import DataFileError, UserInputError
-from orderlens.texts.rowfiles import Row, TextSplit, at_home, kind_of, read_rows, text_shape
+from orderlens.texts.rows import Row, TextSplit, at_home, kind_of, read_rows, text_shape
 
 Tokens = NDArray[np.uint16]
 

@@ -21,7 +21,7 @@ from orderlens.errors import RunError, UserInputError
 from orderlens.models.files.tokenizer import TOKENIZER, FastTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import bundled_folder, save_folder
-from orderlens.texts.rowfiles import TextSplit
+from orderlens.texts.rows import TextSplit
 from orderlens.training.data import (
     EOS_ID,
     EOS_TOKEN,

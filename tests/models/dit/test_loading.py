@@ -98,7 +98,7 @@ def without_tokenizer(tmp_path):
 
 def test_ids_work_without_a_tokenizer(without_tokenizer, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("orderlens.common.hub.is_away", lambda endpoint=None: True)
+    monkeypatch.setattr("orderlens.common.hub.is_offline", lambda endpoint=None: True)
     monkeypatch.delenv(gpt2.VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_CACHE", "/nonexistent")
     assert without_tokenizer.eos_ids == {97}

@@ -20,9 +20,9 @@ from orderlens.models.small.folder import bundled_folder, read_folder  # noqa: E
 from orderlens.store.reader import Run  # noqa: E402
 from orderlens.tasks.bundled import frozen_items  # noqa: E402
 from orderlens.tasks.graders import last_named  # noqa: E402
-from orderlens.texts.datafiles import SplitRule, load_data  # noqa: E402
-from orderlens.texts.samplerows import sample_rows  # noqa: E402
+from orderlens.texts.loading import SplitRule, load_data  # noqa: E402
 from orderlens.texts.samples import Sample  # noqa: E402
+from orderlens.texts.sources import sample_rows  # noqa: E402
 
 MAX_BYTES = {"tiny": 27_000_000, "tiny-ar": 13_000_000}
 FORCED_NATS = (-4.270, -5.092)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from orderlens.errors import DataFileError
-from orderlens.texts.foreign.names import Header
-from orderlens.texts.foreign.rows import Rows
+from orderlens.texts.foreign.rows import Header, Rows
 from orderlens.texts.foreign.traces import check_same_text, per_trace, sort_traces
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orderlens.common.arguments import whole_number
 from orderlens.common.grid import Canvas
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import UserInputError
@@ -19,7 +20,6 @@ from orderlens.models.abilities import as_question, chat_template
 from orderlens.models.protocol import Model
 from orderlens.tasks import get_task
 from orderlens.tasks.protocol import Benchmark, Document, Task, choose_grader
-from orderlens.texts.inputs import whole_number
 from orderlens.texts.samples import EncodedSample, Sample, encode_samples
 
 

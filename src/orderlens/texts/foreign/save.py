@@ -18,10 +18,9 @@ from orderlens.rules import spec_of
 from orderlens.store.samples import DRAWN, likelihood
 from orderlens.store.schema import TRACE_KEY, table_schema
 from orderlens.store.writer import open_writer
-from orderlens.texts.foreign.names import COUNTS, FLAGS, LOG_PROBS
-from orderlens.texts.foreign.rows import read_columns
-from orderlens.texts.foreign.traces import Traces, check_same_text, per_trace, sort_traces
-from orderlens.texts.rowfiles import at_home
+from orderlens.texts.foreign.rows import COUNTS, FLAGS, LOG_PROBS, read_columns
+from orderlens.texts.foreign.traces import ForeignTraces, check_same_text, per_trace, sort_traces
+from orderlens.texts.rows import at_home
 
 UNIT_ROWS = 1 << 17
 """Reveals from which on a unit is committed."""
@@ -90,7 +89,7 @@ def import_run(
     return Imported(out, len(rows), len(traces.keys), len(samples), rows.header.columns, notes)
 
 
-def _tokens(traces: Traces) -> tuple[list[int], dict[int, str]]:
+def _tokens(traces: ForeignTraces) -> tuple[list[int], dict[int, str]]:
     """Return the token ids and the texts of ids; where a file tells texts only, ids number them."""
     ids, texts = traces.column("token_id"), traces.column("text")
     if ids is None and texts is None:
@@ -113,7 +112,7 @@ def _tokens(traces: Traces) -> tuple[list[int], dict[int, str]]:
     return ids, pieces
 
 
-def _reveals(traces: Traces, ids: list[int], block_size: int | None) -> pa.Table:
+def _reveals(traces: ForeignTraces, ids: list[int], block_size: int | None) -> pa.Table:
     n = len(traces.by)
     schema = table_schema("reveals", real=pa.float64())
     keys = list(zip(*(traces.keys[trace] for trace in traces.trace), strict=True))
@@ -130,7 +129,7 @@ def _reveals(traces: Traces, ids: list[int], block_size: int | None) -> pa.Table
     )
 
 
-def _blocks(traces: Traces, block_size: int | None) -> Any:
+def _blocks(traces: ForeignTraces, block_size: int | None) -> Any:
     given = traces.column("block")
     if given is not None:
         if None in given:
@@ -143,13 +142,13 @@ def _blocks(traces: Traces, block_size: int | None) -> Any:
     return (traces.position - first[traces.trace]) // block_size
 
 
-def _committed(traces: Traces) -> Any:
+def _committed(traces: ForeignTraces) -> Any:
     pairs = np.stack([traces.trace, traces.forward])
     _, inverse, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
     return counts[inverse.reshape(-1)]
 
 
-def _outputs(traces: Traces, ids: list[int], pieces: Mapping[int, str]) -> list[dict[str, Any]]:
+def _outputs(traces: ForeignTraces, ids: list[int], pieces: Mapping[int, str]) -> list[dict[str, Any]]:
     """Return one row per trace: its tokens in text order, its text where pieces are known, its prompt."""
     prompts = per_trace(traces, "prompt") or [None] * len(traces.keys)
     eos = traces.column("is_eos") or [None] * len(ids)
@@ -167,12 +166,12 @@ def _outputs(traces: Traces, ids: list[int], pieces: Mapping[int, str]) -> list[
     return out
 
 
-def _spans(traces: Traces) -> list[tuple[int, int]]:
+def _spans(traces: ForeignTraces) -> list[tuple[int, int]]:
     starts = [*np.flatnonzero(np.diff(traces.trace, prepend=-1)).tolist(), len(traces.by)]
     return list(pairwise(starts))
 
 
-def _verdicts(traces: Traces) -> list[dict[str, Any]]:
+def _verdicts(traces: ForeignTraces) -> list[dict[str, Any]]:
     """Return one row per trace that a column ``correct`` judges."""
     found = per_trace(traces, "correct") or []
     return [
@@ -183,7 +182,7 @@ def _verdicts(traces: Traces) -> list[dict[str, Any]]:
 
 
 def _units(
-    traces: Traces,
+    traces: ForeignTraces,
     reveals: pa.Table,
     outputs: list[dict[str, Any]],
     verdicts: list[dict[str, Any]],
@@ -209,7 +208,7 @@ def _units(
             extra, first, number = {}, last + 1, number + 1
 
 
-def _notes(traces: Traces, pieces: Mapping[int, str]) -> list[str]:
+def _notes(traces: ForeignTraces, pieces: Mapping[int, str]) -> list[str]:
     """Return what the file does not tell, and what follows from that."""
     notes = []
     if traces.column("position") is None:
@@ -229,7 +228,7 @@ def _notes(traces: Traces, pieces: Mapping[int, str]) -> list[str]:
 
 def _spec(
     path: Path,
-    traces: Traces,
+    traces: ForeignTraces,
     model: str | None,
     block_size: int | None,
     columns: Mapping[str, str],
@@ -251,7 +250,7 @@ def _spec(
     }
 
 
-def _likelihoods(traces: Traces) -> dict[str, str]:
+def _likelihoods(traces: ForeignTraces) -> dict[str, str]:
     """Return what sums of log q are by label; nothing for rules that we do not know or that do not fit.
 
     A label that means one token per pass says nothing about traces that committed more.

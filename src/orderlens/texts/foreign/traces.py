@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
+class ForeignTraces:
     """Sorted rows.
 
     Attributes:
@@ -56,7 +56,7 @@ class Traces:
         return f"{place_word(self.rows.path)} {self.rows.numbers[int(self.by[place])]}"
 
 
-def sort_traces(rows: Rows, temperature: float | None = None) -> Traces:
+def sort_traces(rows: Rows, temperature: float | None = None) -> ForeignTraces:
     """Sort rows into traces.
 
     Args:
@@ -76,7 +76,7 @@ def sort_traces(rows: Rows, temperature: float | None = None) -> Traces:
     step = np.arange(len(by)) - np.repeat(starts, np.diff(starts, append=len(by)))
     forward = _from_zero(_sorted(rows, "forward", by), starts)
     position = _sorted(rows, "position", by)
-    found = Traces(
+    found = ForeignTraces(
         rows,
         by,
         trace,
@@ -120,7 +120,7 @@ def _from_zero(values: Ints | None, starts: Ints) -> Ints | None:
     return values - 1 if values is not None and (values[starts] == 1).all() else values
 
 
-def _check_steps(traces: Traces, given: Ints | None) -> None:
+def _check_steps(traces: ForeignTraces, given: Ints | None) -> None:
     if given is None or (given == traces.step).all():
         return
     wrong = np.flatnonzero(given != traces.step)
@@ -137,7 +137,7 @@ def _check_steps(traces: Traces, given: Ints | None) -> None:
     )
 
 
-def _check_passes(traces: Traces) -> None:
+def _check_passes(traces: ForeignTraces) -> None:
     back = np.flatnonzero((np.diff(traces.forward, prepend=0) < 0) & (traces.step > 0))
     if len(back):
         place = int(back[0])
@@ -147,7 +147,7 @@ def _check_passes(traces: Traces) -> None:
         )
 
 
-def _check_positions(traces: Traces) -> None:
+def _check_positions(traces: ForeignTraces) -> None:
     ranked = np.lexsort((traces.position, traces.trace))
     same = (np.diff(traces.trace[ranked]) == 0) & (np.diff(traces.position[ranked]) == 0)
     twice = np.flatnonzero(same)
@@ -159,7 +159,7 @@ def _check_positions(traces: Traces) -> None:
         )
 
 
-def per_trace(traces: Traces, field: str) -> list[Any] | None:
+def per_trace(traces: ForeignTraces, field: str) -> list[Any] | None:
     """Return one value per trace of a field that must not change within one.
 
     Raises:
@@ -177,7 +177,7 @@ def per_trace(traces: Traces, field: str) -> list[Any] | None:
     return [found.get(trace) for trace in range(len(traces.keys))]
 
 
-def check_same_text(traces: Traces, tokens: Sequence[int]) -> None:
+def check_same_text(traces: ForeignTraces, tokens: Sequence[int]) -> None:
     """Refuse traces without a temperature whose texts differ between orders: those were generated.
 
     Args:

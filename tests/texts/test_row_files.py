@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderlens.errors import DataFileError, UserInputError
-from orderlens.texts import rowfiles
-from orderlens.texts.rowfiles import read_rows, text_shape
+from orderlens.texts import rows
+from orderlens.texts.rows import read_rows, text_shape
 
 ROWS = [
     {"id": "a", "text": 'née "quoted", with\nline end'},
@@ -145,7 +145,7 @@ def test_a_truncated_parquet_file_is_named(tmp_path):
 
 
 def test_over_long_lines_are_refused_before_they_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(rowfiles, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(rows, "LONGEST_LINE", 1 << 20)
     path = write(tmp_path, "a.jsonl.gz", gzip.compress(b'{"text": "' + b"x" * (1 << 21), mtime=0))
     with pytest.raises(DataFileError, match="line 1: longer than 1 MiB; is it one row per line"):
         list(read_rows(path))

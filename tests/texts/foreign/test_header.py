@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orderlens.errors import DataFileError, UserInputError
-from orderlens.texts.foreign.names import ALIASES, FIELDS, Header
+from orderlens.texts.foreign.rows import ALIASES, FIELDS, Header
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 import orderlens as ol
 from orderlens.errors import DataFileError, UserInputError
 from orderlens.models.characters import CharacterTokenizer
-from orderlens.texts.datafiles import SplitRule, describe, load_data
-from orderlens.texts.samplerows import sample_rows
+from orderlens.texts.loading import SplitRule, describe, load_data
+from orderlens.texts.sources import sample_rows
 
 ROWS = [{"id": "one", "text": "a" * 12}, {"prompt": "ab", "target": "cd"}, {"id": 7, "text": "b" * 3}]
 CHARACTERS = CharacterTokenizer()

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 import orderlens as ol
+from orderlens.common.arguments import as_temperatures
 from orderlens.errors import OrderLensError, UserInputError
-from orderlens.texts.inputs import as_samples, as_temperatures
+from orderlens.texts.samples import as_samples
 
 
 def test_a_string_is_one_prompt() -> None:

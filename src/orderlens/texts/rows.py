@@ -1,8 +1,7 @@
 """Files of rows, read in one place for every verb: JSON lines, CSV, TSV, Parquet and plain text.
 
 All but Parquet may be compressed with gzip or xz. Whatever is wrong with a file ends in one line that names
-the file, the place and the remedy. Knows what a row is, not what its fields mean (see datafiles.py and
-texts/sources.py).
+the file, the place and the remedy. Knows what a row is, not what its fields mean (see sources.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A ``text`` is tokenised once and then split into prefix and target. Nothing is dropped silently: rows that are
 left out are counted with the reason, and ``describe`` says so in words. What a row may hold is in
-samplerows.py, how files are read in rowfiles.py.
+sources.py, how files are read in rows.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, overload
 
 from orderlens.errors import DataFileError, UserInputError
 from orderlens.models.protocol import Model, Tokenizer
-from orderlens.texts.rowfiles import Row, TextSplit, at_home, check_split, kind_of, text_shape
-from orderlens.texts.samplerows import BUILT_IN, sample_rows
+from orderlens.texts.rows import Row, TextSplit, at_home, check_split, kind_of, text_shape
 from orderlens.texts.samples import Sample
+from orderlens.texts.sources import BUILT_IN, sample_rows
 
 TOO_SHORT, EMPTY = "too short", "empty"
 
