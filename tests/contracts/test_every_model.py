@@ -1,6 +1,6 @@
 """Every model obeys the protocol: the registered ones, and a small checkpoint of every family.
 
-A new name in the registry, and a new writer in ``orderlens.testing``, are tested without writing a test.
+A new name in the registry, and a new writer in ``support``, are tested without writing a test.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from orderlens.models.family_index import FAMILIES
 from orderlens.models.loading import MODELS, load_model
 from orderlens.models.protocol import StateBatch
 from orderlens.rules import parse_policies
-from orderlens.testing import (
-    StubModel,
+from orderlens.testing import StubModel, write_small
+from orderlens.texts.samples import EncodedSample
+from support import (
     write_bd3lm,
     write_bert,
     write_dense,
@@ -29,10 +30,8 @@ from orderlens.testing import (
     write_modernbert,
     write_roberta,
     write_sedd,
-    write_small,
     write_xlnet,
 )
-from orderlens.texts.samples import EncodedSample
 
 CHECKPOINTS = {
     "orderlens, block-causal": ("orderlens", write_small, {}),

@@ -27,8 +27,8 @@ from orderlens.rules import parse_policies
 from orderlens.rules.orders import ConfidenceOrder, StepView
 from orderlens.rules.orders.protocol import Reading
 from orderlens.rules.stats import PositionStats
-from orderlens.testing import write_dense, write_llada2
 from orderlens.texts.samples import EncodedSample
+from support import write_dense, write_llada2
 
 EVEN, UNEVEN, NEW = (6, 6, 12), (2, 6, 10), 12
 """Prompt lengths and new tokens; blocks have 6 positions."""

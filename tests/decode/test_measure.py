@@ -28,7 +28,7 @@ HMM = load_model("hmm:block=8")
 def llada2(tmp_path_factory):
     pytest.importorskip("torch")
     from orderlens.models.families.llada2 import load_llada2
-    from orderlens.testing.llada2 import write_llada2
+    from support.llada2 import write_llada2
 
     folder = tmp_path_factory.mktemp("llada2")
     write_llada2(folder, num_hidden_layers=2)

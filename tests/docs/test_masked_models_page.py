@@ -15,7 +15,7 @@ import torch
 from orderlens.errors import ModelLoadError
 from orderlens.models.family_index import BUILTIN
 from orderlens.models.loading import load_model
-from orderlens.testing import write_mdlm, write_sedd
+from support import write_mdlm, write_sedd
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "masked-models.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

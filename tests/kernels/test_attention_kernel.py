@@ -14,7 +14,7 @@ from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.pages import attend as attend_plainly
 from orderlens.models.engine.window import Windows, pack
 from orderlens.models.families.llada2 import MINI
-from orderlens.testing import kernel_place
+from support import kernel_place
 
 INTERPRETED, DEVICE, DTYPE = kernel_place()
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")

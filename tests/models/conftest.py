@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orderlens.testing import write_llada2
+from support import write_llada2
 
 if find_spec("torch") is None:
     collect_ignore = ["dense", "dit", "encoders", "llada2", "torch"]  # these need torch throughout

@@ -14,14 +14,14 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-from orderlens import testing
+import support
 from orderlens.errors import ModelLoadError, OrderLensError
 from orderlens.models.loading import load_model
 
 WRITERS = {
-    "Dream": lambda folder: testing.write_dense(folder, family="Dream"),
-    "mdlm": testing.write_mdlm,
-    "llada2": testing.write_llada2,
+    "Dream": lambda folder: support.write_dense(folder, family="Dream"),
+    "mdlm": support.write_mdlm,
+    "llada2": support.write_llada2,
 }
 JUNK: list[Any] = [None, "x", -1, 0, 1.5, [], {}, True, 10**12, float("nan"), [None], "", {"a": 1}]
 WHOLE = ["[]", "3", '"x"', "null", "", "{"]
@@ -69,7 +69,7 @@ def test_nonsense_is_refused_in_one_line_or_harmless(family: str, tmp_path: Path
 
 @pytest.mark.parametrize("value", ["x", 3, [1], {"a": 1}, {"5": "x"}])
 def test_special_tokens_that_are_no_table_are_named(value: object, tmp_path: Path) -> None:
-    testing.write_dense(tmp_path, family="Dream")
+    support.write_dense(tmp_path, family="Dream")
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"added_tokens_decoder": value}))
     with pytest.raises(ModelLoadError, match="added_tokens_decoder must map token ids to objects"):

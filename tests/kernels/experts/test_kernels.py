@@ -19,7 +19,7 @@ from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.window import Windows, pack
 from orderlens.models.families.llada2 import MINI
-from orderlens.testing import kernel_place
+from support import kernel_place
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter warns of −inf − −inf
 

@@ -12,7 +12,7 @@ import torch
 
 from orderlens.models.decoder.experts import combine_weights
 from orderlens.models.families.llada2 import MINI
-from orderlens.testing import kernel_place
+from support import kernel_place
 
 _, DEVICE, _ = kernel_place()
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")

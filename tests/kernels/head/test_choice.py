@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.testing import kernel_place  # noqa: E402
+from support import kernel_place  # noqa: E402
 
 INTERPRETED, DEVICE, DTYPE = kernel_place()
 pytest.importorskip("triton", reason="Triton is not installed (the dev extra has it on Linux)")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from orderlens.models.loading import load_model
-from orderlens.testing import write_dense
+from support import write_dense
 
 FAMILIES = ("llada", "Dream", "sdar", "Fast_dLLM_Qwen")
 

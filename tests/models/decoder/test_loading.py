@@ -19,9 +19,9 @@ from orderlens.models.decoder.config import DecoderConfig
 from orderlens.models.families import dream, fast_dllm, llada, sdar
 from orderlens.models.loading import load_model
 from orderlens.rules import parse_policies
-from orderlens.testing import write_dense
-from orderlens.testing.dense import CONFIGS
 from orderlens.texts.samples import EncodedSample
+from support import write_dense
+from support.dense import CONFIGS
 
 KINDS = {
     "llada": ("full", "prompt", 32),

@@ -12,7 +12,7 @@ import torch
 from orderlens.decode.head import target_stats
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import StateBatch
-from orderlens.testing import write_dense
+from support import write_dense
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

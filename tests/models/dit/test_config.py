@@ -9,8 +9,8 @@ import pytest
 
 from orderlens.errors import ModelLoadError
 from orderlens.models.dit.config import is_sedd, parse_bd3lm, parse_mdlm, parse_sedd
-from orderlens.testing import write_bd3lm, write_mdlm, write_sedd
-from orderlens.testing.dit import BD3LM, MDLM, SEDD
+from support import write_bd3lm, write_mdlm, write_sedd
+from support.dit import BD3LM, MDLM, SEDD
 
 PARSE = {"mdlm": parse_mdlm, "bd3lm": parse_bd3lm, "sedd": parse_sedd}
 RECORDS = {"mdlm": MDLM, "bd3lm": BD3LM, "sedd": SEDD}

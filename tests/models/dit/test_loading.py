@@ -13,8 +13,8 @@ from orderlens.errors import ModelLoadError, UnknownNameError
 from orderlens.models.dit import gpt2
 from orderlens.models.family_index import find_family
 from orderlens.models.loading import load_model
-from orderlens.testing import write_bd3lm, write_mdlm, write_sedd
-from orderlens.testing.letters import write_letters
+from support import write_bd3lm, write_mdlm, write_sedd
+from support.letters import write_letters
 
 WRITERS = {"mdlm": write_mdlm, "bd3lm": write_bd3lm, "sedd": write_sedd}
 

@@ -11,7 +11,7 @@ import pytest
 from orderlens.models.dit.model import load_sedd
 from orderlens.models.loading import load_model
 from orderlens.models.options import LoadOptions
-from orderlens.testing import write_bd3lm, write_mdlm, write_sedd
+from support import write_bd3lm, write_mdlm, write_sedd
 
 HEADS, LENGTH = 4, 21
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from orderlens import testing
+import support
 from orderlens.decode.head import target_stats
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import StateBatch
@@ -22,7 +22,7 @@ REPEATS = 4
 def test_sessions_on_the_gpu_give_what_the_cpu_gives(tmp_path, family, dtype, tolerance):
     if family not in ("mdlm", "bd3lm", "sedd"):
         pytest.importorskip("transformers")
-    getattr(testing, f"write_{family}")(tmp_path)
+    getattr(support, f"write_{family}")(tmp_path)
     here = load_model(str(tmp_path), device="cpu")
     there = load_model(str(tmp_path), device="cuda", dtype=dtype)
     length = here.block_size if here.attention == "block-causal" else 3 * 8

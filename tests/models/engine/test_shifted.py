@@ -13,8 +13,8 @@ from orderlens.decode.score import score_batch
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import StateBatch
 from orderlens.rules import parse_policies
-from orderlens.testing import write_dense
 from orderlens.texts.samples import EncodedSample
+from support import write_dense
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import transformers
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.models.loading import load_model
 from orderlens.rules import parse_policies
-from orderlens.testing import write_bert, write_modernbert, write_roberta, write_xlnet
 from orderlens.texts.samples import EncodedSample
+from support import write_bert, write_modernbert, write_roberta, write_xlnet
 
 MASK, BLOCK, LENGTH = 60, 5, 10
 PROMPT = np.random.default_rng(1).integers(9, 50, 7)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from orderlens.cli.doctor import examine
 from orderlens.errors import MissingPackageError, ModelLoadError, UserInputError
 from orderlens.models.loading import load_model
-from orderlens.testing import write_bert, write_modernbert, write_roberta, write_xlnet
+from support import write_bert, write_modernbert, write_roberta, write_xlnet
 
 LENGTH = 19
 WRITERS = {"bert": write_bert, "roberta": write_roberta, "modernbert": write_modernbert, "xlnet": write_xlnet}

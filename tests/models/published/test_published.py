@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from orderlens import testing
+import support
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.models.loading import load_model
 from orderlens.rules import parse_policies
@@ -63,11 +63,11 @@ class Case(NamedTuple):
 
 def dense(family: str, **changes: Any) -> Case:
     given = {"family": family, "mask_token_id": 99, "tokenizer": False, **changes}
-    return Case(family, testing.write_dense, given)
+    return Case(family, support.write_dense, given)
 
 
 def moe(**changes: Any) -> Case:
-    return Case("llada2_moe", testing.write_llada2, changes)
+    return Case("llada2_moe", support.write_llada2, changes)
 
 
 CASES = [
@@ -84,12 +84,12 @@ CASES = [
     moe(**ODD, head_dim=24, partial_rotary_factor=0.25, num_experts=20, n_group=5, num_shared_experts=2),
     moe(num_experts_per_tok=1, first_k_dense_replace=0, n_group=1, topk_group=1, routed_scaling_factor=1.7),
     moe(**THREE, head_dim=10, partial_rotary_factor=1.0, num_hidden_layers=4, first_k_dense_replace=2),
-    Case("mdlm", testing.write_mdlm, {"hidden_dim": 30, **DIT}),
-    Case("mdlm", testing.write_mdlm, {"hidden_dim": 48, "n_heads": 3, "time_conditioning": True}),
-    Case("bd3lm", testing.write_bd3lm, {"hidden_dim": 30, **DIT, "block_size": 5, "model_length": 60}),
-    Case("bd3lm", testing.write_bd3lm, {"hidden_dim": 48, "n_heads": 3, "block_size": 16}),
-    Case("sedd", testing.write_sedd, {"hidden_size": 30, **DIT}),
-    Case("sedd", testing.write_sedd, {"hidden_size": 48, "n_heads": 3, "scale_by_sigma": False}),
+    Case("mdlm", support.write_mdlm, {"hidden_dim": 30, **DIT}),
+    Case("mdlm", support.write_mdlm, {"hidden_dim": 48, "n_heads": 3, "time_conditioning": True}),
+    Case("bd3lm", support.write_bd3lm, {"hidden_dim": 30, **DIT, "block_size": 5, "model_length": 60}),
+    Case("bd3lm", support.write_bd3lm, {"hidden_dim": 48, "n_heads": 3, "block_size": 16}),
+    Case("sedd", support.write_sedd, {"hidden_size": 30, **DIT}),
+    Case("sedd", support.write_sedd, {"hidden_size": 48, "n_heads": 3, "scale_by_sigma": False}),
 ]
 
 

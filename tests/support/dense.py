@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orderlens.testing.letters import write_letters
+from support.letters import write_letters
 
 _QWEN: dict[str, Any] = {
     "vocab_size": 112,

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.testing import kernel_place  # noqa: E402
+from support import kernel_place  # noqa: E402
 
 
 @pytest.mark.parametrize(

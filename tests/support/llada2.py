@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orderlens.testing.dense import write_shards
-from orderlens.testing.letters import write_letters
+from support.dense import write_shards
+from support.letters import write_letters
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LLaDA2MoeModelLM"],

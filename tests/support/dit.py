@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orderlens.testing.letters import LETTERS, write_letters
+from support.letters import LETTERS, write_letters
 
 TOKENS = len(LETTERS) + 1
 """Letters and ``<|endoftext|>``; the mask is the id behind them."""

@@ -29,7 +29,7 @@ def write_letters(
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     vocab = {token: index for index, token in enumerate((*before, *LETTERS, *after))}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=" "))  # noqa: S106  a vocabulary entry
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=" "))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     specials = (*before, *after)
