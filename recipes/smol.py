@@ -37,8 +37,7 @@ from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings, check_adapter, load_adapter, merge
 from orderlens.models.smol.causal import continue_rows
-from orderlens.models.smol.gguf import GgufFile
-from orderlens.models.smol.llama import read_network, read_shape, read_tokenizer
+from orderlens.models.smol.llama import GgufFile, read_network, read_shape, read_tokenizer
 from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
 from orderlens.texts.rows import read_rows
 from orderlens.training.adapt import AdapterTrainer, AdaptSettings

@@ -28,9 +28,9 @@ def small_base(tmp_path_factory, written_tensors) -> Path:
 @pytest.fixture
 def small_adapter(tmp_path, small_base) -> Path:
     torch = pytest.importorskip("torch")
-    from orderlens.models.smol import adapter, gguf, llama
+    from orderlens.models.smol import adapter, llama
 
-    file = gguf.GgufFile(small_base)
+    file = llama.GgufFile(small_base)
     network = llama.read_network(file, llama.read_shape(file.metadata, "block-causal", mask_id=16))
     generator = torch.Generator().manual_seed(1)
     shapes = adapter.wanted_shapes(network.config, 4, adapter.norm_names(network))

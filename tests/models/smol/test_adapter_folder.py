@@ -36,10 +36,10 @@ def test_a_missing_or_spoilt_shard_is_named(small_adapter):
 
 
 def test_an_adapter_for_another_base_says_which_tensor(small_adapter, small_base):
-    from orderlens.models.smol import gguf, llama
+    from orderlens.models.smol import llama
     from orderlens.models.smol.adapter import check_adapter
 
-    file = gguf.GgufFile(small_base)
+    file = llama.GgufFile(small_base)
     network = llama.read_network(file, llama.read_shape(file.metadata, "block-causal", mask_id=16))
     found = load_adapter(small_adapter)
     check_adapter(found, network, small_adapter)
@@ -67,17 +67,17 @@ def test_an_installation_without_the_adapter_says_where_to_get_it(tmp_path, monk
 
 @pytest.mark.parametrize("absent", ["llama.block_count", "llama.rope.freq_base", "tokenizer.ggml.tokens"])
 def test_a_base_that_does_not_say_its_shape_is_refused(small_base, absent):
-    from orderlens.models.smol import gguf, llama
+    from orderlens.models.smol import llama
 
-    metadata = dict(gguf.GgufFile(small_base).metadata)
+    metadata = dict(llama.GgufFile(small_base).metadata)
     del metadata[absent]
     with pytest.raises(ModelLoadError, match=f"the GGUF file does not say '{absent}'"):
         llama.read_shape(metadata, "block-causal", mask_id=16)
 
 
 def test_a_base_with_another_tokenizer_is_refused(small_base):
-    from orderlens.models.smol import gguf, llama
+    from orderlens.models.smol import llama
 
-    metadata = dict(gguf.GgufFile(small_base).metadata) | {"tokenizer.ggml.pre": "llama3"}
+    metadata = dict(llama.GgufFile(small_base).metadata) | {"tokenizer.ggml.pre": "llama3"}
     with pytest.raises(ModelLoadError, match=r"tokenizer is \('gpt2', 'llama3'\); readable is"):
         llama.read_tokenizer(metadata)

@@ -1,4 +1,4 @@
-"""Our GGUF reader: against what was written, and against the ``gguf`` package where it is installed."""
+"""GGUF files against what was written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from orderlens.errors import ModelLoadError
-from orderlens.models.smol.gguf import GgufFile
+from orderlens.models.smol.llama import GgufFile
 
 
 def test_metadata_and_plain_tensors_come_back_as_written(tmp_path, small_base):
@@ -29,31 +29,16 @@ def test_quantised_tensors_are_within_half_a_step(small_base, written_tensors, n
     assert (np.abs(found.reshape(-1, 32) - blocks) <= 0.52 * step * spread[:, None] + 1e-3).all()
 
 
-def test_agrees_with_the_gguf_package(small_base):
-    gguf = pytest.importorskip("gguf", reason="the gguf package (dev extra) is not installed")
-    reader, ours = gguf.GGUFReader(small_base), GgufFile(small_base)
-    assert {tensor.name for tensor in reader.tensors} == set(ours.tensors)
-    for tensor in reader.tensors:
-        theirs = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        assert np.array_equal(theirs, ours.tensor(tensor.name)), tensor.name
-    for key, value in ours.metadata.items():
-        assert reader.fields[key].contents() == value, key
-
-
 def test_damaged_files_are_refused_in_one_line(tmp_path, small_base):
     whole = small_base.read_bytes()
-    for name, data, words in [
-        ("text", b"hello", "not a GGUF file"),
-        ("header", whole[:200], "header is damaged"),
-        ("version", b"GGUF\x09" + whole[5:], "version 9"),
-    ]:
-        path = tmp_path / name
+    damaged = (b"hello", whole[:200], b"GGUF\x09" + whole[5:], whole[:-2000])
+    for number, data in enumerate(damaged):
+        path = tmp_path / str(number)
         path.write_bytes(data)
-        with pytest.raises(ModelLoadError, match=words):
+        with pytest.raises(ModelLoadError, match="not a GGUF file, or damaged") as caught:
             GgufFile(path)
-    path = tmp_path / "short"
-    path.write_bytes(whole[:-2000])
-    with pytest.raises(ModelLoadError, match="ends inside"):
-        GgufFile(path).tensor("blk.1.ffn_down.weight")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ModelLoadError, match="no such file"):
+        GgufFile(tmp_path / "nowhere")
     with pytest.raises(ModelLoadError, match="no tensor 'x'"):
         GgufFile(small_base).tensor("x")

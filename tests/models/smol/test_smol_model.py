@@ -17,8 +17,13 @@ from orderlens.models.small.network import causal_attend  # noqa: E402
 from orderlens.models.smol import adapter as adapters  # noqa: E402
 from orderlens.models.smol import base  # noqa: E402
 from orderlens.models.smol.causal import continue_rows  # noqa: E402
-from orderlens.models.smol.gguf import GgufFile  # noqa: E402
-from orderlens.models.smol.llama import halves, read_network, read_shape, read_tokenizer  # noqa: E402
+from orderlens.models.smol.llama import (  # noqa: E402
+    GgufFile,
+    halves,
+    read_network,
+    read_shape,
+    read_tokenizer,
+)
 from orderlens.models.smol.model import build, read_original  # noqa: E402
 
 

@@ -7,20 +7,72 @@ queries and keys are put back in that order. Knows nothing of adapters, masks or
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from orderlens.errors import MissingPackageError, ModelLoadError
+from orderlens.errors import MissingPackageError, ModelLoadError, one_line
 from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.network import Transformer, unfilled
-from orderlens.models.smol.gguf import FloatArray, GgufFile
 
+FloatArray = NDArray[np.float32]
 CONTROL = 3
 """The token type of names that stand for no text."""
+
+
+class GgufFile:
+    """A GGUF file, read by the package ``gguf``; tensors are read from a memory map when asked for.
+
+    Attributes:
+        metadata: the key/value pairs as plain Python values.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise ModelLoadError(f"{path}: no such file")
+        try:
+            reader = _open(path)
+            self.metadata: dict[str, Any] = {key: field.contents() for key, field in reader.fields.items()}
+        except (ValueError, IndexError, KeyError) as error:
+            raise ModelLoadError(
+                f"{path}: not a GGUF file, or damaged ({one_line(error)}); fetch it again"
+            ) from None
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+
+    def tensor(self, name: str) -> FloatArray:
+        """Return one tensor as float32 in its shape."""
+        from gguf.quants import dequantize
+
+        found = self._tensors.get(name)
+        if found is None:
+            raise ModelLoadError(f"{self.path}: it has no tensor '{name}'")
+        return np.array(dequantize(found.data, found.tensor_type), np.float32)
+
+
+def _open(path: Path) -> Any:
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise MissingPackageError("smol needs gguf; pip install 'orderlens[torch]'") from error
+
+    class Reader(GGUFReader):  # type: ignore[misc]
+        """Takes slices of a plain array: those of a memory map cost three times as much."""
+
+        @property
+        def data(self) -> NDArray[np.uint8]:
+            return self._plain
+
+        @data.setter
+        def data(self, mapped: NDArray[np.uint8]) -> None:
+            self._plain = mapped.view(np.ndarray)
+
+    return Reader(path)
 
 
 def read_shape(

@@ -22,8 +22,7 @@ from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import SETTINGS, Adapter, check_adapter, load_adapter, merge
 from orderlens.models.smol.base import SHA256, check_base, require_base
 from orderlens.models.smol.fast import FastSmol, dense_config, load_fast, runs_fast
-from orderlens.models.smol.gguf import GgufFile
-from orderlens.models.smol.llama import CONTROL, read_network, read_shape, read_tokenizer
+from orderlens.models.smol.llama import CONTROL, GgufFile, read_network, read_shape, read_tokenizer
 
 END_OF_TEXT, TURN_END = 0, 2
 """What closes a document and what closes a turn: both end a text."""
