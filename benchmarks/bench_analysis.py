@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from orderlens.common.rng import keyed_generator
-from orderlens.runs.execute import execute
+from orderlens.runs.loop import execute
 from orderlens.store.writer import open_writer
 
 BLOCK, VOCABULARY, ITEMS_PER_UNIT, EOS, PROMPT = 32, 157_184, 160, 0, 64

@@ -31,8 +31,7 @@ from orderlens.metrics.external import load_evaluator
 from orderlens.models.evaluators import small, windows
 from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.rules import parse_policies
-from orderlens.runs.outputs import float_type, generated_outputs, token_table
-from orderlens.runs.traces import TraceLabels, reveal_table
+from orderlens.runs.tables import TraceLabels, float_type, generated_outputs, reveal_table, token_table
 from orderlens.store.reader import Run
 from orderlens.store.writer import RunWriter, open_writer
 from orderlens.studies import external

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from orderlens.common.rng import keyed_generator
-from orderlens.runs.execute import execute
+from orderlens.runs.loop import execute
 from orderlens.store.compact import compact_run
 from orderlens.store.folder import LocalFolder
 from orderlens.store.writer import open_writer

@@ -29,7 +29,7 @@ import pyarrow as pa
 from places import LOST, SERVERS, counted, disk, s3_server, shared_files
 
 import orderlens as ol
-from orderlens.runs.execute import Shift, execute
+from orderlens.runs.loop import WorkerRole, execute
 from orderlens.runs.worker_log import read_log, read_states
 from orderlens.store.folder import open_folder
 from orderlens.store.reader import open_run
@@ -74,7 +74,7 @@ def run(out: Path, texts: list[ol.Sample], engine: ol.Engine) -> None:
     ol.score("tiny", texts, ORDERS, batch_size=2, out=out, engine=engine, device="cpu")
 
 
-class Counting(Shift):
+class Counting(WorkerRole):
     """One of many workers that counts its units."""
 
     closes = False

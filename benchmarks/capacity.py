@@ -127,7 +127,7 @@ def plan(prompts: int) -> None:
     import orderlens as ol
     from orderlens.runs.job import generate_job
     from orderlens.runs.options import Computing
-    from orderlens.runs.worker import brief_items
+    from orderlens.runs.worker import plain_items
     from orderlens.store.writer import open_writer
 
     took: dict[str, float] = {}
@@ -149,7 +149,7 @@ def plan(prompts: int) -> None:
         writer = timed("spec and folder", lambda: open_writer(f"{out}/run", job.spec.to_json()))
         timed("what is left", lambda: writer.pending(items))
         writer.close()
-    brief = timed("brief for the workers", lambda: pickle.dumps(brief_items(items)))
+    brief = timed("brief for the workers", lambda: pickle.dumps(plain_items(items)))
     peak = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     print(
         json.dumps(

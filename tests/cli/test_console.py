@@ -15,7 +15,7 @@ from rich.progress import Progress
 from orderlens.cli import console
 from orderlens.cli.console import Bar, crew_line, print_json, print_line, printable_json, progress_bar
 from orderlens.common.plaintext import printable
-from orderlens.runs.worker_log import State
+from orderlens.runs.worker_log import WorkerState
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_json_on_an_ascii_terminal_is_escaped(monkeypatch) -> None:
     assert "\\u2192" in written
 
 
-def states(*names: str) -> list[State]:
+def states(*names: str) -> list[WorkerState]:
     made = []
     for name in names:
-        state = object.__new__(State)
+        state = object.__new__(WorkerState)
         object.__setattr__(state, "state", name)
         made.append(state)
     return made

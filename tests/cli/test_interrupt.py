@@ -41,9 +41,9 @@ HELD = """
 import sys, time
 from pathlib import Path
 from orderlens.cli.main import entry_point
-from orderlens.runs import local
+from orderlens.runs import run as running
 
-begin, left = local.begin, list(range({units}))
+begin, left = running.begin, list(range({units}))
 
 def held(*arguments):
     if left:
@@ -55,7 +55,7 @@ def held(*arguments):
         found = begin(*arguments)
     return found
 
-local.begin = held
+running.begin = held
 sys.exit(entry_point())
 """
 """The program, which computes the unit after the first ones over and over: it is never done too early."""

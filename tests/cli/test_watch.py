@@ -13,8 +13,14 @@ import orderlens as ol
 from orderlens.cli.main import main
 from orderlens.cli.watch import SILENT_S, look, note, picture
 from orderlens.common.machine import UNKNOWN, process_tag
-from orderlens.runs.failures import Failures
-from orderlens.runs.worker_log import Notebook, State, forget_workers, read_states, steps_left
+from orderlens.runs.worker_log import (
+    Failures,
+    WorkerLog,
+    WorkerState,
+    forget_workers,
+    read_states,
+    steps_left,
+)
 from orderlens.store.folder import open_folder
 
 
@@ -35,7 +41,7 @@ def test_a_finished_run_is_shown_once(run: Path, capsys: pytest.CaptureFixture[s
 def test_workers_and_failures_are_listed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = open_folder(run)
     clock = iter(range(100))
-    notebook = Notebook(folder, "w-1", "other", "cuda:0", clock=lambda: float(next(clock)))
+    notebook = WorkerLog(folder, "w-1", "other", "cuda:0", clock=lambda: float(next(clock)))
     notebook.advance(90)
     notebook.becomes("working", unit="x")
     Failures(folder, 2).note("x", "ValueError: \x1b[31mred", "w-1", samples=("s\x1b[2J",))
@@ -53,15 +59,15 @@ def test_workers_and_failures_are_listed(run: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_worker_that_says_nothing_is_silent() -> None:
-    state = State("w", "s", state="working", time=1000.0)
+    state = WorkerState("w", "s", state="working", time=1000.0)
     assert note(state, 1000.0 + SILENT_S / 2) == "working"
     assert note(state, 1000.0 + 2 * SILENT_S) == f"silent for {2 * SILENT_S:.0f} s"
     assert note(replace(state, state="done"), 1e9) == "done"
 
 
 def test_what_is_left_is_foreseen_from_the_workers_of_a_command(run: Path) -> None:
-    first = State("a", "s", state="working", tokens=600, ahead=10_000, seconds=10.0)
-    second = State("b", "s", state="done", tokens=400, ahead=10_000, seconds=10.0)
+    first = WorkerState("a", "s", state="working", tokens=600, ahead=10_000, seconds=10.0)
+    second = WorkerState("b", "s", state="done", tokens=400, ahead=10_000, seconds=10.0)
     assert steps_left([first, second]) == 9_000
     assert steps_left([first, replace(first, name="c", session="other", ahead=0)]) is None
     assert steps_left([second]) is None
@@ -74,7 +80,7 @@ def test_what_is_left_is_foreseen_from_the_workers_of_a_command(run: Path) -> No
 @pytest.mark.skipif(process_tag() == UNKNOWN, reason="needs /proc")
 def test_a_worker_whose_process_is_gone_is_dead() -> None:
     machine, pid, _ = process_tag().split("-")
-    state = State("w", "s", state="working", process=f"{machine}-{pid}-1", time=1000.0)
+    state = WorkerState("w", "s", state="working", process=f"{machine}-{pid}-1", time=1000.0)
     assert state.over
     assert note(state, 1000.0) == "dead"
 
@@ -83,7 +89,7 @@ def test_a_run_with_busy_workers_is_running(tmp_path: Path) -> None:
     from orderlens.store.writer import open_writer
 
     with open_writer(tmp_path / "run", {"kind": "score"}):
-        notebook = Notebook(open_folder(tmp_path / "run"), "w", "s", "cpu")
+        notebook = WorkerLog(open_folder(tmp_path / "run"), "w", "s", "cpu")
         notebook.becomes("working", unit="k")
         assert look(open_folder(tmp_path / "run"))["state"] == "running"
         notebook.becomes("stopped", unit=None)
@@ -97,7 +103,7 @@ def test_a_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.Captu
 
 def test_others_at_work_are_not_forgotten(run: Path) -> None:
     folder = open_folder(run)
-    Notebook(folder, "busy", "other", "cpu").becomes("working", unit="x")
-    Notebook(folder, "over", "other", "cpu").becomes("done", unit=None)
+    WorkerLog(folder, "busy", "other", "cpu").becomes("working", unit="x")
+    WorkerLog(folder, "over", "other", "cpu").becomes("done", unit=None)
     forget_workers(folder)
     assert [state.name for state in read_states(folder)] == ["busy"]

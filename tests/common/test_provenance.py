@@ -54,7 +54,7 @@ def test_a_machine_without_git_is_fine(monkeypatch, tmp_path) -> None:
 
 
 def test_each_environment_that_computed_units_is_kept(tmp_path, worker, monkeypatch) -> None:
-    from orderlens.runs.execute import execute
+    from orderlens.runs.loop import execute
     from orderlens.store.writer import open_writer
 
     units = worker.keyed_units(3)

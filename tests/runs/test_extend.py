@@ -9,7 +9,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.errors import CorruptRunError, RunError, UserInputError
-from orderlens.runs import local
+from orderlens.runs import run as running
 from orderlens.runs.units import Unit
 from orderlens.store.folder import open_folder
 from orderlens.store.verify import repair_run, verify_run
@@ -22,7 +22,7 @@ OPTIONS: dict[str, Any] = {"batch_size": 2, "block_size": 8}
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Unit]:
     found: list[Unit] = []
-    work = local.begin
+    work = running.begin
 
     def counted(spec: Any, unit: Unit, *more: Any) -> Any:
         found.append(unit)
@@ -31,7 +31,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Unit]:
         return work(spec, unit, *more)
 
     counted.dies_at = 0  # type: ignore[attr-defined]
-    monkeypatch.setattr(local, "begin", counted)
+    monkeypatch.setattr(running, "begin", counted)
     return found
 
 
@@ -84,7 +84,7 @@ def test_the_same_calls_find_everything_there(tmp_path: Path, calls: list[Unit])
 
 def test_an_interrupted_extension_goes_on(tmp_path: Path, calls: list[Unit]) -> None:
     score(tmp_path / "run", SAMPLES[:3], "forced-ar")
-    local.begin.dies_at = len(calls) + 2  # type: ignore[attr-defined]
+    running.begin.dies_at = len(calls) + 2  # type: ignore[attr-defined]
     with pytest.raises(KeyboardInterrupt):
         score(tmp_path / "run", SAMPLES, "random:1", extend=True)
     assert not ol.open_run(tmp_path / "run").is_complete

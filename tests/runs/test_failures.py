@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orderlens.runs.failures import FAILED, Failures, failed_stem, read_failures, record_name
+from orderlens.runs.worker_log import Failures, read_failures
 from orderlens.store.folder import open_folder
-from orderlens.store.records import stem
+from orderlens.store.records import FAILED, failed_stem, failure_file, stem
 
 KEYS = ("abc", "with.dots", "a/slash", "x" * 300)
 
@@ -37,7 +37,7 @@ def test_a_unit_is_set_aside_at_the_limit(folder, key):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_names_of_records_tell_their_unit(key):
-    assert failed_stem(record_name(key, 11)) == stem(key)
+    assert failed_stem(failure_file(key, 11)) == stem(key)
 
 
 @pytest.mark.parametrize("name", ["units/abc.0.json", f"{FAILED}/abc.0.txt", f"{FAILED}abc.0.json"])
@@ -55,6 +55,6 @@ def test_two_workers_that_note_at_once_both_count(folder, monkeypatch):
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"3", b'{"key": "u"}', b"\xff", b'{"samples": 3}'])
 def test_a_record_that_cannot_be_read_is_left_out_but_counts(folder, data):
-    folder.put(record_name("u", 0), data)
+    folder.put(failure_file("u", 0), data)
     assert read_failures(folder) == []
     assert Failures(folder, 1).set_aside() == {stem("u")}

@@ -18,8 +18,7 @@ import orderlens as ol
 from orderlens.cli.main import main
 from orderlens.errors import StorageError, UnitsFailedError
 from orderlens.runs import crew
-from orderlens.runs.failures import read_failures
-from orderlens.runs.worker_log import read_states
+from orderlens.runs.worker_log import read_failures, read_states
 from orderlens.store.folder import open_folder
 from orderlens.store.overview import overview
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from orderlens.errors import StorageError
-from orderlens.runs.worker_log import LOCAL_EVERY_S, Notebook, State, forget_workers, read_log, read_states
+from orderlens.runs.worker_log import (
+    LOCAL_EVERY_S,
+    WorkerLog,
+    WorkerState,
+    forget_workers,
+    read_log,
+    read_states,
+)
 from orderlens.store.folder import open_folder
 
 
@@ -20,7 +27,7 @@ def folder(tmp_path):
 
 
 def notebook(folder, now, name="w", session="s"):
-    return Notebook(folder, name, session, "cpu", lambda: now[0])
+    return WorkerLog(folder, name, session, "cpu", lambda: now[0])
 
 
 def test_progress_is_shown_now_and_then_and_changes_at_once(folder, now):
@@ -38,7 +45,7 @@ def test_progress_is_shown_now_and_then_and_changes_at_once(folder, now):
     now[0] += 0.25
     note.becomes("done", unit=None)
     assert read_states(folder)[0].state == "done"
-    assert State("w", "s", tokens=3).rate == 0.0
+    assert WorkerState("w", "s", tokens=3).rate == 0.0
 
 
 def test_events_stand_in_their_order_and_a_cut_line_is_left_out(folder, now):

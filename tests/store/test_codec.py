@@ -20,7 +20,7 @@ from orderlens.store.codec import (
     sort_traces,
     trace_starts,
 )
-from orderlens.store.rules import RULES
+from orderlens.store.derived import DERIVED
 from orderlens.store.schema import conform
 
 
@@ -83,7 +83,9 @@ def test_every_bit_comes_back(table: pa.Table) -> None:
     assert bits(restored("reveals", table)) == bits(conform("reveals", table))
 
 
-@given(reveal_tables(), st.lists(st.sampled_from([*RULES, "logq", "task", "step"]), min_size=1, unique=True))
+@given(
+    reveal_tables(), st.lists(st.sampled_from([*DERIVED, "logq", "task", "step"]), min_size=1, unique=True)
+)
 @settings(max_examples=25, deadline=None)
 def test_a_selection_of_columns_equals_the_same_columns_of_all(table: pa.Table, columns: list[str]) -> None:
     assert bits(restored("reveals", table, columns)) == bits(conform("reveals", table).select(columns))

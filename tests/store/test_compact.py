@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from orderlens.errors import CorruptRunError, RunError
-from orderlens.runs.execute import execute
+from orderlens.runs.loop import execute
 from orderlens.store.compact import compact_run
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import open_run

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderlens.errors import CorruptRunError, RunError, StorageError
-from orderlens.runs.execute import execute
+from orderlens.runs.loop import execute
 from orderlens.store.compact import compact_run
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import open_run

@@ -10,7 +10,7 @@ import pytest
 
 from orderlens import Sample, generate
 from orderlens.errors import RunError, StorageError, UserInputError
-from orderlens.runs.execute import execute
+from orderlens.runs.loop import execute
 from orderlens.store import compact
 from orderlens.store.compact import compact_run
 from orderlens.store.folder import LocalFolder, open_folder

@@ -8,7 +8,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.errors import RunError
-from orderlens.runs import local
+from orderlens.runs import run as running
 from orderlens.store.codec import sort_rows
 
 SAMPLES = [ol.Sample("a", "hello ", "world and so on"), ol.Sample("b", "", "another text")]
@@ -36,7 +36,7 @@ def test_a_saved_run_is_as_if_computed_there(
     for name in run.tables:
         here, there = (sort_rows(item.table(name).to_arrow(), name) for item in (run, saved))
         assert there.equals(here), name
-    monkeypatch.setattr(local, "begin", None)  # nothing is computed again
+    monkeypatch.setattr(running, "begin", None)  # nothing is computed again
     again = ol.score("hmm", SAMPLES, ORDERS, batch_size=1, circulation=2, out=tmp_path / "kept")
     assert len(again.reveals()) == 54
     assert run.save(tmp_path / "kept").is_complete

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from orderlens.errors import RunError, UnknownNameError, UserInputError
-from orderlens.runs.execute import execute
+from orderlens.runs.loop import execute
 from orderlens.store.codec import trace_starts
 from orderlens.store.reader import memory_run, open_run
 from orderlens.store.schema import SCHEMAS

@@ -9,7 +9,7 @@ import pyarrow.fs
 import pytest
 
 from orderlens.errors import CorruptRunError, RunError, StorageError
-from orderlens.runs.execute import Shift, execute
+from orderlens.runs.loop import WorkerRole, execute
 from orderlens.store import remote
 from orderlens.store.compact import compact_run
 from orderlens.store.folder import LocalFolder, open_folder
@@ -350,7 +350,7 @@ def test_names_are_listed_deep_or_not_and_removed_together(place, files, tmp_pat
 def test_a_unit_costs_few_requests(s3, worker, monkeypatch) -> None:
     from aiobotocore.httpsession import AIOHTTPSession
 
-    class Crew(Shift):
+    class Crew(WorkerRole):
         count, closes = 2, False
 
     sent: list[str] = []

@@ -9,8 +9,8 @@ import pytest
 import orderlens
 from orderlens.errors import UserInputError
 from orderlens.store.codec import full_schema
+from orderlens.store.derived import DERIVED
 from orderlens.store.query import _TYPES
-from orderlens.store.rules import RULES
 from orderlens.store.samples import SAMPLES_SCHEMA
 from orderlens.store.schema import (
     SCHEMA_VERSION,
@@ -19,7 +19,6 @@ from orderlens.store.schema import (
     TRACE_TABLES,
     conform,
     empty_table,
-    parse_version,
 )
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "schema.md").read_text()
@@ -89,7 +88,7 @@ def test_the_document_describes_every_table_and_column() -> None:
             assert re.search(
                 rf"^\| `{field.name}` \|.*{re.escape(field.metadata[b'meaning'].decode())}", DOCUMENT, re.M
             )
-    for name in [*SAMPLES_SCHEMA.names, *RULES]:
+    for name in [*SAMPLES_SCHEMA.names, *DERIVED]:
         assert f"`{name}`" in DOCUMENT
 
 
@@ -136,10 +135,3 @@ def test_values_that_do_not_fit_are_refused() -> None:
         conform("outputs", pa.table(row))
     with pytest.raises(UserInputError, match="unknown table 'nothing'"):
         empty_table("nothing")
-
-
-def test_versions() -> None:
-    assert parse_version("1.12") == (1, 12)
-    for wrong in ("1", "a.b", None, "1.2.3"):
-        with pytest.raises(UserInputError, match="is not a schema version"):
-            parse_version(wrong)

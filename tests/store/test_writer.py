@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from orderlens.errors import CorruptRunError, ModelOutputError, RunError, UserInputError
-from orderlens.runs.execute import execute
+from orderlens.runs.loop import execute
 from orderlens.store.folder import LocalFolder
 from orderlens.store.reader import open_run
 from orderlens.store.records import digest_of, load_snapshot, read_completion, stem
@@ -101,7 +101,7 @@ def test_provenance_may_differ_on_resume(finished, worker, content) -> None:
 
 def test_the_spec_says_what_where_and_with_which_versions(finished) -> None:
     body = json.loads((finished / "spec.json").read_text())
-    assert body["schema_version"] == "1.1"
+    assert body["schema_version"] == "1.0"
     assert body["spec"]["kind"] == "score"
     assert {"versions", "hardware", "git", "time"} <= set(body["provenance"])
     assert str(finished) not in (finished / "spec.json").read_text()

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from orderlens.common.machine import provenance
 from orderlens.common.rng import keyed_generator
-from orderlens.runs.execute import execute
+from orderlens.runs.loop import execute
 from orderlens.store.compact import compact_run
 from orderlens.store.folder import LocalFolder
 from orderlens.store.leases import LeaseBook

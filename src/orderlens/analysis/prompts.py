@@ -13,8 +13,8 @@ import pandas as pd
 
 from orderlens.errors import UserInputError, counted
 from orderlens.metrics.segments import BoolArray
-from orderlens.store.contents import CONTENT, content
 from orderlens.store.reader import Run
+from orderlens.store.sample_identity import CONTENT, content
 
 _ID = ("task", "sample_id")
 _AT_ONCE = 4096

@@ -37,7 +37,7 @@ from orderlens.cli.progress import Forecast, Lines
 from orderlens.common.plaintext import UNSAFE, escape, plain, printable
 
 if TYPE_CHECKING:
-    from orderlens.runs.worker_log import State
+    from orderlens.runs.worker_log import WorkerState
 
 
 UNKNOWN_WIDTH = 80
@@ -151,7 +151,7 @@ class Bar:
         if self._forecast:
             self._forecast.set_total(total)
 
-    def show_workers(self, states: Sequence[State]) -> None:
+    def show_workers(self, states: Sequence[WorkerState]) -> None:
         """Show how many workers do what, beside the label."""
         self._progress.update(self._task, description=f"{self._label} · {crew_line(states)}")
 
@@ -160,7 +160,7 @@ class Bar:
         self._progress.update(self._task, total=self._progress.tasks[self._task].completed)
 
 
-def crew_line(states: Sequence[State]) -> str:
+def crew_line(states: Sequence[WorkerState]) -> str:
     """Return ``3 working, 1 loading``."""
     counts = Counter(state.state for state in states)
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))

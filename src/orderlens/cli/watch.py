@@ -15,7 +15,7 @@ from rich.text import Text
 from orderlens.cli.console import JsonFlag, print_json, stdout
 
 if TYPE_CHECKING:
-    from orderlens.runs.worker_log import State
+    from orderlens.runs.worker_log import WorkerState
     from orderlens.store.protocol import Folder
 
 SILENT_S = 60.0
@@ -54,8 +54,7 @@ def look(folder: Folder) -> dict[str, Any]:
     """Return what can be seen of a run at work, as plain values."""
     from dataclasses import asdict
 
-    from orderlens.runs.failures import read_failures
-    from orderlens.runs.worker_log import read_states, steps_left
+    from orderlens.runs.worker_log import read_failures, read_states, steps_left
     from orderlens.store.overview import overview
 
     facts, states = overview(folder), read_states(folder)
@@ -73,7 +72,7 @@ def look(folder: Folder) -> dict[str, Any]:
     }
 
 
-def note(state: State, now: float) -> str:
+def note(state: WorkerState, now: float) -> str:
     """Return the worker's state in a word; one that works and says nothing is silent, or known to be dead."""
     from orderlens.runs.worker_log import ENDED
 

@@ -28,9 +28,16 @@ from orderlens.models.protocol import Anchor, Model
 from orderlens.registry import Registry
 from orderlens.rules import Policy, parse_policies
 from orderlens.runs.options import with_block_size
-from orderlens.runs.outputs import float_type, generated_outputs, scored_outputs, token_table
 from orderlens.runs.spec import RunSpec, refuse_other_model
-from orderlens.runs.traces import TraceLabels, reveal_table, revision_table
+from orderlens.runs.tables import (
+    TraceLabels,
+    float_type,
+    generated_outputs,
+    reveal_table,
+    revision_table,
+    scored_outputs,
+    token_table,
+)
 from orderlens.runs.units import Unit
 from orderlens.texts.samples import EncodedSample
 

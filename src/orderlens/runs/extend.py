@@ -1,25 +1,41 @@
-"""Adding orders or samples to a run that is there: which units are new, and what may not differ.
+"""What a run folder holds already, and the units that a job computes in it: all, those left, or an addition.
 
 A run is a grid of samples × orders (× temperatures). An extension adds rows, columns or both: the old samples
-under the new orders, and the new samples under all orders. Every unit of the run, old or new, keeps the key
-and the orders it was first cut with, so that nothing is computed twice. Knows no files.
+under the new orders, and the new samples under all orders. Every unit keeps the key and the orders it was
+first cut with, so that nothing is computed twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from orderlens.errors import RunError
 from orderlens.rules import parse_policies
 from orderlens.runs.job import Job, likelihoods
+from orderlens.runs.options import PathLike
 from orderlens.runs.spec import RunSpec, samples_digest
 from orderlens.runs.units import Unit, cut_units, order_groups
+from orderlens.store.folder import open_folder
+from orderlens.store.protocol import Folder
+from orderlens.store.reader import Run
+from orderlens.store.records import SPEC
+from orderlens.store.sources import folder_source
+from orderlens.store.specfile import (
+    Extension,
+    add_extension,
+    plain_spec,
+    read_extensions,
+    read_spec,
+    spec_diff,
+)
+from orderlens.store.writer import RunWriter, open_writer
 from orderlens.texts.samples import EncodedSample
 
-SampleKey = tuple[str | None, str]
+Items: TypeAlias = dict[str, tuple[RunSpec, Unit]]
+"""Units by key, each with the spec it is computed under."""
+SampleKey: TypeAlias = tuple[str | None, str]
 """Task and id of a sample."""
 EXTENSIBLE = ("score", "generate")
 GROWING = ("orders", "data", "likelihood", "batch_size", "unit_orders")
@@ -27,42 +43,135 @@ GROWING = ("orders", "data", "likelihood", "batch_size", "unit_orders")
 
 
 @dataclass(frozen=True, slots=True)
-class Addition:
-    """What one extension added.
+class Stage:
+    """A run as it was started, or after an extension.
 
     Attributes:
-        orders: specs of the new orders.
-        samples: task and id of the new samples.
+        spec: of the whole run at that time.
+        orders: specs of the orders that the extension added; None for the run as it was started.
+        samples: task and id of the samples that it added.
     """
 
-    orders: tuple[str, ...]
-    samples: frozenset[SampleKey]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the addition as the store keeps it."""
-        return {"orders": list(self.orders), "samples": sorted(map(list, self.samples), key=str)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Addition:
-        """Return what ``to_json`` wrote."""
-        return cls(tuple(value["orders"]), frozenset((task, name) for task, name in value["samples"]))
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A run as it was at one time: its spec, and what was added to come there (None: it was started so)."""
-
     spec: RunSpec
-    addition: Addition | None = None
+    orders: tuple[str, ...] | None = None
+    samples: frozenset[SampleKey] = frozenset()
+
+    def units(self, job: Job, here: Sequence[EncodedSample]) -> list[Unit]:
+        """Return the units that the stage brought; ``here`` are the samples of the run at that time."""
+        spec = self.spec
+        if self.orders is None:
+            return replace(job, spec=spec, samples=here).units
+        old = [sample for sample in here if _key(sample) not in self.samples]
+        new = [sample for sample in here if _key(sample) in self.samples]
+        units: list[Unit] = []
+        for value in spec.temperatures or (None,):
+            for samples, orders in ((old, self.orders), (new, spec.orders)):
+                for group in order_groups(orders, spec.unit_orders) if orders else ():
+                    units += cut_units(samples, spec.batch_size, value, group or orders)
+        return units
 
 
-def grown(job: Job, run: RunSpec) -> Job:
-    """Return the job with the orders of the run before its own, and the run's batch size.
+def open_plan(job: Job, out: PathLike, *, extend: bool) -> tuple[Job, Items, RunWriter]:
+    """Plan the job and create the run, or resume the one that is there.
+
+    Processes that start together may cut the work differently, where each counts the GPUs of its machine: the
+    first one's units hold for all.
+
+    Args:
+        job: what is asked for.
+        out: a new folder, or one with a run to resume.
+        extend: add to the run that is there what it lacks, instead of refusing another spec.
+
+    Returns:
+        The job as the run states it, all its units, and a writer.
+    """
+    folder = open_folder(out)
+    new = not folder.exists(SPEC)
+    try:
+        whole, items = _plan(job, folder, extend)
+        return whole, items, open_writer(out, whole.spec.to_json())
+    except RunError:
+        if not (new and job.free_size and folder.exists(SPEC)):
+            raise
+        whole, items = _plan(job, folder, extend)
+        return whole, items, open_writer(out, whole.spec.to_json())
+
+
+def _plan(job: Job, folder: Folder, extend: bool) -> tuple[Job, Items]:
+    if folder.exists(SPEC):
+        job = _in_units_of(job, folder)
+        if extend:
+            return _extended(job, folder)
+        stages, wanted = read_stages(folder), plain_spec(job.spec.to_json())
+        for number, stage in enumerate(stages[1:], start=2):
+            if plain_spec(stage.spec.to_json()) == wanted:
+                return job, staged_units(job, stages[:number])
+        _refuse_growth(folder, wanted)
+    return job, {unit.key(): (job.spec, unit) for unit in job.units}
+
+
+def _in_units_of(job: Job, folder: Folder) -> Job:
+    """Return the job cut like the run in the folder, if its unit size was left to us."""
+    found = read_spec(folder).spec
+    size = found.get("batch_size")
+    return job.recut(size, found.get("unit_orders")) if isinstance(size, int) and size >= 1 else job
+
+
+def read_stages(folder: Folder) -> list[Stage]:
+    """Return the run as it was started and after each extension; a run that was not decoded has none."""
+    found, extensions = read_spec(folder).spec, read_extensions(folder)
+    if not extensions and found.get("kind") not in EXTENSIBLE:
+        return []
+    later = [Stage(RunSpec.from_json(item.spec), item.orders, frozenset(item.samples)) for item in extensions]
+    return [Stage(RunSpec.from_json(found)), *later]
+
+
+def staged_units(job: Job, stages: Sequence[Stage]) -> Items:
+    """Return all units of a run by key, each with the spec it is computed under.
+
+    Args:
+        job: the run as it is at its last stage.
+        stages: first the run as it was started.
+
+    Raises:
+        RunError: the samples of some stage are not those of the job.
+    """
+    found: Items = {}
+    here = list(job.samples)
+    for stage in reversed(stages):
+        _check_samples(here, stage.spec)
+        found = {unit.key(): (stage.spec, unit) for unit in stage.units(job, here)} | found
+        here = [sample for sample in here if _key(sample) not in stage.samples]
+    return found
+
+
+def _extended(job: Job, folder: Folder) -> tuple[Job, Items]:
+    """Return the job with all that the run has, after stating what is new in it as an extension."""
+    while True:
+        stages = read_stages(folder)
+        if not stages:
+            raise RunError(
+                f"{folder.label} holds a run of kind '{read_spec(folder).spec.get('kind')}', which cannot be "
+                f"extended; only {' and '.join(EXTENSIBLE)} can"
+            )
+        last = stages[-1].spec
+        whole = _grown(job, last)
+        if (whole.spec.orders, whole.spec.data["digest"]) == (last.orders, last.data.get("digest")):
+            return replace(whole, spec=last), staged_units(whole, stages)
+        stages.append(_addition(whole, last, folder))
+        items = staged_units(whole, stages)
+        if add_extension(folder, len(stages) - 1, _record(stages[-1], items)):
+            return whole, items
+        # Another process extended the run meanwhile: look again.
+
+
+def _grown(job: Job, run: RunSpec) -> Job:
+    """Return the job with the orders of the run before its own, and the run's unit size.
 
     Raises:
         RunError: the job differs from the run in more than orders and samples.
     """
-    if run.kind not in EXTENSIBLE or job.spec.kind != run.kind:
+    if job.spec.kind != run.kind:
         raise RunError(
             f"a run of kind '{run.kind}' cannot be extended by '{job.spec.kind}'; "
             f"only {' and '.join(EXTENSIBLE)} can, each by itself"
@@ -89,52 +198,33 @@ def grown(job: Job, run: RunSpec) -> Job:
     return replace(job, spec=spec, orders=orders)
 
 
-def addition_to(job: Job, run: RunSpec, known: AbstractSet[SampleKey]) -> Addition:
-    """Return what ``job`` (grown) adds to a complete run that holds the samples ``known``.
+def _addition(job: Job, run: RunSpec, folder: Folder) -> Stage:
+    """Return what ``job`` (grown) adds to the run in the folder.
 
     Raises:
-        RunError: the samples of the run are not all there, unchanged and in their order.
+        RunError: the run is not complete, or its samples are not all there, unchanged and in their order.
     """
-    samples = job.samples
-    _check_samples([sample for sample in samples if _key(sample) in known], run)
+    known = _samples_in(folder)
+    _check_samples([sample for sample in job.samples if _key(sample) in known], run)
     orders = tuple(name for name in job.spec.orders if name not in run.orders)
-    return Addition(orders, frozenset(_key(sample) for sample in samples) - known)
+    return Stage(job.spec, orders, frozenset(map(_key, job.samples)) - known)
 
 
-def staged_units(job: Job, stages: Sequence[Stage]) -> dict[str, tuple[RunSpec, Unit]]:
-    """Return all units of a run by key, each with the spec it is computed under.
-
-    Args:
-        job: the run as it is at its last stage.
-        stages: how it came there, first the run as it was started.
-
-    Raises:
-        RunError: the samples of some stage are not those of the job.
-    """
-    found: dict[str, tuple[RunSpec, Unit]] = {}
-    everything, later = job.samples, frozenset[SampleKey]()
-    for stage in reversed(stages):
-        here = [sample for sample in everything if _key(sample) not in later]
-        _check_samples(here, stage.spec)
-        units = _units(job, stage, here)
-        found = {unit.key(): (stage.spec, unit) for unit in units} | found
-        later |= stage.addition.samples if stage.addition is not None else frozenset()
-    return found
+def _record(stage: Stage, items: Items) -> Extension:
+    keys = tuple(key for key, (spec, _) in items.items() if spec is stage.spec)
+    samples = tuple(sorted(stage.samples, key=str))
+    return Extension(plain_spec(stage.spec.to_json()), stage.orders or (), samples, keys)
 
 
-def _units(job: Job, stage: Stage, here: Sequence[EncodedSample]) -> list[Unit]:
-    """Return the units that a stage brought; ``here`` are the samples of the run at that time."""
-    spec, addition = stage.spec, stage.addition
-    if addition is None:
-        return replace(job, spec=spec, samples=here).units
-    old = [sample for sample in here if _key(sample) not in addition.samples]
-    new = [sample for sample in here if _key(sample) in addition.samples]
-    units: list[Unit] = []
-    for value in spec.temperatures or (None,):
-        for samples, orders in ((old, addition.orders), (new, spec.orders)):
-            for group in order_groups(orders, spec.unit_orders) if orders else ():
-                units += cut_units(samples, spec.batch_size, value, group or orders)
-    return units
+def _samples_in(folder: Folder) -> set[SampleKey]:
+    """Return the samples of a complete run."""
+    run = Run([folder_source(folder)])
+    if not run.is_complete:
+        raise RunError(
+            f"{folder.label} is not complete; finish it with the command that started it, then extend it"
+        )
+    rows = run.outputs().to_arrow(["task", "sample_id"]).to_pylist()
+    return {(row["task"], row["sample_id"]) for row in rows}
 
 
 def _check_samples(samples: Sequence[EncodedSample], run: RunSpec) -> None:
@@ -142,6 +232,23 @@ def _check_samples(samples: Sequence[EncodedSample], run: RunSpec) -> None:
         raise RunError(
             f"to extend a run give all its {run.data.get('n_samples')} samples again, unchanged and in their "
             f"order, beside the new ones; {len(samples)} of those given are in it, or some have changed"
+        )
+
+
+def _refuse_growth(folder: Folder, wanted: dict[str, Any]) -> None:
+    """Where only orders or samples differ, say that they can be added."""
+    started = read_spec(folder)
+    if started.edited:
+        return  # the store knows what to say
+    specs = [started.spec, *(item.spec for item in read_extensions(folder))]
+    found = specs[-1]
+    differing = {name for name in {*found, *wanted} if found.get(name) != wanted.get(name)}
+    grows = differing & {"orders", "data"} and differing <= set(GROWING)
+    if wanted not in specs and wanted["kind"] in EXTENSIBLE and grows:
+        listed = "; ".join(spec_diff(found, wanted)[:4])
+        raise RunError(
+            f"{folder.label} holds a run with another spec: {listed}; use another folder, or add what is new "
+            "to this run: --extend (extend=True)"
         )
 
 

@@ -16,7 +16,7 @@ from orderlens.errors import (
     one_line,
 )
 from orderlens.runs.engine import Engine
-from orderlens.runs.worker import Brief, Ending, Seat, work
+from orderlens.runs.worker import WorkerResult, WorkerSlot, WorkerTask, work
 
 _ANSWER_S = 10.0
 """Seconds that a cluster has to answer."""
@@ -24,26 +24,28 @@ _QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 class RayActors:
-    """A crew of Ray actors, each with one GPU or its share of CPUs.
+    """A pool of Ray actors, each with one GPU or its share of CPUs.
 
     Args:
-        brief: what all of them are told.
+        task: what all of them are told.
         engine: address, threads.
-        seats: number of workers.
+        slots: number of workers.
         on_gpu: whether each needs a GPU.
         device: device that was asked for; None leaves the choice to the model.
     """
 
-    def __init__(self, brief: Brief, engine: Engine, seats: int, *, on_gpu: bool, device: str | None) -> None:
-        self._ray, self._ours = _connect(engine, seats)
+    def __init__(
+        self, task: WorkerTask, engine: Engine, slots: int, *, on_gpu: bool, device: str | None
+    ) -> None:
+        self._ray, self._ours = _connect(engine, slots)
         self._device = "cuda" if on_gpu else device
         self._threads = engine.threads or 1
         self._options: dict[str, Any] = {"num_gpus": 1} if on_gpu else {"num_cpus": self._threads}
-        self._seats = seats
+        self._slots = slots
         self._running: dict[int, Any] = {}
         self._actors: dict[int, Any] = {}
-        self._refuse_crowd(on_gpu)
-        self._brief = self._ray.put(brief)
+        self._refuse_too_many(on_gpu)
+        self._task = self._ray.put(task)
 
     def start(self, place: int, name: str) -> None:
         """Create an actor; Ray finds a machine for it."""
@@ -51,18 +53,18 @@ class RayActors:
         maker = self._ray.remote(max_restarts=0, **self._options)(_Actor)
         actor = maker.options(runtime_env={"env_vars": variables}).remote()
         self._actors[place] = actor
-        seat = Seat(name, place, self._seats, self._device)
-        self._running[place] = actor.run.remote(self._brief, seat)
+        slot = WorkerSlot(name, place, self._slots, self._device)
+        self._running[place] = actor.run.remote(self._task, slot)
 
-    def ending(self, place: int) -> Ending | None:
+    def result(self, place: int) -> WorkerResult | None:
         """Return how the worker ended; None while it lives."""
         done, _ = self._ray.wait([self._running[place]], timeout=0)
         if not done:
             return None
         try:
-            found: Ending = self._ray.get(done[0])
+            found: WorkerResult = self._ray.get(done[0])
         except self._ray.exceptions.RayError as error:
-            return Ending(f"{type(error).__name__}: {one_line(error)[:300]}")
+            return WorkerResult(f"{type(error).__name__}: {one_line(error)[:300]}")
         return found
 
     def kill(self, place: int) -> None:
@@ -76,13 +78,13 @@ class RayActors:
         if self._ours:
             self._ray.shutdown()
 
-    def _refuse_crowd(self, on_gpu: bool) -> None:
+    def _refuse_too_many(self, on_gpu: bool) -> None:
         room = _room(self._ray, on_gpu, self._threads)
-        if self._seats > room:
+        if self._slots > room:
             what = "GPUs" if on_gpu else f"times {self._threads} CPUs"
             self.stop()
             raise UserInputError(
-                f"{self._seats} workers need {self._seats} {what}, the Ray cluster has {room}: "
+                f"{self._slots} workers need {self._slots} {what}, the Ray cluster has {room}: "
                 f"give --workers {max(room, 1)}"
             )
 
@@ -90,12 +92,12 @@ class RayActors:
 class _Actor:
     """Holds the process in which a worker runs."""
 
-    def run(self, brief: Brief, seat: Seat) -> Ending:
+    def run(self, task: WorkerTask, slot: WorkerSlot) -> WorkerResult:
         """Compute units until none is left."""
-        return work(brief, seat)
+        return work(task, slot)
 
 
-def seats(engine: Engine, on_gpu: bool) -> int:
+def slots(engine: Engine, on_gpu: bool) -> int:
     """Return the number of actors: as asked, else as many as there is room for.
 
     Refuses at once what Ray would try for minutes.
@@ -154,7 +156,7 @@ def _no_cluster(engine: Engine, error: Exception) -> OrderLensError:
     )
 
 
-def _connect(engine: Engine, seats: int) -> tuple[Any, bool]:
+def _connect(engine: Engine, slots: int) -> tuple[Any, bool]:
     """Return Ray, joined to its cluster, and whether we joined it: a caller may have done so before."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -165,7 +167,7 @@ def _connect(engine: Engine, seats: int) -> tuple[Any, bool]:
         if engine.address is not None:
             ray.init(address=engine.address, **_QUIET)
         else:
-            wanted = seats * (engine.threads or 1)
+            wanted = slots * (engine.threads or 1)
             ray.init(num_cpus=max(wanted, os.cpu_count() or 1), include_dashboard=False, **_QUIET)
     except Exception as error:  # Ray raises bare ones, too, where a node takes too long to start
         raise _no_cluster(engine, error) from error

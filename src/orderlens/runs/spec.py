@@ -15,8 +15,6 @@ from orderlens.errors import RunError
 from orderlens.models.protocol import Anchor, Model
 from orderlens.texts.samples import EncodedSample
 
-ADDED_IN_1_1 = ("circulation_pairs", "coupling_sets", "noise_floor", "likelihood")
-"""Fields that runs of schema 1.0 do not state; such a run is resumed without them."""
 _ALWAYS = ("kind", "model", "block_size", "orders", "data")
 _TUPLES = ("orders", "temperatures")
 
@@ -84,12 +82,6 @@ class RunSpec:
             name: tuple(value[name]) if name in _TUPLES else value[name] for name in known
         }
         return cls(**given)
-
-    def as_stated_by(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON with which a run of schema 1.0 that states ``found`` can be resumed."""
-        return {
-            name: value for name, value in self.to_json().items() if name not in ADDED_IN_1_1 or name in found
-        }
 
 
 def describe_model(model: Model) -> dict[str, Any]:

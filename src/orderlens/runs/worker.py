@@ -1,6 +1,6 @@
-"""A worker: loads the model that a brief names and goes through its units, in whatever process it is called.
+"""A worker: loads the model that a task names and goes through its units, in whatever process it is called.
 
-The brief is plain data, so it can be sent to a process or to another machine. What a worker does is written
+The task is plain data, so it can be sent to a process or to another machine. What a worker does is written
 into the run (``runs.worker_log``); whoever started it looks there.
 """
 
@@ -14,19 +14,18 @@ from typing import Any
 
 from orderlens.decode.batches import BatchLimit
 from orderlens.errors import OrderLensError, one_line
-from orderlens.runs.compute import Finish, Local, begin, longest_canvas, open_model, reveals_ahead
-from orderlens.runs.execute import Shift, execute
-from orderlens.runs.failures import Failures
-from orderlens.runs.history import Items
+from orderlens.runs.compute import Local, begin, longest_canvas, open_model, reveals_ahead
+from orderlens.runs.extend import Items
+from orderlens.runs.loop import WorkerRole, execute
 from orderlens.runs.spec import RunSpec
 from orderlens.runs.units import Unit
-from orderlens.runs.worker_log import Notebook
+from orderlens.runs.worker_log import Failures, WorkerLog
 from orderlens.store.folder import open_folder
 from orderlens.store.writer import open_writer
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
+class WorkerTask:
     """What all workers of a command are told.
 
     Attributes:
@@ -58,7 +57,7 @@ class Brief:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class WorkerSlot:
     """What one worker is told besides: its name, its place among how many, and its device."""
 
     name: str
@@ -68,7 +67,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class WorkerResult:
     """How a worker ended; plain, so that it can be sent back.
 
     Attributes:
@@ -87,8 +86,8 @@ def longest_first(items: Items) -> Items:
     return dict(sorted(items.items(), key=lambda item: -reveals_ahead(*item[1])))
 
 
-def brief_items(items: Items) -> tuple[tuple[Mapping[str, Any], ...], dict[str, tuple[int, dict[str, Any]]]]:
-    """Return specs and units as a brief holds them."""
+def plain_items(items: Items) -> tuple[tuple[Mapping[str, Any], ...], dict[str, tuple[int, dict[str, Any]]]]:
+    """Return specs and units as a task holds them."""
     specs: list[RunSpec] = []
     units = {}
     for key, (spec, unit) in longest_first(items).items():
@@ -98,95 +97,90 @@ def brief_items(items: Items) -> tuple[tuple[Mapping[str, Any], ...], dict[str, 
     return tuple(spec.to_json() for spec in specs), units
 
 
-class NotedShift(Shift):
+class LoggedRole(WorkerRole):
     """A worker whose doings others can see; the first failure ends its work."""
 
-    def __init__(self, notebook: Notebook) -> None:
-        self._notebook = notebook
+    def __init__(self, log: WorkerLog) -> None:
+        self._log = log
 
     def begins(self, key: str) -> None:
         """Show the unit."""
-        self._notebook.becomes("working", unit=key)
+        self._log.becomes("working", unit=key)
 
     def waits(self) -> None:
         """Show that there is nothing to take up."""
-        if self._notebook.state.state != "waiting":
-            self._notebook.becomes("waiting", unit=None)
+        if self._log.state.state != "waiting":
+            self._log.becomes("waiting", unit=None)
 
     def ends(self, key: str) -> None:
         """Count the unit; the next one may be in work already."""
-        state = self._notebook.state
+        state = self._log.state
         unit = None if state.unit == key else state.unit
-        self._notebook.changes(unit=unit, units=state.units + 1)
-        self._notebook.event("committed", unit=key, tokens=state.tokens)
+        self._log.changes(unit=unit, units=state.units + 1)
+        self._log.event("committed", unit=key, tokens=state.tokens)
 
 
-class SharedShift(NotedShift):
+class SharedRole(LoggedRole):
     """One of several workers: failures are noted and the next unit is taken up."""
 
-    def __init__(
-        self, notebook: Notebook, failures: Failures, place: int, count: int, *, closes: bool
-    ) -> None:
-        super().__init__(notebook)
+    def __init__(self, log: WorkerLog, failures: Failures, place: int, count: int, *, closes: bool) -> None:
+        super().__init__(log)
         self.place, self.count, self.closes, self._failures = place, count, closes, failures
 
     def fails(self, key: str, payload: Any, error: Exception) -> None:
         """Note the failure and go on."""
-        trace, name = "".join(format_exception(error)), self._notebook.state.name
+        trace, name = "".join(format_exception(error)), self._log.state.name
         line = f"{type(error).__name__}: {one_line(error)}"
         ids = tuple(sample.id for sample in payload[1].samples)
         self._failures.note(key, line, name, trace, ids)
-        self._notebook.event("failed", unit=key, error=line, samples=list(ids), traceback=trace)
-        self._notebook.becomes("working", unit=None, failures=self._notebook.state.failures + 1)
+        self._log.event("failed", unit=key, error=line, samples=list(ids), traceback=trace)
+        self._log.becomes("working", unit=None, failures=self._log.state.failures + 1)
 
     def set_aside(self) -> set[str]:
         """Return what failed too often."""
         return self._failures.set_aside()
 
 
-def work(brief: Brief, seat: Seat) -> Ending:
+def work(task: WorkerTask, slot: WorkerSlot) -> WorkerResult:
     """Load the model and compute units until none is left; never raises but for an interrupt."""
-    folder = open_folder(brief.out)
-    notebook = Notebook(folder, seat.name, brief.session, seat.device or "")
+    folder = open_folder(task.out)
+    log = WorkerLog(folder, slot.name, task.session, slot.device or "")
     try:
-        notebook.becomes("loading")
-        _work(brief, seat, notebook)
+        log.becomes("loading")
+        _work(task, slot, log)
     except Exception as error:  # noqa: BLE001  whoever started the worker decides what it means
-        ending = _ending(error)
-        notebook.event("ended", error=ending.error, traceback=ending.traceback)
-        notebook.becomes("failed", unit=None, message=ending.error)
-        return ending
+        result = _result(error)
+        log.event("ended", error=result.error, traceback=result.traceback)
+        log.becomes("failed", unit=None, message=result.error)
+        return result
     except BaseException:  # told to stop: the claims are given back, the unit is computed again later
-        notebook.event("stopped")
-        notebook.becomes("stopped", unit=None)
+        log.event("stopped")
+        log.becomes("stopped", unit=None)
         raise
-    notebook.event("done", units=notebook.state.units, tokens=notebook.state.tokens)
-    notebook.becomes("done", unit=None)
-    return Ending()
+    log.event("done", units=log.state.units, tokens=log.state.tokens)
+    log.becomes("done", unit=None)
+    return WorkerResult()
 
 
-def _work(brief: Brief, seat: Seat, notebook: Notebook) -> None:
-    items = brief.items()
+def _work(task: WorkerTask, slot: WorkerSlot, log: WorkerLog) -> None:
+    items = task.items()
     spec = next(iter(items.values()))[0]
-    model = open_model(spec, name=brief.model, device=seat.device, dtype=brief.dtype)
+    model = open_model(spec, name=task.model, device=slot.device, dtype=task.dtype)
     limit = BatchLimit.suggested(model, longest_canvas(items.values()))
-    local = Local(limit=None if spec.kind == "measure" else limit, on_reveals=notebook.advance)
-    notebook.changes(ahead=sum(reveals_ahead(*item) for item in items.values()))
-    notebook.event("loaded", model=brief.model)
+    local = Local(limit=None if spec.kind == "measure" else limit, on_reveals=log.advance)
+    log.changes(ahead=sum(reveals_ahead(*item) for item in items.values()))
+    log.event("loaded", model=task.model)
 
-    def start(item: tuple[RunSpec, Unit]) -> Finish:
-        return begin(*item, model, local)
-
-    with open_writer(brief.out, brief.stated, lease_s=brief.lease_s) as writer:
-        failures = Failures(writer.folder, brief.attempts)
-        shift = SharedShift(notebook, failures, seat.place, seat.count, closes=False)
-        execute(writer, items, start, shift=shift)
+    with open_writer(task.out, task.stated, lease_s=task.lease_s) as writer:
+        failures = Failures(writer.folder, task.attempts)
+        role = SharedRole(log, failures, slot.place, slot.count, closes=False)
+        execute(writer, items, lambda item: begin(*item, model, local), role)
 
 
-def _ending(error: Exception) -> Ending:
+def _result(error: Exception) -> WorkerResult:
     kind = type(error).__name__ if isinstance(error, OrderLensError) else ""
     line = one_line(error) if kind else f"{type(error).__name__}: {one_line(error)}"
-    return Ending(line, kind, "".join(format_exception(error)))
+    return WorkerResult(line, kind, "".join(format_exception(error)))
 
 
 def worker_name(session: str, number: int) -> str:

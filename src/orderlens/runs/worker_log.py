@@ -1,8 +1,10 @@
-"""What the workers of a run are doing: one small state file and one log each, inside the run.
+"""What the workers of a run are doing, and which units failed: small files inside the run.
 
-``workers/NAME.json`` is replaced now and then; whoever watches the run reads it, from any machine that sees
-the folder. ``logs/NAME.jsonl`` grows by one line per event; an object store, which cannot append, gets the
-lines of half a minute at once. Neither determines any row: both may be deleted.
+``workers/NAME.json`` holds a worker's state; ``runs watch`` reads it from any machine that sees the folder.
+``logs/NAME.jsonl`` grows by one line per event; an object store, which cannot append, gets the lines of half
+a minute at once. ``failed/`` has one record per failed attempt, with its traceback. A unit that failed as
+often as is allowed is set aside: workers pass over it, and the same command tries it again. No row depends on
+these files: all of them may be deleted.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
@@ -18,9 +21,8 @@ from typing import Any, TypeAlias
 from orderlens.common.machine import is_dead, process_tag
 from orderlens.errors import StorageError
 from orderlens.store.protocol import Folder
-from orderlens.store.records import canonical
+from orderlens.store.records import FAILED, LOGS, WORKERS, canonical, failed_stem, failure_file, stem
 
-WORKERS, LOGS = "workers", "logs"
 LOCAL_EVERY_S, REMOTE_EVERY_S = 1.0, 5.0
 """Seconds between two states of a working worker, on a disk and on an object store."""
 LOG_EVERY_S = 30.0
@@ -33,7 +35,7 @@ Clock: TypeAlias = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class WorkerState:
     """What one worker does.
 
     Attributes:
@@ -79,7 +81,7 @@ class State:
         return self.state in ENDED or is_dead(self.process)
 
 
-class Notebook:
+class WorkerLog:
     """One worker's own hand on its state and its log; a state that cannot be written is no failure."""
 
     def __init__(self, folder: Folder, name: str, session: str, device: str, clock: Clock = time.time):
@@ -87,7 +89,7 @@ class Notebook:
         self._start = self._written = self._logged = clock()
         self._every, self._log_every = pace(folder), 0.0 if folder.filesystem() is None else LOG_EVERY_S
         self._lines = b""
-        self.state = State(name, session, socket.gethostname(), process_tag(), device)
+        self.state = WorkerState(name, session, socket.gethostname(), process_tag(), device)
         self.event("started", pid=os.getpid(), host=self.state.host, device=device)
 
     def advance(self, steps: int = 1) -> None:
@@ -130,7 +132,7 @@ class Notebook:
             return
 
 
-def steps_left(states: Sequence[State]) -> int | None:
+def steps_left(states: Sequence[WorkerState]) -> int | None:
     """Return how many progress steps the commands at work have left; None where one does not tell.
 
     Commands that share a run without knowing of each other all count everything: the least is nearest.
@@ -149,16 +151,16 @@ def pace(folder: Folder) -> float:
     return LOCAL_EVERY_S if folder.filesystem() is None else REMOTE_EVERY_S
 
 
-def read_states(folder: Folder, session: str | None = None) -> list[State]:
+def read_states(folder: Folder, session: str | None = None) -> list[WorkerState]:
     """Return the workers' states by name; only those of one session where it is given."""
     found = folder.read_many(folder.names(WORKERS))
-    states = [state for state in map(_parsed, found.values()) if state is not None]
+    states = [state for state in map(_parsed_state, found.values()) if state is not None]
     return [state for state in states if session in (None, state.session)]
 
 
-def _parsed(data: bytes) -> State | None:
+def _parsed_state(data: bytes) -> WorkerState | None:
     try:
-        return State(**json.loads(data))
+        return WorkerState(**json.loads(data))
     except (ValueError, TypeError):
         return None
 
@@ -179,3 +181,74 @@ def read_log(folder: Folder, name: str) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed attempt.
+
+    Attributes:
+        key: the unit.
+        attempt: 0-based.
+        error: one line.
+        worker: who tried.
+        traceback: where it happened; empty where the process was killed.
+        samples: ids of the unit's samples.
+    """
+
+    key: str
+    attempt: int
+    error: str
+    worker: str
+    traceback: str = ""
+    samples: tuple[str, ...] = ()
+
+
+class Failures:
+    """The failed attempts of one run.
+
+    Args:
+        folder: the run.
+        limit: attempts after which a unit is set aside.
+    """
+
+    def __init__(self, folder: Folder, limit: int) -> None:
+        self._folder, self._limit = folder, limit
+
+    def note(
+        self, key: str, error: str, worker: str, traceback: str = "", samples: tuple[str, ...] = ()
+    ) -> Failure:
+        """Record one more failed attempt."""
+        attempt = self._counts().get(stem(key), 0)
+        while True:
+            found = Failure(key, attempt, error, worker, traceback, samples)
+            if self._folder.create(failure_file(key, attempt), canonical(asdict(found)), durable=False):
+                return found
+            attempt += 1  # another worker noted one meanwhile
+
+    def set_aside(self) -> set[str]:
+        """Return the stems of the units that are not tried again."""
+        return {name for name, count in self._counts().items() if count >= self._limit}
+
+    def forget(self) -> None:
+        """Remove all records, so that every unit may be tried again."""
+        self._folder.remove_many(self._folder.names(FAILED))
+
+    def _counts(self) -> Counter[str]:
+        names = (failed_stem(name) for name in self._folder.names(FAILED))
+        return Counter(name for name in names if name is not None)
+
+
+def read_failures(folder: Folder) -> list[Failure]:
+    """Return all failed attempts, by unit and attempt; records that cannot be read are left out."""
+    found = folder.read_many(folder.names(FAILED))
+    rows = [row for row in map(_parsed_failure, found.values()) if row is not None]
+    return sorted(rows, key=lambda row: (row.key, row.attempt))
+
+
+def _parsed_failure(data: bytes) -> Failure | None:
+    try:
+        value: dict[str, Any] = json.loads(data)
+        return Failure(**{**value, "samples": tuple(value["samples"])})
+    except (ValueError, TypeError, KeyError):
+        return None

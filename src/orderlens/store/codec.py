@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from orderlens.store.rules import RESTORED, RULES, SINCE_1_1, Rule
-from orderlens.store.schema import REAL_COLUMNS, SCHEMA_VERSION, SCHEMAS, SORT_KEYS, TRACE_KEY, parse_version
+from orderlens.store.derived import DERIVED, Derived
+from orderlens.store.schema import REAL_COLUMNS, SCHEMA_VERSION, SCHEMAS, SORT_KEYS, TRACE_KEY
 
 ROW_GROUP_ROWS = 1 << 15
 GROUPS_AT_ONCE = 4
@@ -151,7 +151,7 @@ def _slim(name: str, table: pa.Table) -> tuple[pa.Table, list[str]]:
     """Return the table without implied values and empty columns, and the columns to fill when reading."""
     filled: list[str] = []
     slim = table
-    for column, rule in RULES.items() if name == "reveals" else ():
+    for column, rule in DERIVED.items() if name == "reveals" else ():
         thinned = _thin(table, column, rule)
         if thinned is not None:
             slim = slim.set_column(slim.column_names.index(column), column, thinned)
@@ -166,7 +166,7 @@ def _restorable(name: str, column: str) -> bool:
     return name in SCHEMAS and column in SCHEMAS[name].names and column not in TRACE_KEY
 
 
-def _thin(table: pa.Table, column: str, rule: Rule) -> pa.ChunkedArray | None:
+def _thin(table: pa.Table, column: str, rule: Derived) -> pa.ChunkedArray | None:
     """Return ``column`` with nulls where the rule implies it, or None when the rule does not help."""
     if any(table[item].null_count for item in (column, *rule.columns())) or not table.num_rows:
         return None
@@ -197,10 +197,8 @@ def part_note(schema: pa.Schema) -> dict[str, Any]:
 
 
 def filled_columns(schema: pa.Schema) -> list[str]:
-    """Return what a part leaves to the rules: columns that it names, and those its version did not have."""
-    note = part_note(schema)
-    old = note.get("table") == "reveals" and parse_version(note.get("schema_version")) < (1, 1)
-    return [*note.get("filled", []), *(SINCE_1_1 if old else ())]
+    """Return the columns that a part leaves to the rules."""
+    return list(part_note(schema).get("filled", []))
 
 
 def full_schema(name: str, stored: pa.Schema) -> pa.Schema:
@@ -227,7 +225,7 @@ def needed(columns: Iterable[str], filled: Sequence[str]) -> list[str]:
     result = list(dict.fromkeys(columns))
     for column in result:  # grows while it is walked: rules may read columns of other rules
         if column in filled:
-            result += [item for item in RESTORED[column].columns() if item not in result]
+            result += [item for item in DERIVED[column].columns() if item not in result]
     return result
 
 
@@ -239,7 +237,7 @@ def restore(name: str, stored: pa.Table, columns: Sequence[str], file_schema: pa
     for column in needed(columns, filled):
         if column not in table.column_names:
             table = table.append_column(column, pa.nulls(table.num_rows, schema.field(column).type))
-    for column, rule in RESTORED.items():
+    for column, rule in DERIVED.items():
         if column in filled and column in table.column_names:
             value = pc.coalesce(table[column], rule.value(table))
             table = table.set_column(table.column_names.index(column), column, value)

@@ -4,10 +4,16 @@ New parts and their records are written beside the old ones; one new catalog swi
 are the old files removed. A crash at any point leaves either the old or the new state, plus files that nobody
 reads and the next compaction removes. Tasks and orders with enough rows get parts of their own, under
 ``parts/<table>/task=…/order=…/``.
+
+``remove_leftovers`` also clears what killed workers left in a complete run. It removes only files that this
+package wrote and that nothing can need any more: parts of units that are committed in other parts, records
+and catalogs that a newer catalog replaces, claims and failed attempts on committed units, and writes in
+progress of dead processes. Foreign files are never touched.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,22 +21,26 @@ from itertools import pairwise
 import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError
-from orderlens.store.bundles import describe, make_part
 from orderlens.store.codec import read_groups, sort_rows, sort_traces, trace_starts
-from orderlens.store.leases import maintenance
-from orderlens.store.leftovers import remove_leftovers
-from orderlens.store.parts import opened
+from orderlens.store.folder import is_abandoned
+from orderlens.store.leases import leased_stem, maintenance
+from orderlens.store.parts import make_bundle, make_part, opened
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
+    MERGED,
     Bundle,
     Part,
     Snapshot,
+    catalog_file,
+    catalogs,
+    failed_stem,
     hive_folder,
     load_snapshot,
     merged_stem,
     read_completion,
     save_catalog,
     seal,
+    stem,
     trusted,
 )
 from orderlens.store.specfile import read_spec, writable
@@ -39,6 +49,7 @@ TARGET_ROWS = 1 << 21
 """Reveals per merged bundle: as many as are sorted in memory at once (about 1 GB)."""
 PARTITION_ROWS = 1 << 17
 """Rows per task and order from which a part of their own helps more than it costs."""
+_PART = re.compile(r"parts/.*?([^/]+)-[0-9a-f]{16}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +143,7 @@ def _merge(folder: Folder, group: Sequence[Bundle], digest: str) -> Bundle:
             part, data = make_part(name, prefix, piece, note)
             folder.put(part.path, data)
             parts.append(part)
-    return describe(tables, units, parts, environments)
+    return make_bundle(tables, units, parts, environments)
 
 
 def _partitions(table: pa.Table) -> Iterator[tuple[list[str], pa.Table]]:
@@ -169,3 +180,48 @@ def _read_all(folder: Folder, name: str, parts: Sequence[Part]) -> pa.Table:
 
 def _damage(folder: Folder, what: str) -> str:
     return f"{folder.label}: {what}; run: orderlens runs verify {folder.label} --repair"
+
+
+def leftovers(names: Iterable[str], snapshot: Snapshot, *, merged: bool) -> list[str]:
+    """Return the files of a run that are ours and useless; ``merged`` includes those of compactions."""
+    kept = {part.path for part in snapshot.parts()} | {bundle.record for bundle in snapshot.bundles}
+    done = {stem(key) for key in snapshot.unit_keys()}
+    replaced = {catalog_file(number) for number in catalogs(names) if number < snapshot.generation}
+    replaced |= set(snapshot.obsolete)
+
+    def useless(name: str) -> bool:
+        if _is_merged(name):
+            return merged
+        return (
+            name in replaced
+            or is_abandoned(name)
+            or not done.isdisjoint((leased_stem(name), failed_stem(name), _part_stem(name)))
+        )
+
+    return sorted(name for name in names if name not in kept and useless(name))
+
+
+def _part_stem(name: str) -> str | None:
+    """Return the bundle (as file stem) that a part was written for; None for other files."""
+    match = _PART.fullmatch(name)
+    return match[1] if match else None
+
+
+def _is_merged(name: str) -> bool:
+    """Say whether a part or record was written by a compaction."""
+    return name.rsplit("/", 1)[-1].startswith(MERGED)
+
+
+def remove_leftovers(folder: Folder, *, merged: bool = False) -> list[str]:
+    """Remove the leftovers of a run whose catalog is sound; return what was removed.
+
+    Args:
+        folder: the run.
+        merged: also remove unused files of compactions; only for the one who holds the maintenance claim,
+            because the files of a compaction in progress look the same.
+    """
+    names = folder.names()
+    snapshot = load_snapshot(folder)
+    gone = [] if snapshot.damaged else leftovers(names, snapshot, merged=merged)
+    folder.remove_many(gone)
+    return gone

@@ -1,12 +1,12 @@
-"""What a run folder holds, from its records alone (no part is opened)."""
+"""What a run is and holds, from its spec and records: one line, a flat mapping for lists, or all details."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
-from orderlens.errors import OrderLensError, one_line
-from orderlens.store.extensions import current_spec, expected_units
+from orderlens.errors import OrderLensError, counted, one_line
 from orderlens.store.leases import live_leases
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
@@ -15,7 +15,9 @@ from orderlens.store.records import (
     load_snapshot,
     read_environment,
 )
-from orderlens.store.specfile import SpecFile, read_spec
+from orderlens.store.schema import SCHEMA_VERSION
+from orderlens.store.sources import Source
+from orderlens.store.specfile import SpecFile, current_spec, expected_units, read_spec
 
 
 def overview(folder: Folder) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def _facts(folder: Folder, spec: SpecFile, snapshot: Snapshot) -> dict[str, Any]
     rows = snapshot.rows()
     return {
         "state": _state(folder, spec, snapshot),
-        "schema": spec.version,
+        "schema": SCHEMA_VERSION,
         "units": len(snapshot.unit_keys()),
         "parts": len(snapshot.parts()),
         "bytes": sum(part.size for part in snapshot.parts()),
@@ -75,3 +77,24 @@ def _environments(folder: Folder, snapshot: Snapshot) -> list[dict[str, Any]]:
     for name, count in sorted(counts.items()):
         found.append({"id": name, "units": count, "content": read_environment(folder, name)})
     return found
+
+
+def described(source: Source) -> str:
+    """Return where a run is and what it holds, in one line."""
+    return f"{source.label}: {facts(source)}"
+
+
+def facts(source: Source) -> str:
+    """Return kind, model, orders and counts of a run in one line."""
+    spec, rows = source.spec, source.rows()
+    model, orders = spec.get("model"), [str(order) for order in spec.get("orders") or ()]
+    data = spec.get("data")
+    shown = ", ".join(orders[:6]) + (", …" if len(orders) > 6 else "")
+    found = [
+        str(spec.get("kind", "run")) + (f" of {model.get('name')}" if isinstance(model, Mapping) else ""),
+        f"{counted(len(orders), 'order')}: {shown}" if orders else "",
+        counted(data["n_samples"], "sample") if isinstance(data, Mapping) and "n_samples" in data else "",
+        counted(rows["reveals"], "reveal") if "reveals" in rows else "",
+        "complete" if source.is_complete() else "not complete",
+    ]
+    return ", ".join(fact for fact in found if fact)

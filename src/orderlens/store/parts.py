@@ -1,4 +1,4 @@
-"""Opening committed parts: nobody reads bytes that differ from what was committed.
+"""Parts: made from tables with content-derived names, and opened only as they were committed.
 
 A part's size and sha256 are compared with its record before its first byte is used, by Arrow or by DuckDB.
 A process remembers which files it compared and does so again only when a file's stamp (identity, size and
@@ -10,20 +10,60 @@ the interpreter ends would abort the process.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orderlens.errors import CorruptRunError, one_line
-from orderlens.store.codec import open_part
+from orderlens.store.codec import encode, open_part
 from orderlens.store.protocol import Folder, Stamp
-from orderlens.store.records import Part
+from orderlens.store.records import Bundle, Part
 
 _BLOCK = 1 << 20
 _compared: set[tuple[str, Stamp, str]] = set()
 """(place, stamp, sha256) of the files that this process found equal to their records."""
+_LISTED_SAMPLES = 4096
+
+
+def make_part(table_name: str, prefix: str, table: pa.Table, note: Mapping[str, Any]) -> tuple[Part, bytes]:
+    """Return the part of ``table`` and its bytes.
+
+    The name ends in the content's digest: two workers that compute the same unit write the same file, or two
+    files of which the record names one. Nothing committed is ever overwritten with other bytes.
+    """
+    data, layout = encode(table_name, table, note)
+    sha256 = hashlib.sha256(data).hexdigest()
+    path = f"{prefix}-{sha256[:16]}.parquet"
+    return Part(table_name, path, table.num_rows, len(data), sha256, layout), data
+
+
+def make_bundle(
+    tables: Iterable[pa.Table],
+    units: Mapping[str, Mapping[str, int]],
+    parts: Iterable[Part],
+    environments: Iterable[str],
+) -> Bundle:
+    """Return the bundle of some units with an index of the samples, orders and tasks in it."""
+    found: dict[str, set[Any]] = {"sample_id": set(), "order": set(), "task": set()}
+    for table in tables:
+        for column, values in found.items():
+            if column in table.column_names:
+                values.update(pc.unique(table[column]).to_pylist())
+    samples = sorted(found["sample_id"])
+    return Bundle(
+        units,
+        tuple(parts),
+        samples=tuple(samples) if len(samples) <= _LISTED_SAMPLES else None,
+        first=samples[0] if samples else None,
+        last=samples[-1] if samples else None,
+        tasks=tuple(sorted(found["task"], key=lambda task: (task is not None, task))),
+        orders=tuple(sorted(found["order"])),
+        environments=tuple(sorted(set(environments))),
+    )
 
 
 @contextmanager

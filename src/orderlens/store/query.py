@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, MissingPackageError, OrderLensError, UserInputError, one_line
 from orderlens.store.codec import filled_columns, full_schema
+from orderlens.store.derived import DERIVED
 from orderlens.store.frame import Frame, import_duckdb
-from orderlens.store.rules import RESTORED
 from orderlens.store.samples import sample_chunks, samples_schema
 from orderlens.store.schema import SCHEMAS
 from orderlens.store.sources import FolderSource, MemorySource, Source
@@ -147,7 +147,7 @@ def _expression(name: str, column: str, stored: pa.Schema) -> str:
     """Return the SQL that restores a column: what is stored, what a rule implies, or a typed null."""
     value = _quoted(column) if column in stored.names else None
     if column in filled_columns(stored):
-        implied = RESTORED[column].sql(lambda other: _expression(name, other, stored))
+        implied = DERIVED[column].sql(lambda other: _expression(name, other, stored))
         return implied if value is None else f"coalesce({value}, {implied})"
     return value or f"NULL::{_TYPES[full_schema(name, stored).field(column).type]}"
 

@@ -19,17 +19,25 @@ from orderlens.common.text_table import facts_html
 from orderlens.errors import RunError, UserInputError
 from orderlens.registry import Registry, refuse_unknown
 from orderlens.store.codec import sort_rows
-from orderlens.store.describe import described, facts
 from orderlens.store.folder import open_folder
 from orderlens.store.frame import Frame, chosen_columns, fitted
+from orderlens.store.overview import described, facts
 from orderlens.store.protocol import Folder, Sample
 from orderlens.store.query import compare_tables, connect, named_tables, run_query, view_of
 from orderlens.store.records import SPEC
 from orderlens.store.samples import first_samples, order_labels, sample_chunks, samples_schema
 from orderlens.store.schema import SCHEMAS
-from orderlens.store.sources import FolderSource, MemorySource, Source, find_trace, folder_source
+from orderlens.store.sources import (
+    FolderSource,
+    MemorySource,
+    Pieces,
+    Source,
+    add_text,
+    find_trace,
+    folder_source,
+    with_text,
+)
 from orderlens.store.specfile import plain_spec
-from orderlens.store.token_texts import Pieces, add_text, with_text
 from orderlens.store.verdicts import COLUMNS, Rules, task_rules
 
 Place = str | os.PathLike[str]
@@ -47,7 +55,7 @@ def open_run(path: Place | Sequence[Place], filesystem: Any = None) -> Run:
         filesystem: fsspec or pyarrow file system of the paths; None derives it from each.
 
     Raises:
-        RunError: there is no run, its schema is newer, or its spec was edited.
+        RunError: there is no run, its schema is another one, or its spec was edited.
         CorruptRunError: its records are damaged.
     """
     if isinstance(path, bytes) or not isinstance(path, str | os.PathLike | Iterable):

@@ -24,6 +24,10 @@ from orderlens.store.schema import SCHEMA_VERSION
 
 SPEC = "spec.json"
 COMPLETE = "complete.json"
+FAILED, WORKERS, LOGS = "failed", "workers", "logs"
+"""Folders of failed attempts, of the workers' states and of their logs."""
+EXTENSIONS = "extensions"
+"""Folder of what was added to a run after it was complete."""
 MERGED = "merged~"
 """Start of the file names of bundles of several units."""
 _CATALOG = re.compile(r"catalog-(\d{6})\.json")
@@ -159,6 +163,18 @@ class Bundle:
 def unit_file(key: str) -> str:
     """Return the name of the record of a single unit."""
     return f"units/{stem(key)}.json"
+
+
+def failure_file(key: str, attempt: int) -> str:
+    """Return the name of the record of a failed attempt at a unit."""
+    return f"{FAILED}/{stem(key)}.{attempt}.json"
+
+
+def failed_stem(name: str) -> str | None:
+    """Return the unit (as file stem) that a failure record is about; None for other files."""
+    if not name.startswith(f"{FAILED}/") or not name.endswith(".json"):
+        return None
+    return name[len(FAILED) + 1 : -len(".json")].rpartition(".")[0]
 
 
 def seal(value: Mapping[str, Any]) -> bytes:

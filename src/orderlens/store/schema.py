@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from orderlens.errors import UserInputError
 
-SCHEMA_VERSION = "1.1"
-"""``major.minor``: readers refuse another major, fill what an older minor lacks, keep what a newer adds."""
+SCHEMA_VERSION = "1.0"
+"""Runs of any other version are refused."""
 
 TRACE_KEY = ("task", "order", "seed", "temperature", "sample_seed", "sample_id")
 """The columns that name one trace, in the order in which parts are sorted."""
@@ -287,12 +287,3 @@ def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(names)
-
-
-def parse_version(text: object) -> tuple[int, int]:
-    """Return (major, minor) of a schema version such as ``"1.0"``."""
-    try:
-        major, minor = str(text).split(".")
-        return int(major), int(minor)
-    except ValueError as error:
-        raise UserInputError(f"'{text}' is not a schema version of the form 1.0") from error

@@ -21,7 +21,6 @@ from orderlens.store.codec import (
     stored_schema,
     trace_starts,
 )
-from orderlens.store.extensions import current_spec, expected_units
 from orderlens.store.frame import fitted
 from orderlens.store.parts import compare, opened
 from orderlens.store.protocol import Folder
@@ -33,7 +32,7 @@ from orderlens.store.records import (
     trusted,
 )
 from orderlens.store.schema import SCHEMAS, TRACE_KEY, conform
-from orderlens.store.specfile import SpecFile, read_spec, refuse_edited
+from orderlens.store.specfile import SpecFile, current_spec, expected_units, read_spec, refuse_edited
 
 CHUNK_ROWS = 1 << 16
 
@@ -295,3 +294,42 @@ def _not_one_trace(sample_id: str, order: str, found: pa.Table) -> str:
         f"sample '{sample_id}' has {found.num_rows} traces under order '{order}'; "
         f"they differ in {', '.join(differing)}: give it too"
     )
+
+
+TEXT = pa.field("text", pa.string())
+"""The column that is put behind ``token_id``."""
+
+
+class Pieces:
+    """Token ids and their texts, of one run.
+
+    Raises:
+        RunError: the run stores no texts of tokens.
+    """
+
+    def __init__(self, source: Source) -> None:
+        if "tokens" not in source.tables():
+            raise RunError(
+                f"{source.label} holds no texts of tokens; decode them with the model: "
+                "orderlens.load_model(…).tokenizer.decode([token_id])"
+            )
+        found: dict[Any, Any] = {}
+        for chunk in source.scan("tokens", ["token_id", "piece"]):
+            found |= dict(zip(chunk["token_id"].to_pylist(), chunk["piece"].to_pylist(), strict=True))
+        self._ids = pa.array(list(found), pa.int32())
+        self._texts = pa.array(list(found.values()), pa.string())
+
+    def of(self, ids: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the texts of token ids; null for one that is unknown."""
+        return self._texts.take(pc.index_in(ids.combine_chunks(), value_set=self._ids))
+
+
+def with_text(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of reveals with the text behind ``token_id``."""
+    return schema.insert(schema.get_field_index("token_id") + 1, TEXT)
+
+
+def add_text(chunk: pa.Table, pieces: Pieces) -> pa.Table:
+    """Return reveals with the column ``text``."""
+    place = chunk.column_names.index("token_id") + 1
+    return chunk.add_column(place, TEXT, pieces.of(chunk["token_id"]))

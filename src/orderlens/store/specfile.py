@@ -1,25 +1,26 @@
 """``spec.json``: what a run computes (must match on resume) and where it was started (need not).
 
 Written first and only once. A folder with another spec is refused with the fields that differ; a file that
-was edited by hand or damaged no longer fits its digests and is refused too.
+was edited by hand or damaged no longer fits its digests and is refused too. What is added to a complete run
+is stated by an *extension*: one sealed record each, never changed, with the spec of the run including the
+addition and the units that bring it. The run is complete again when they are committed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from orderlens.common.files import RUN_FORMAT as FORMAT
 from orderlens.common.files import run_around
 from orderlens.errors import CorruptRunError, RunError, UserInputError, one_line
-from orderlens.store.extensions import read_extensions
 from orderlens.store.folder import open_folder
 from orderlens.store.protocol import Folder
-from orderlens.store.records import SPEC, canonical, digest_of
-from orderlens.store.schema import SCHEMA_VERSION, parse_version
+from orderlens.store.records import EXTENSIONS, SPEC, canonical, digest_of, read_completion, seal, unseal
+from orderlens.store.schema import SCHEMA_VERSION
 
 _SHOWN = 8
 
@@ -29,14 +30,12 @@ class SpecFile:
     """The content of ``spec.json``.
 
     Attributes:
-        version: schema version of whoever started the run.
         spec: what the run computes.
         digest: sha256 of the canonical JSON of ``spec`` when it was written.
         provenance: where the run was started.
-        whole: whether the file fits the digest of all that is in it (version 1.0 had none).
+        whole: whether the file fits the digest of all that is in it.
     """
 
-    version: str
     spec: dict[str, Any]
     digest: str
     provenance: dict[str, Any]
@@ -46,6 +45,23 @@ class SpecFile:
     def edited(self) -> bool:
         """Whether the spec no longer fits its digest."""
         return not _fits(self.spec, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """One addition to a complete run.
+
+    Attributes:
+        spec: of the whole run, with this addition and all earlier ones.
+        orders: specs of the new orders.
+        samples: (task, id) of the new samples.
+        units: keys of the units that compute it.
+    """
+
+    spec: dict[str, Any]
+    orders: tuple[str, ...]
+    samples: tuple[tuple[str | None, str], ...]
+    units: tuple[str, ...]
 
 
 def plain_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,18 +93,11 @@ def create_spec(folder: Folder, spec: Mapping[str, Any], provenance: Mapping[str
         CorruptRunError: its spec was edited or damaged.
     """
     wanted = plain_spec(spec)
-    body = {
-        "format": FORMAT,
-        "schema_version": SCHEMA_VERSION,
-        "spec_digest": digest_of(wanted),
-        "spec": wanted,
-        "provenance": dict(provenance),
-    }
     try:
         found = _spec_of(folder, folder.read(SPEC))
     except FileNotFoundError:
         _refuse_foreign_folder(folder)
-        folder.create(SPEC, _sealed(body))
+        folder.create(SPEC, _sealed(wanted, digest_of(wanted), provenance))
         found = read_spec(folder)
     if wanted != found.spec and wanted not in [item.spec for item in read_extensions(folder)]:
         _check_same(folder, found, wanted)
@@ -103,7 +112,7 @@ def _refuse_foreign_folder(folder: Folder) -> None:
     if (outer := _run_around(folder)) is not None:
         raise RunError(f"{folder.label} is inside the run {outer}; choose a place outside it")
     found = folder.some_file()
-    if found is not None and not _raced(folder):
+    if found is not None and not folder.exists(SPEC):  # else another process wrote the spec since we looked
         raise RunError(
             f"{folder.label} is not empty and not a run (it holds {found}); choose an empty or new folder"
         )
@@ -120,13 +129,8 @@ def _run_around(folder: Folder) -> str | None:
     return next((name for name in reversed(outer) if open_folder(name, files).exists(SPEC)), None)
 
 
-def _raced(folder: Folder) -> bool:
-    """Say whether another process wrote the spec since we looked."""
-    return folder.exists(SPEC)
-
-
 def read_spec(folder: Folder) -> SpecFile:
-    """Read ``spec.json``; refuses what is no run, damaged, or of another major schema."""
+    """Read ``spec.json``; refuses what is no run, damaged, or of another schema."""
     try:
         data = folder.read(SPEC)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -137,38 +141,43 @@ def read_spec(folder: Folder) -> SpecFile:
 def _spec_of(folder: Folder, data: bytes) -> SpecFile:
     value = _parsed(folder, data)
     body = {name: item for name, item in value.items() if name != "digest"}
-    whole = _fits(body, value["digest"]) if "digest" in value else value.get("schema_version") == "1.0"
+    whole = "digest" in value and _fits(body, value["digest"])
     if value.get("format") != FORMAT and (whole or "spec_digest" not in value):
         raise RunError(f"{folder.label} is not a run: its {SPEC} was not written by orderlens")
     wrong = [name for name, kind in _FIELDS.items() if not isinstance(value.get(name), kind)]
-    if wrong or not (whole or _is_readable(value["schema_version"])):
+    other = value.get("schema_version") != SCHEMA_VERSION if whole else set(value) == _UNSEALED
+    if other and not wrong:
+        raise RunError(
+            f"{folder.label} was written by another version of orderlens (schema {value['schema_version']}), "
+            f"this one reads {SCHEMA_VERSION} only; use that version, or decode again into a new folder"
+        )
+    if wrong or value["schema_version"] != SCHEMA_VERSION:
         raise CorruptRunError(
             _damage(folder, f"'{wrong[0] if wrong else 'schema_version'}' is not as written")
         )
-    _check_version(folder, value["schema_version"])
-    return SpecFile(
-        value["schema_version"], value["spec"], value["spec_digest"], value.get("provenance", {}), whole
-    )
+    return SpecFile(value["spec"], value["spec_digest"], value.get("provenance", {}), whole)
 
 
 def repair_spec(folder: Folder, found: SpecFile) -> None:
     """Seal the file anew after damage outside the spec: in the provenance or the names of the fields."""
+    folder.put(SPEC, _sealed(found.spec, found.digest, found.provenance))
+
+
+def _sealed(spec: Mapping[str, Any], digest: str, provenance: Mapping[str, Any]) -> bytes:
     body = {
         "format": FORMAT,
         "schema_version": SCHEMA_VERSION,
-        "spec_digest": found.digest,
-        "spec": found.spec,
-        "provenance": found.provenance,
+        "spec_digest": digest,
+        "spec": spec,
+        "provenance": dict(provenance),
     }
-    folder.put(SPEC, _sealed(body))
-
-
-def _sealed(body: Mapping[str, Any]) -> bytes:
     sealed = {**body, "digest": digest_of(body)}
     return json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False).encode()
 
 
 _FIELDS = {"schema_version": str, "spec": dict, "spec_digest": str}
+_UNSEALED = {*_FIELDS, "format", "provenance"}
+"""Fields of a file that carries no digest of its own: one from before the first release."""
 
 
 def _parsed(folder: Folder, data: bytes) -> dict[str, Any]:
@@ -192,23 +201,6 @@ def _fits(value: Any, digest: object) -> bool:
         return False
 
 
-def _is_readable(version: str) -> bool:
-    try:
-        return parse_version(version)[0] == parse_version(SCHEMA_VERSION)[0]
-    except UserInputError:
-        return False
-
-
-def _check_version(folder: Folder, version: str) -> None:
-    major, known = parse_version(version)[0], parse_version(SCHEMA_VERSION)[0]
-    if major != known:
-        newer = major > known
-        raise RunError(
-            f"{folder.label} has schema {version}, {'newer' if newer else 'older'} than the {SCHEMA_VERSION} "
-            f"this version reads; {'upgrade orderlens' if newer else 'decode it again into a new folder'}"
-        )
-
-
 def refuse_edited(folder: Folder, found: SpecFile) -> SpecFile:
     """Return ``found`` unless it was changed after it was written."""
     if found.edited:
@@ -220,17 +212,12 @@ def refuse_edited(folder: Folder, found: SpecFile) -> SpecFile:
 
 
 def writable(folder: Folder, found: SpecFile) -> SpecFile:
-    """Return ``found`` unless it was edited or damaged, or a newer version than this one wrote it."""
+    """Return ``found`` unless it was edited or damaged."""
     refuse_edited(folder, found)
     if not found.whole:
         raise CorruptRunError(
             f"{folder.label}/{SPEC} is damaged (its digest does not match); "
             f"run: orderlens runs verify {folder.label} --repair"
-        )
-    if parse_version(found.version) > parse_version(SCHEMA_VERSION):
-        raise RunError(
-            f"{folder.label} has schema {found.version}, newer than the {SCHEMA_VERSION} this version "
-            "writes: it can be read, not changed; upgrade orderlens"
         )
     return found
 
@@ -244,13 +231,47 @@ def _check_same(folder: Folder, found: SpecFile, wanted: Mapping[str, Any]) -> N
             f"{folder.label}/{SPEC} was edited or damaged after the run was started: its digest does not "
             f"match{shown}; undo the edit, restore it from a copy, or use another folder"
         )
-    if differences and parse_version(found.version) < parse_version(SCHEMA_VERSION):
-        raise RunError(
-            f"{folder.label} was started by an older version (schema {found.version}) and cannot be "
-            f"continued with this command: {listed}; finish it with that version, or use another folder"
-        )
     if differences:
         raise RunError(f"{folder.label} holds a run with another spec: {listed}; use another folder")
+
+
+def read_extensions(folder: Folder) -> list[Extension]:
+    """Return the extensions of a run, oldest first.
+
+    Raises:
+        CorruptRunError: a record is damaged.
+    """
+    found: list[Extension] = []
+    while folder.exists(name := _extension_file(len(found) + 1)):
+        value = unseal(folder.read(name))
+        if value is None:
+            raise CorruptRunError(f"{folder.label}/{name} is damaged; restore it from a copy")
+        samples = tuple((task, sample) for task, sample in value["samples"])
+        found.append(Extension(value["spec"], tuple(value["orders"]), samples, tuple(value["units"])))
+    return found
+
+
+def add_extension(folder: Folder, number: int, extension: Extension) -> bool:
+    """Write the ``number``-th extension (from 1); False when another process wrote it meanwhile."""
+    return folder.create(_extension_file(number), seal(asdict(extension)))
+
+
+def _extension_file(number: int) -> str:
+    return f"{EXTENSIONS}/{number:06d}.json"
+
+
+def current_spec(folder: Folder, started_with: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of a run with all that was added to it."""
+    extensions = read_extensions(folder)
+    return extensions[-1].spec if extensions else dict(started_with)
+
+
+def expected_units(folder: Folder) -> set[str] | None:
+    """Return the units that a complete run has, extensions included; None before it was first complete."""
+    completed = read_completion(folder)
+    if completed is None:
+        return None
+    return set(completed) | {key for extension in read_extensions(folder) for key in extension.units}
 
 
 def spec_diff(old: Any, new: Any, path: str = "") -> list[str]:

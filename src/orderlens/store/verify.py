@@ -15,23 +15,24 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, RunError, one_line
-from orderlens.runs.failures import failed_stem
-from orderlens.runs.worker_log import LOGS, WORKERS
 from orderlens.store.checks import CHECKED_COLUMNS, table_problems
 from orderlens.store.codec import open_part, part_note, read_groups, stored_schema, trace_starts
-from orderlens.store.extensions import EXTENSIONS, read_extensions
+from orderlens.store.compact import leftovers, remove_leftovers
 from orderlens.store.folder import TEMPORARY
 from orderlens.store.leases import leased_stem, live_leases, maintenance
-from orderlens.store.leftovers import leftovers, remove_leftovers
 from orderlens.store.parts import opened
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,
+    EXTENSIONS,
+    LOGS,
     SPEC,
+    WORKERS,
     Bundle,
     Part,
     Snapshot,
     catalog_file,
+    failed_stem,
     load_snapshot,
     read_bundle,
     read_completion,
@@ -40,7 +41,7 @@ from orderlens.store.records import (
     seal,
 )
 from orderlens.store.schema import TRACE_KEY
-from orderlens.store.specfile import SpecFile, read_spec, refuse_edited, repair_spec
+from orderlens.store.specfile import SpecFile, read_extensions, read_spec, refuse_edited, repair_spec
 
 QUARANTINE = "quarantine"
 _FOREIGN = "the file does not belong to the run; readers ignore it"
@@ -98,7 +99,7 @@ def verify_run(folder: Folder, *, quick: bool = False) -> Report:
         quick: compare only presence and size of the parts.
 
     Raises:
-        RunError: the folder is no run, or one of another major schema.
+        RunError: the folder is not a run, or has another schema.
     """
     spec = read_spec(folder)
     names = folder.sizes()  # listed first: what appears later belongs to workers that are active now

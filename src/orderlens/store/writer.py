@@ -1,4 +1,4 @@
-"""Writing a run: claim a unit, commit it, and say when all is done (``runs.execute`` goes through them all).
+"""Writing a run: claim a unit, commit it, and say when all is done (``runs.loop`` goes through all units).
 
 A unit is committed by its record: parts first, the record last, and only the first record of a unit counts.
 Readers see whole units or nothing. The module does not know what a unit computes.
@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from orderlens.common.machine import environment, provenance
 from orderlens.errors import RunError
-from orderlens.store.bundles import describe, make_part
 from orderlens.store.checks import check_table
 from orderlens.store.codec import sort_rows
+from orderlens.store.compact import remove_leftovers
 from orderlens.store.folder import open_folder
 from orderlens.store.leases import Lease, LeaseBook, lease_files
-from orderlens.store.leftovers import remove_leftovers
+from orderlens.store.parts import make_bundle, make_part
 from orderlens.store.protocol import Folder
 from orderlens.store.records import (
     COMPLETE,
@@ -188,7 +188,9 @@ class RunWriter:
         filled = {name: table for name, table in ready.items() if table.num_rows}
         parts = [make_part(name, f"parts/{name}/{stem(key)}", table, note) for name, table in filled.items()]
         rows = {name: table.num_rows for name, table in ready.items()}
-        return parts, describe(filled.values(), {key: rows}, [part for part, _ in parts], [self._environment])
+        return parts, make_bundle(
+            filled.values(), {key: rows}, [part for part, _ in parts], [self._environment]
+        )
 
     def _record(self, bundle: Bundle) -> bool:
         record = seal(bundle.to_json())

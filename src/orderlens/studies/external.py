@@ -19,7 +19,7 @@ import pyarrow as pa
 from orderlens.errors import OrderLensError, one_line
 from orderlens.metrics.external import OFFLINE_EVALUATOR, CausalEvaluator, StartsScoring, load_evaluator
 from orderlens.metrics.segments import FloatArray
-from orderlens.runs.execute import execute
+from orderlens.runs.loop import execute
 from orderlens.runs.options import ProgressSink
 from orderlens.store.reader import Run, open_run
 from orderlens.store.records import SPEC

@@ -11,7 +11,7 @@ import orderlens as ol
 from orderlens import tasks
 from orderlens.errors import DataFileError, RunError, UnknownNameError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.runs import local
+from orderlens.runs import run as running
 from orderlens.tasks import hellaswag
 from orderlens.tasks.evaluation import accuracies, latest_verdicts, regrade
 from orderlens.tasks.evaluation.grading import response_of, score_endings
@@ -60,7 +60,7 @@ def test_traces_are_those_of_generate() -> None:
 
 def test_an_interrupted_run_resumes_to_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = small(tmp_path / "whole")
-    work, calls = local.begin, []
+    work, calls = running.begin, []
 
     def dies(spec: Any, unit: Any, *more: Any) -> Any:
         calls.append(unit)
@@ -68,7 +68,7 @@ def test_an_interrupted_run_resumes_to_the_same_rows(tmp_path: Path, monkeypatch
             raise KeyboardInterrupt
         return work(spec, unit, *more)
 
-    monkeypatch.setattr(local, "begin", dies)
+    monkeypatch.setattr(running, "begin", dies)
     with pytest.raises(KeyboardInterrupt):
         small(tmp_path / "cut")
     assert 0 < len(rows(ol.open_run(tmp_path / "cut"), "verdicts")) < 12
@@ -252,7 +252,7 @@ def test_endings_are_scored_by_the_joint_whatever_shares_a_batch(batch_size: int
 def test_regrading_an_unfinished_run_leaves_it_unfinished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work, calls = local.begin, []
+    work, calls = running.begin, []
 
     def dies(*given: Any) -> Any:
         calls.append(given)
@@ -260,7 +260,7 @@ def test_regrading_an_unfinished_run_leaves_it_unfinished(
             raise KeyboardInterrupt
         return work(*given)
 
-    monkeypatch.setattr(local, "begin", dies)
+    monkeypatch.setattr(running, "begin", dies)
     with pytest.raises(KeyboardInterrupt):
         small(tmp_path / "cut", tasks="choice")
     before = rows(ol.open_run(tmp_path / "cut"), "verdicts")

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from orderlens.runs import execute as executing
-from orderlens.runs.execute import Shift, execute
-from orderlens.runs.failures import Failures
+from orderlens.runs.loop import WorkerRole, execute
+from orderlens.runs.worker_log import Failures
 from orderlens.store.leases import LeaseBook
 from orderlens.store.writer import open_writer
 
 
-class Member(Shift):
+class Member(WorkerRole):
     """One of several workers; notes what it begins, and failures."""
 
     closes = False

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from orderlens.rules import parse_policies
-from orderlens.runs.traces import TraceLabels, reveal_table, revision_table
+from orderlens.runs.tables import TraceLabels, reveal_table, revision_table
 from orderlens.store.schema import table_schema
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample

@@ -1,6 +1,6 @@
-"""What stands behind a sample's id in ``outputs``: its prompt and, where it was scored, its target.
+"""The content of a sample: its prompt and, where it was scored, its target, as ``outputs`` stores them.
 
-Two runs may use one id for different texts. Tables and the view of a sample tell them apart by this.
+Two runs may use one id for different texts. Tables and the view of a sample tell them apart by content.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Expression = Callable[[str], str]
 """Gives the SQL of a column."""
 
 
-class Rule(Protocol):
+class Derived(Protocol):
     """How one column follows from others."""
 
     def columns(self) -> list[str]:
@@ -90,28 +90,7 @@ class Choice:
         return f"CASE WHEN {column(self.flag)} THEN {column(self.if_true)} ELSE {column(self.if_false)} END"
 
 
-@dataclass(frozen=True, slots=True)
-class Always:
-    """The same number in every row of ``base``."""
-
-    number: int
-    base: str
-
-    def columns(self) -> list[str]:
-        """Return a column that tells the number of rows."""
-        return [self.base]
-
-    def value(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return the number, once per row."""
-        return pa.chunked_array([pa.repeat(pa.scalar(self.number, pa.int32()), table.num_rows)])
-
-    def sql(self, column: Expression) -> str:
-        """Return the number."""
-        del column
-        return f"{self.number}::INTEGER"
-
-
-RULES: dict[str, Rule] = {
+DERIVED: dict[str, Derived] = {
     "target_logprob": SameAs("logq"),
     "max_logprob": SameAs("logq"),
     "tempered_logq": SameAs("logq"),
@@ -119,9 +98,3 @@ RULES: dict[str, Rule] = {
     "competitor_logprob": Choice("is_argmax", "second_logprob", "max_logprob"),
 }
 """What a part need not store. A rule may read columns of rules above it."""
-
-SINCE_1_1: dict[str, Rule] = {"forward": SameAs("step"), "n_committed": Always(1, "step")}
-"""What reveals of schema 1.0 imply: every pass committed one token."""
-
-RESTORED: dict[str, Rule] = {**RULES, **SINCE_1_1}
-"""All columns that reading may fill."""

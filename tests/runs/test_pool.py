@@ -9,10 +9,9 @@ import pytest
 import orderlens as ol
 from orderlens.errors import DataFileError, OrderLensError, RunError, WorkersLostError
 from orderlens.runs import crew, history, local, ray_actors, run
-from orderlens.runs.crew import LOADING_S, MOST_RESTARTS, Supervisor
-from orderlens.runs.failures import read_failures
-from orderlens.runs.worker import Ending, Seat, work
-from orderlens.runs.worker_log import Notebook
+from orderlens.runs.pool import LOADING_S, MOST_RESTARTS, Supervisor
+from orderlens.runs.worker import WorkerResult, WorkerSlot, work
+from orderlens.runs.worker_log import WorkerLog, read_failures
 from orderlens.store.folder import open_folder
 from orderlens.testing import assert_same_rows
 
@@ -29,7 +28,7 @@ class Inline:
     def start(self, place, name):
         self.started.append(name)
         told = self.script.pop(0) if self.script else "work"
-        self.endings[place] = work(self.brief, Seat(name, place, 2, None)) if told == "work" else told
+        self.endings[place] = work(self.brief, WorkerSlot(name, place, 2, None)) if told == "work" else told
 
     def ending(self, place):
         return self.endings[place]
@@ -138,7 +137,7 @@ def test_as_many_actors_as_there_is_room_for(engine, on_gpu, wanted, monkeypatch
 
 def test_a_worker_that_dies_is_replaced_under_a_new_name(score):
     call, made = score
-    assert call([Ending("killed by signal 9"), "work", "work"]).is_complete
+    assert call([WorkerResult("killed by signal 9"), "work", "work"]).is_complete
     session = made[0].brief.session
     assert made[0].started == [f"{session}-{number:03d}" for number in range(3)]
 
@@ -148,7 +147,7 @@ def test_workers_that_always_die_end_the_command_and_the_next_one_goes_on(score,
     with pytest.raises(
         WorkersLostError, match=r"4 of 4 units are left \(last: bad\); .*the same command goes on"
     ):
-        call([Ending("bad")] * 99)
+        call([WorkerResult("bad")] * 99)
     assert len(made[0].started) == 2 * (1 + MOST_RESTARTS)
     assert made[0].stopped == 1
     assert call().is_complete
@@ -156,12 +155,12 @@ def test_workers_that_always_die_end_the_command_and_the_next_one_goes_on(score,
 
 def test_an_error_with_a_remedy_is_raised_as_it_was(score):
     call, made = score
-    full = Ending("the disk is full", "DataFileError")
+    full = WorkerResult("the disk is full", "DataFileError")
     with pytest.raises(DataFileError, match=r"^the disk is full$"):
         call([full, full])
     assert made[0].stopped == 1
     with pytest.raises(OrderLensError, match=r"^of a plug-in$") as caught:
-        call([Ending("of a plug-in", "TheirError")])
+        call([WorkerResult("of a plug-in", "TheirError")])
     assert type(caught.value) is OrderLensError
 
 
@@ -177,7 +176,7 @@ def seat(tmp_path):
     guard = Supervisor(people, 1, brief, folder, 60.0, None, lambda: now[0])
     guard._watches[0].since = 0.0
     people.start(0, "x-000")
-    note = Notebook(folder, "x-000", "x", "", lambda: now[0])
+    note = WorkerLog(folder, "x-000", "x", "", lambda: now[0])
     return SimpleNamespace(now=now, guard=guard, crew=people, note=note, folder=folder)
 
 
@@ -217,14 +216,14 @@ def test_progress_is_a_sign_of_life_and_a_hanging_unit_counts_as_tried(seat):
 def test_a_worker_that_did_something_may_die_as_often_as_it_likes(seat):
     watch = seat.guard._watches[0]
     for number in range(MOST_RESTARTS + 2):
-        note = Notebook(seat.folder, watch.name, "x", "", lambda: 0.0)
+        note = WorkerLog(seat.folder, watch.name, "x", "", lambda: 0.0)
         note.becomes("working", units=1 if number < 2 else 0)
-        seat.crew.endings[0] = Ending("gone")
+        seat.crew.endings[0] = WorkerResult("gone")
         seat.guard._look()
         seat.crew.endings[0] = None
     assert watch.open
     assert watch.restarts == MOST_RESTARTS
-    seat.crew.endings[0] = Ending("gone")
+    seat.crew.endings[0] = WorkerResult("gone")
     seat.guard._look()
     assert not watch.open
 

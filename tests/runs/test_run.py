@@ -10,7 +10,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.errors import RunError
-from orderlens.runs import local
+from orderlens.runs import run as running
 from orderlens.store.records import digest_of
 
 SAMPLES = [ol.Sample("a", "hello ", "world and so on"), ol.Sample("b", "", "another text")]
@@ -27,7 +27,7 @@ def as_schema_1_0(folder: Path) -> None:
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> list[Any]:
-    work, calls = local.begin, []
+    work, calls = running.begin, []
 
     def dies(spec: Any, unit: Any, *more: Any) -> Any:
         calls.append(unit)
@@ -35,7 +35,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> list[Any]:
             raise KeyboardInterrupt
         return work(spec, unit, *more)
 
-    monkeypatch.setattr(local, "begin", dies)
+    monkeypatch.setattr(running, "begin", dies)
     return calls
 
 
@@ -74,7 +74,7 @@ def test_a_run_keeps_its_unit_size_unless_another_is_asked_for(
         return ol.evaluate("hmm", "arith", "forced-ar", limit=2, **settings, **more)
 
     again(batch_size=1)
-    monkeypatch.setattr(local, "begin", None)
+    monkeypatch.setattr(running, "begin", None)
     assert again().spec["batch_size"] == 1
     with pytest.raises(RunError, match="batch_size"):
         again(batch_size=2)

@@ -7,15 +7,14 @@ import threading
 import pytest
 
 from orderlens.errors import StorageError
-from orderlens.runs.commits import AHEAD
-from orderlens.runs.execute import Shift, execute
+from orderlens.runs.loop import AHEAD, WorkerRole, execute
 from orderlens.store.reader import open_run
 from orderlens.store.writer import RunWriter, open_writer
 
 KEYS = [f"unit-{number:04d}" for number in range(6)]
 
 
-class Notes(Shift):
+class Notes(WorkerRole):
     """Notes what is begun, ends and fails; goes on after a failure."""
 
     def __init__(self) -> None:

@@ -1,22 +1,32 @@
-"""``execute``: go through the units of a run, alone or as one of several workers.
+"""The worker loop: go through the units of a run, alone or as one of several workers.
 
-What is left is found in the store, so workers need no coordinator: each asks for a unit, computes it, commits
-it and looks again. The module does not know what a unit computes.
+What is left is found in the store, so workers need no coordinator: each claims a unit, computes it, commits
+it and looks again. A thread sorts, packs and syncs one unit while the next is computed. The claim on a unit
+is held until it is committed: whole units or nothing. The module does not depend on what a unit computes.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar
 
-from orderlens.errors import UnitsFailedError
-from orderlens.runs.commits import Commits, Computed, say_failed
-from orderlens.runs.failures import FAILED, read_failures
+import pyarrow as pa
+
+from orderlens.errors import StorageError, UnitsFailedError
+from orderlens.runs.worker_log import read_failures
 from orderlens.store.leases import Lease
-from orderlens.store.records import stem
+from orderlens.store.records import FAILED, stem
 from orderlens.store.writer import RunWriter
 
+Tables: TypeAlias = Mapping[str, pa.Table]
+Computed: TypeAlias = Tables | Callable[[], Tables]
+"""The tables of a unit, or what waits for them: it is called in the writing thread."""
+AHEAD = 2
+"""Units that may wait for their commit: one that is written, one that is ready."""
 Payload = TypeVar("Payload")
 _MISSES = 3
 """Units in a row that others took first, after which a worker looks at what is left."""
@@ -28,7 +38,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
 """Pauses of a waiting worker double from the one to the other: it never waits twice as long as it had to."""
 
 
-class Shift:
+class WorkerRole:
     """How a worker takes part; this one works alone: it closes the run, and the first failure ends the work.
 
     Attributes:
@@ -65,7 +75,7 @@ def execute(
     writer: RunWriter,
     units: Mapping[str, Payload],
     work: Callable[[Payload], Computed],
-    shift: Shift | None = None,
+    role: WorkerRole | None = None,
 ) -> None:
     """Compute and commit units until every one is committed by somebody or set aside, then finish the run.
 
@@ -77,12 +87,12 @@ def execute(
         units: unit key → what ``work`` needs.
         work: computes the tables of one unit, or begins to and returns what waits for them; depends on its
             payload only.
-        shift: how the work is shared with others; None works alone.
+        role: how the work is shared with others; None works alone.
 
     Raises:
         UnitsFailedError: units were set aside; everything else is committed.
     """
-    mine, pause = shift or Shift(), 0.0
+    mine, pause = role or WorkerRole(), 0.0
     dealt, own = _dealt(list(units), mine.place, mine.count)
     left = writer.pending(dealt) if mine.closes else [key for key in dealt if key not in writer.done]
     claims: Iterable[Lease | None] = map(writer.take, [key for key in left if key in own])
@@ -106,15 +116,15 @@ def _dealt(keys: list[str], place: int, count: int) -> tuple[list[str], set[str]
     return [key for share in shares for key in share], set(shares[0])
 
 
-def _rests(writer: RunWriter, keys: Iterable[str], shift: Shift, pause: float) -> bool:
+def _rests(writer: RunWriter, keys: Iterable[str], role: WorkerRole, pause: float) -> bool:
     """Wait before the next look at what is left; say whether somebody closed the run meanwhile.
 
     The more workers there are, the longer each waits: together they look often enough. The end of the run,
     which is one small file, is asked for more often.
     """
-    crowd = 1.0 if shift.closes else max(1.0, shift.count / _CROWD)
+    crowd = 1.0 if role.closes else max(1.0, role.count / _CROWD)
     # No two workers ask at the same moment again and again: each has a factor of its own, 0.75 to 1.25.
-    rest = pause * crowd * (0.75 + 0.5 * (0.618034 * shift.place % 1))
+    rest = pause * crowd * (0.75 + 0.5 * (0.618034 * role.place % 1))
     while rest > 1.25 * _LONGEST_PAUSE_S:
         time.sleep(_LONGEST_PAUSE_S)
         rest -= _LONGEST_PAUSE_S
@@ -145,12 +155,12 @@ def finish_or_say(writer: RunWriter, keys: Iterable[str]) -> None:
     )
 
 
-def _open_units(writer: RunWriter, keys: Iterable[str], shift: Shift) -> list[str]:
+def _open_units(writer: RunWriter, keys: Iterable[str], role: WorkerRole) -> list[str]:
     """Return what is neither committed nor set aside. Whoever closes the run also reads the last records."""
     left = writer.pending(keys, by_name=True)
-    if not left and shift.closes:
+    if not left and role.closes:
         left = writer.pending(keys)
-    gone = shift.set_aside() if left else set()
+    gone = role.set_aside() if left else set()
     return [key for key in left if stem(key) not in gone]
 
 
@@ -159,22 +169,22 @@ def _attempt_each(
     claims: Iterable[Lease | None],
     units: Mapping[str, Payload],
     work: Callable[[Payload], Computed],
-    shift: Shift,
+    role: WorkerRole,
 ) -> int:
     """Compute what is claimed, until others are faster or nothing is left; return how many were tried."""
     count = misses = 0
-    with Commits(writer, shift) as commits:
+    with Commits(writer, role) as commits:
         for claim in claims:
             misses = 0 if claim else misses + 1
             if claim is not None:
-                _attempt(commits, claim, units[claim.key], work, shift)
+                _attempt(commits, claim, units[claim.key], work, role)
                 count += 1
             if misses >= _MISSES:
                 break
     return count
 
 
-def _claims(writer: RunWriter, left: list[str], shift: Shift) -> Iterator[Lease | None]:
+def _claims(writer: RunWriter, left: list[str], role: WorkerRole) -> Iterator[Lease | None]:
     """Yield a claim, or None where another worker has it, for units in turn: free ones as far as we know.
 
     Where all are held, some claims are looked into: an owner may be dead, or its work may have failed.
@@ -183,11 +193,11 @@ def _claims(writer: RunWriter, left: list[str], shift: Shift) -> Iterator[Lease 
     free = [key for key in left if stem(key) not in held]
     yield from map(writer.take, free)
     if not free:
-        watched = max(1, min(_WATCHED, _WATCHED * _CROWD // shift.count))
-        first = watched * shift.place % len(left)
+        watched = max(1, min(_WATCHED, _WATCHED * _CROWD // role.count))
+        first = watched * role.place % len(left)
         for key in [*left[first:], *left[:first]][:watched]:
             claim = writer.claim(key, held[stem(key)])
-            if claim is not None and stem(key) in shift.set_aside():  # it failed elsewhere since we looked
+            if claim is not None and stem(key) in role.set_aside():  # it failed elsewhere since we looked
                 claim.fail()
                 claim = None
             yield claim
@@ -198,14 +208,79 @@ def _attempt(
     claim: Lease,
     payload: Payload,
     work: Callable[[Payload], Computed],
-    shift: Shift,
+    role: WorkerRole,
 ) -> None:
     """Compute one unit and hand it on to be committed."""
     try:
-        shift.begins(claim.key)
+        role.begins(claim.key)
         computed = work(payload)
     except BaseException as error:  # noqa: BLE001  whatever a plug-in or a model raises is the unit's failure
         with claim:
-            say_failed(shift, claim, payload, error)
+            say_failed(role, claim, payload, error)
     else:
         commits.add(claim, payload, computed)
+
+
+class Commits:
+    """The commits under way of one worker; leaving the context waits for them, also after an error."""
+
+    def __init__(self, writer: RunWriter, role: WorkerRole) -> None:
+        self._writer, self._role = writer, role
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="orderlens-commits")
+        self._under_way: deque[tuple[Lease, Any, Future[bool]]] = deque()
+
+    def add(self, claim: Lease, payload: Any, computed: Computed) -> None:
+        """Commit a unit in turn; waits while ``AHEAD`` others do."""
+        job = self._thread.submit(self._commit, claim.key, computed)
+        self._under_way.append((claim, payload, job))
+        self.settle(AHEAD)
+
+    def _commit(self, key: str, computed: Computed) -> bool:
+        return self._writer.commit(key, computed() if callable(computed) else computed)
+
+    def settle(self, most: int = 0) -> None:
+        """Tell how units ended, in turn, until no more than ``most`` are under way and the first is not done.
+
+        Raises:
+            StorageError: the store cannot be written to, which is no failure of the unit.
+        """
+        while self._under_way and (len(self._under_way) > most or self._under_way[0][2].done()):
+            claim, payload, job = self._under_way[0]
+            job.exception()  # wait here: an interrupt leaves the unit in the line
+            self._under_way.popleft()
+            with claim:
+                self._end(claim, payload, job)
+
+    def _end(self, claim: Lease, payload: Any, job: Future[bool]) -> None:
+        error = job.exception()
+        if error is None:
+            self._role.ends(claim.key)
+        else:
+            say_failed(self._role, claim, payload, error)
+
+    def __enter__(self) -> Commits:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.settle()
+        finally:
+            self._thread.shutdown()
+            for claim, _, job in self._under_way:  # something else went wrong: what is computed is kept
+                with claim:
+                    if job.exception() is None:
+                        self._role.ends(claim.key)
+
+
+def say_failed(role: WorkerRole, claim: Lease, payload: Any, error: BaseException) -> None:
+    """Tell that a unit failed, and leave it to be tried again.
+
+    An interrupt, and a store that cannot be written to, are no failures of the unit: they are raised.
+    """
+    if isinstance(error, StorageError) or not isinstance(error, Exception):
+        raise error
+    role.fails(claim.key, payload, error)
+    claim.fail()
