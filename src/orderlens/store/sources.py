@@ -164,7 +164,7 @@ class FolderSource:
 
 
 def _present(name: str, file: pq.ParquetFile, columns: Sequence[str] | None) -> list[str] | None:
-    """Return the wanted columns that this part can give (older minor versions may lack some)."""
+    """Return the wanted columns that this part can give (parts of free tables may differ)."""
     if columns is None:
         return None
     known = full_schema(name, stored_schema(file)).names
