@@ -115,12 +115,12 @@ def simulate(address: str, places: range, count: int, keys: dict[str, int], read
     shifts = [Counting(place, count) for place in places]
     together = threading.Barrier(len(shifts) + 1)
 
-    def work(shift: Counting) -> None:
+    def work(role: Counting) -> None:
         with open_writer(address, spec_of(keys), files) as writer:
             together.wait()
-            execute(writer, keys, tables, shift=shift)
+            execute(writer, keys, tables, role=role)
 
-    threads = [threading.Thread(target=work, args=(shift,)) for shift in shifts]
+    threads = [threading.Thread(target=work, args=(role,)) for role in shifts]
     for thread in threads:
         thread.start()
     together.wait(3600)
@@ -128,7 +128,7 @@ def simulate(address: str, places: range, count: int, keys: dict[str, int], read
     cpu = time.process_time()
     for thread in threads:
         thread.join()
-    shares.put(Share([shift.units for shift in shifts], time.process_time() - cpu, requests))
+    shares.put(Share([role.units for role in shifts], time.process_time() - cpu, requests))
 
 
 def spec_of(keys: dict[str, int]) -> dict[str, Any]:

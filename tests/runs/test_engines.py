@@ -14,7 +14,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.errors import MissingPackageError, UserInputError, WorkersLostError
-from orderlens.runs import crew
+from orderlens.runs import pool
 from orderlens.runs.ranks import Rank, this_rank
 from orderlens.runs.worker_log import read_log, read_states
 from orderlens.store.folder import open_folder
@@ -37,7 +37,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> ol.Run:
 def test_two_processes_give_the_rows_of_one(
     alone: ol.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "_GRACE_S", 120.0)  # one may still load when the other has done everything
+    monkeypatch.setattr(pool, "_GRACE_S", 120.0)  # one may still load when the other has done everything
 
     class Sink:
         def __init__(self) -> None:

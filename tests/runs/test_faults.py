@@ -17,7 +17,7 @@ import pytest
 import orderlens as ol
 from orderlens.cli.main import main
 from orderlens.errors import StorageError, UnitsFailedError
-from orderlens.runs import crew
+from orderlens.runs import pool
 from orderlens.runs.worker_log import read_failures, read_states
 from orderlens.store.folder import open_folder
 from orderlens.store.overview import overview
@@ -80,7 +80,7 @@ def test_a_poisoned_sample_is_set_aside_and_the_rest_goes_on(
 def test_a_killed_worker_is_replaced_and_its_unit_redone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "_GRACE_S", 120.0)  # the new worker may find nothing left, but it is counted
+    monkeypatch.setattr(pool, "_GRACE_S", 120.0)  # the new worker may find nothing left, but it is counted
     monkeypatch.setenv("FRAGILE", f"kill:{POISON}:{tmp_path / 'flag'}")
     assert_all_there(score(tmp_path / "run"))
     assert (tmp_path / "flag").exists()

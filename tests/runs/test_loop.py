@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orderlens.runs import execute as executing
+from orderlens.runs import loop
 from orderlens.runs.loop import WorkerRole, execute
 from orderlens.runs.worker_log import Failures
 from orderlens.store.leases import LeaseBook
@@ -39,13 +39,13 @@ class Member(WorkerRole):
     [(0, 1, "abcdefg"), (0, 3, "adgbecf"), (1, 3, "becfadg"), (5, 3, "cfadgbe"), (9, 20, "abcdefg")],
 )
 def test_units_are_dealt_like_cards(place: int, count: int, wanted: str) -> None:
-    dealt, own = executing._dealt(list("abcdefg"), place, count)
+    dealt, own = loop._dealt(list("abcdefg"), place, count)
     assert "".join(dealt) == wanted
     assert own == set("abcdefg"[place % count :: count])
 
 
 def test_a_worker_takes_its_own_and_asks_nobody_before_it_is_through(tmp_path, worker, monkeypatch) -> None:
-    listed, looks, shift = [], [], Member(1, 2)
+    listed, looks, role = [], [], Member(1, 2)
     with open_writer(tmp_path, worker.spec(6)) as writer:
         names = writer.folder.names
 
@@ -58,8 +58,8 @@ def test_a_worker_takes_its_own_and_asks_nobody_before_it_is_through(tmp_path, w
             return worker.tables(unit)
 
         monkeypatch.setattr(writer.folder, "names", counted)
-        execute(writer, worker.keyed_units(6), work, shift=shift)
-    assert shift.begun == [f"unit-{number:04d}" for number in (1, 3, 5, 0, 2, 4)]
+        execute(writer, worker.keyed_units(6), work, role=role)
+    assert role.begun == [f"unit-{number:04d}" for number in (1, 3, 5, 0, 2, 4)]
     assert looks[:3] == [0, 0, 0]
     assert looks[3] == looks[5] > 0, "one look, then all that was free"
 
@@ -69,7 +69,7 @@ def test_in_a_crowd_each_looks_into_fewer_claims(tmp_path, worker, count, watche
     keys = list(worker.keyed_units(20))
     with open_writer(tmp_path, worker.spec(20)) as writer, closing(LeaseBook(writer.folder, 1000)) as others:
         assert all(others.take(key) for key in keys)
-        assert len(list(executing._claims(writer, keys, Member(3, count)))) == watched
+        assert len(list(loop._claims(writer, keys, Member(3, count)))) == watched
 
 
 @pytest.mark.parametrize(
@@ -78,24 +78,24 @@ def test_in_a_crowd_each_looks_into_fewer_claims(tmp_path, worker, count, watche
 )
 def test_in_a_crowd_each_waits_longer_and_asks_for_the_end(count, closes, pause, wanted, monkeypatch) -> None:
     slept, asked = [], []
-    monkeypatch.setattr(executing, "time", SimpleNamespace(sleep=slept.append))  # not for other threads
+    monkeypatch.setattr(loop, "time", SimpleNamespace(sleep=slept.append))  # not for other threads
     writer = SimpleNamespace(finished=lambda keys: asked.append(keys))
     for place in range(100):
-        shift = Member(place, count)
-        shift.closes = closes
-        assert not executing._rests(writer, ["u"], shift, pause)
+        role = Member(place, count)
+        role.closes = closes
+        assert not loop._rests(writer, ["u"], role, pause)
     assert max(slept) <= 15.0 * 1.25
     assert sum(slept) == pytest.approx(100 * wanted, rel=0.02)
     assert bool(asked) == (wanted > 15.0)
     closed = SimpleNamespace(finished=lambda keys: True)
-    assert executing._rests(closed, ["u"], Member(0, 1000), 15.0)
+    assert loop._rests(closed, ["u"], Member(0, 1000), 15.0)
 
 
 def test_a_worker_that_is_done_with_its_own_helps_the_others(tmp_path, worker) -> None:
-    shift = Member(1, 2)
+    role = Member(1, 2)
     with open_writer(tmp_path, worker.spec(4)) as writer:
-        execute(writer, worker.keyed_units(4), worker.tables, shift=shift)
-    assert shift.begun == ["unit-0001", "unit-0003", "unit-0000", "unit-0002"]
+        execute(writer, worker.keyed_units(4), worker.tables, role=role)
+    assert role.begun == ["unit-0001", "unit-0003", "unit-0000", "unit-0002"]
 
 
 def test_a_waiting_worker_looks_into_a_few_claims_only(tmp_path, worker, monkeypatch) -> None:
@@ -107,8 +107,8 @@ def test_a_waiting_worker_looks_into_a_few_claims_only(tmp_path, worker, monkeyp
         real = writer.folder.read
         monkeypatch.setattr(writer.folder, "read", lambda name: read.append(name) or real(name))
         for place in (0, 1):
-            assert list(executing._claims(writer, keys, Member(place, 2))) == [None] * executing._WATCHED
-        assert len(set(read)) == 2 * executing._WATCHED  # and not all the same ones
+            assert list(loop._claims(writer, keys, Member(place, 2))) == [None] * loop._WATCHED
+        assert len(set(read)) == 2 * loop._WATCHED  # and not all the same ones
         others.close()
 
 
@@ -120,8 +120,8 @@ def test_a_failed_unit_is_tried_last_and_then_set_aside(tmp_path, worker) -> Non
 
     with open_writer(tmp_path, worker.spec(3)) as writer:
         failures = Failures(writer.folder, 2)
-        shift = Member(0, 1, failures)
-        execute(writer, worker.keyed_units(3), breaks, shift=shift)
-        assert shift.begun == ["unit-0000", "unit-0001", "unit-0002", "unit-0000"]
+        role = Member(0, 1, failures)
+        execute(writer, worker.keyed_units(3), breaks, role=role)
+        assert role.begun == ["unit-0000", "unit-0001", "unit-0002", "unit-0000"]
         assert failures.set_aside() == {"unit-0000"}
         assert writer.pending(worker.keyed_units(3)) == ["unit-0000"]

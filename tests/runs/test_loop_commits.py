@@ -56,7 +56,7 @@ def test_the_next_unit_is_computed_while_one_is_written(writer, worker, monkeypa
             late.append(key)
 
     commit_with(writer, monkeypatch, waits_for_the_next)
-    execute(writer, worker.keyed_units(6), work, shift=(notes := Notes()))
+    execute(writer, worker.keyed_units(6), work, role=(notes := Notes()))
     assert late == []
     assert [key for what, key in notes.lines if what == "ends"] == KEYS
     assert open_run(writer.folder.root).is_complete
@@ -103,7 +103,7 @@ def test_an_interrupt_keeps_what_was_computed_and_gives_back_the_rest(writer, wo
 
     commit_with(writer, monkeypatch, lambda key: begun.wait(30) and None)
     with pytest.raises(KeyboardInterrupt):
-        execute(writer, worker.keyed_units(6), work, shift=(notes := Notes()))
+        execute(writer, worker.keyed_units(6), work, role=(notes := Notes()))
     assert [key for what, key in notes.lines if what == "ends"] == KEYS[:2]
     assert writer.pending(KEYS) == KEYS[2:]
     assert writer.take(KEYS[2]) is not None
@@ -117,7 +117,7 @@ def test_a_unit_that_cannot_be_committed_fails_and_the_others_go_on(writer, work
             raise ValueError("poisoned")
 
     commit_with(writer, monkeypatch, before)
-    execute(writer, worker.keyed_units(6), worker.tables, shift=(notes := Notes()))
+    execute(writer, worker.keyed_units(6), worker.tables, role=(notes := Notes()))
     assert ("poisoned", KEYS[1]) in notes.lines
     assert notes.lines[-1] == ("ends", KEYS[1]), "tried again when nothing else was left"
     assert open_run(writer.folder.root).is_complete

@@ -363,10 +363,10 @@ def test_a_unit_costs_few_requests(s3, worker, monkeypatch) -> None:
     monkeypatch.setattr(AIOHTTPSession, "send", counting)
     units, place = worker.keyed_units(8), "s3://bucket/requests"
     for number in range(2):
-        shift = Crew()
-        shift.place = number
+        role = Crew()
+        role.place = number
         with open_writer(place, worker.spec(8), s3, lease_s=3600) as writer:  # not renewed, however slow
-            execute(writer, units, worker.tables, shift=shift)
+            execute(writer, units, worker.tables, role=role)
     one_each = len(sent)
     with open_writer(place, worker.spec(8), s3) as writer:
         writer.finish(units)
