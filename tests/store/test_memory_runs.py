@@ -62,7 +62,6 @@ def test_the_text_of_tokens(run: ol.Run, tmp_path: Path) -> None:
     assert several.reveals(text=True).to_arrow(["run", "text"]).num_rows == 108
 
 
-def test_runs_without_texts_say_so() -> None:
-    old = ol.open_run(Path(__file__).parent / "data" / "run-1.0")
+def test_runs_without_texts_say_so(finished) -> None:
     with pytest.raises(RunError, match="holds no texts of tokens"):
-        old.reveals(text=True).to_arrow()
+        ol.open_run(finished).reveals(text=True).to_arrow()

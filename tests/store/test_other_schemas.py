@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orderlens.errors import RunError
+from orderlens.errors import CorruptRunError, RunError
 from orderlens.store.folder import LocalFolder
 from orderlens.store.overview import overview
 from orderlens.store.reader import open_run
@@ -44,5 +44,5 @@ def test_other_schemas_are_refused(finished, worker, version, sealed) -> None:
 def test_a_version_that_was_damaged_is_told_as_damage(finished) -> None:
     text = (finished / "spec.json").read_text()
     (finished / "spec.json").write_text(text.replace('"schema_version": "1.0"', '"schema_version": "1.4"'))
-    with pytest.raises(RunError, match=r"spec.json is damaged \('schema_version' is not as written\)"):
+    with pytest.raises(CorruptRunError, match=r"spec.json is damaged \('schema_version' is not as written\)"):
         open_run(finished)
