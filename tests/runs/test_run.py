@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,8 @@ import pytest
 import orderlens as ol
 from orderlens.errors import RunError
 from orderlens.runs import run as running
-from orderlens.store.records import digest_of
 
 SAMPLES = [ol.Sample("a", "hello ", "world and so on"), ol.Sample("b", "", "another text")]
-
-
-def as_schema_1_0(folder: Path) -> None:
-    """Give a run the spec that schema 1.0 wrote: without the fields that came later."""
-    content = json.loads((folder / "spec.json").read_text())
-    for name in ("likelihood", "circulation_pairs", "noise_floor"):
-        content["spec"].pop(name, None)
-    content.pop("digest", None)
-    content |= {"schema_version": "1.0", "spec_digest": digest_of(content["spec"])}
-    (folder / "spec.json").write_text(json.dumps(content))
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> list[Any]:
@@ -39,12 +27,11 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> list[Any]:
     return calls
 
 
-def test_an_unfinished_run_of_schema_1_0_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted: dict[str, Any] = {"batch_size": 1, "circulation": 2, "noise_floor": True}
     calls = interrupted(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
         ol.score("hmm", SAMPLES, "forced-ar", out=tmp_path / "run", **wanted)
-    as_schema_1_0(tmp_path / "run")
     run = ol.score("hmm", SAMPLES, "forced-ar", out=tmp_path / "run", **wanted)
     assert len(calls) == 3
     assert run.is_complete
