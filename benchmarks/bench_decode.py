@@ -140,7 +140,7 @@ class Reading:
         return operations / (2 * GEMM**3) / self.in_products
 
 
-def in_turn(works: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, Reading]:
+def interleave(works: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, Reading]:
     """Read each once per round, short ones as the median of nine; on the CPU sgemm before and after."""
     spent: dict[str, list[float]] = {name: [] for name in (*works, "sgemm")}
     ratios: dict[str, list[float]] = {name: [] for name in works}
@@ -212,7 +212,7 @@ def main() -> None:
         if on_cpu:
             alone, products = layers_products(model.network, windows * model.block_size)
             works |= {"products": products}
-        found = in_turn(works, args.repeats, args.device)
+        found = interleave(works, args.repeats, args.device)
         least = {name: reading.least for name, reading in found.items()}
         spent = least["engine"]
         ratio, batched = least["naive"] * tokens / spent, least["batched"] * tokens / spent / args.naive_batch

@@ -26,7 +26,7 @@ from bench_decode import (
     CLOCKS,
     GEMM,
     counted_products,
-    in_turn,
+    interleave,
     layers_products,
     seconds,
     settings,
@@ -116,7 +116,7 @@ def on_cpu(model: TransformerModel, batches: list[int], new: int, repeats: int) 
         operations = counted_products(work)
         alone, products = layers_products(model.network, batch * model.block_size)
         works = {"engine": work, "products": products, "naive": lambda: naive_step(model, tokens)}
-        found = in_turn(works, repeats, "cpu")
+        found = interleave(works, repeats, "cpu")
         spent, rate = found["engine"].least, 2 * GEMM**3 / found["sgemm"].least
         row = {
             "batch": batch,
@@ -169,7 +169,7 @@ def main() -> None:
         for name, model in models.items():
             for word in args.guessing.split(",") if name == "engine" else ("on",):
                 if name == "engine":
-                    model.engine.foresees = word == "on"
+                    model.engine.can_speculate = word == "on"
                 shown = name if word == "on" else "waiting"
                 spent[shown] = timed(model, samples, args.new, args.device)
         for name, value in spent.items():

@@ -139,7 +139,7 @@ def measure_generation(
             warm = replace(settings, max_new_tokens=min(new_tokens, NEW))
             first = bench.wall(_generate(bench, samples, orders, warm))
             for word in guessing:
-                bench.model.engine.foresees = word == "on"
+                bench.model.engine.can_speculate = word == "on"
                 seconds = bench.wall(_generate(bench, samples, orders, settings))
                 cold = cold or seconds
                 rate = batch * new_tokens / seconds
@@ -153,7 +153,7 @@ def measure_generation(
                     seconds=seconds,
                     tokens_per_second=rate,
                 )
-            bench.model.engine.foresees = bench.cuda
+            bench.model.engine.can_speculate = bench.cuda
 
 
 def _generate(bench: Bench, samples: Any, orders: Any, settings: Any) -> Callable[[], object]:

@@ -240,7 +240,7 @@ def test_an_order_that_looks_ahead_pays_for_it() -> None:
     samples = [ol.Sample("a", "hello", " there she is")]
     run = ol.score("hmm:block=8", samples, ["max-prob", "info-gain"])
     table = Study(run, QUICK).table("policies")
-    looking = next(row for row in table.rows if row["order"].startswith("ahead-gain"))
+    looking = next(row for row in table.rows if row["order"].startswith("lookahead-gain"))
     tried = int(run.samples().to_pandas().set_index("order").loc[looking["order"], "n_passes_lookahead"])
     assert tried > 0
     assert looking["lookahead"].value == tried

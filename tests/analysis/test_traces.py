@@ -123,7 +123,9 @@ def awkward(builders):
         builders.trace("elsewhere", "unheard-of", [-0.5]),
         builders.trace("pairs", "max-prob+top=2", [-0.5, -0.25, -0.125, -1.0], forward=[0, 0, 1, 1]),
     ]
-    ahead = builders.trace("ahead", "ahead-rest+top=2", [-0.5, -0.25, -1.0], forward=[0, 0, 1], n_requested=2)
+    ahead = builders.trace(
+        "ahead", "lookahead-gain+top=2", [-0.5, -0.25, -1.0], forward=[0, 0, 1], n_requested=2
+    )
     place = ahead.schema.get_field_index("n_lookahead")
     made.append(ahead.set_column(place, ahead.schema.field(place), [pa.array([5, 0, 3], pa.int32())]))
     return builders.make_run(made)

@@ -35,7 +35,9 @@ def view_for(order, seen, offsets=None):
     """The view of one chain with an answer to everything that the order asks for."""
     view = StepView.of(seen, offsets)
     entropy = getattr(seen, "positions", seen).entropy
-    return view.asking({"planned_passes": np.full(len(seen), 9.0)} | dict.fromkeys(order.needs, entropy / 3))
+    return view.with_extras(
+        {"planned_passes": np.full(len(seen), 9.0)} | dict.fromkeys(order.needs, entropy / 3)
+    )
 
 
 def test_it_describes_itself(order):

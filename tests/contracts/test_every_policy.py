@@ -14,7 +14,6 @@ from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rules import parse_policy
 from orderlens.rules.catalogue import COMMITS, REVISIONS
-from orderlens.rules.revise.planners import Planner
 from orderlens.texts.samples import EncodedSample
 
 EXAMPLES = {
@@ -60,9 +59,9 @@ SAMPLES = [
 
 
 def _policies(rule):
-    """Every policy to try a revise rule in: a planner has an order of its own and no commit rule."""
+    """Every policy to try a revise rule in: one that chooses positions has its order and no commit rule."""
     kind = REVISIONS.get(rule.partition("=")[0])
-    if issubclass(kind, Planner):
+    if kind.order_id is not None:
         seeds = (":2",) if kind.order_id == "random" else ("",)
         return [parse_policy(f"{kind.order_id}{seed}+{rule}") for seed in seeds]
     return [parse_policy(f"{order}+top=3+{rule}") for order in ORDERS]

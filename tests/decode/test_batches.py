@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import orderlens as ol
 from orderlens.common.machine import is_out_of_memory
-from orderlens.decode.batches import GROUP, BatchLimit, Reporter, groups, in_turn
+from orderlens.decode.batches import GROUP, BatchLimit, Reporter, groups, interleave
 from orderlens.errors import DeviceMemoryError
 from orderlens.models.protocol import HiddenRows
 
@@ -285,7 +285,7 @@ def test_walks_of_different_lengths_are_taken_in_turn():
             seen.append((name, step))
             yield
 
-    in_turn([walk("a", 3), walk("b", 1), walk("c", 2)])
+    interleave([walk("a", 3), walk("b", 1), walk("c", 2)])
     assert seen == [("a", 0), ("b", 0), ("c", 0), ("a", 1), ("c", 1), ("a", 2)]
     assert groups(range(GROUP)) == [range(GROUP)]
     assert [len(part) for part in groups(range(2 * GROUP + 1))] == [385, 384]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.decode.asked import RowHistory
+from orderlens.decode.extra_inputs import RowHistory
 from orderlens.models.protocol import LogProbRows
 
 
@@ -19,12 +19,12 @@ def kl(now, before):
 
 
 def at(history, chains, offsets, passes, rows, *, keep=True):
-    compared = history.compare(
+    kl_R, remember = history.compare(
         np.array(chains), np.array(offsets), np.full(len(chains), passes), LogProbRows(rows)
     )
     if keep:
-        compared.commit()
-    return compared.kl_R
+        remember()
+    return kl_R
 
 
 def test_the_first_pass_of_a_block_has_nothing_before_it():

@@ -13,8 +13,7 @@ from orderlens.errors import ModelOutputError, PluginError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.rules import parse_policies, parse_policy
 from orderlens.rules.policy import Policy
-from orderlens.rules.protocol import Changes, Revise
-from orderlens.rules.revise.planners import Moves, Planner
+from orderlens.rules.revise.protocol import Moves, Revise
 from orderlens.show.views.replay import canvas as canvas_after
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample
@@ -144,12 +143,14 @@ class Regret(Revise):
     def parse(cls, values):
         return cls()
 
+    def passes(self, n_positions):
+        return 4 * n_positions
+
     def revise(self, view):
-        every = np.ones(len(view.chain_R), bool)
-        return Changes(~every, every)
+        return Moves(remask_R=~view.masked_R)
 
 
-class Idle(Planner):
+class Idle(Revise):
     """Never fills anything in four passes."""
 
     id, summary, spec, order_id = "idle", "idle: does nothing", "idle", "max-prob"
@@ -161,21 +162,28 @@ class Idle(Planner):
     def passes(self, n_positions):
         return 4
 
-    def plan(self, view):
+    def revise(self, view):
         return Moves(np.zeros(len(view), bool), np.zeros(len(view), bool))
 
 
 class Coin(Revise):
     """Edits and takes back by the toss of a coin."""
 
-    id, summary, spec, post_passes = "coin", "coin: edits or masks at random", "coin", 3
+    id, summary, spec, draws_proposals = "coin", "coin: edits or masks at random", "coin", False
 
     @classmethod
     def parse(cls, values):
         return cls()
 
+    def passes(self, n_positions):
+        return 4 * n_positions
+
+    def is_done(self, n_full, changed):
+        return not changed or n_full >= 3
+
     def revise(self, view):
-        return Changes(view.numbers() < 0.1, view.numbers() > 0.8)
+        held, numbers = ~view.masked_R, view.uniforms_R
+        return Moves(remask_R=held & (numbers > 0.8), edit_R=held & (numbers < 0.1))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -220,14 +228,15 @@ def test_rules_that_answer_nonsense_are_named():
     }
     for message, plan in wrong.items():
         rule = Idle()
-        rule.plan = plan
+        rule.revise = plan
         with pytest.raises(ModelOutputError, match=f"revise rule 'idle' must give .*{message}"):
             one_text(Policy(order, revise=rule))
     rule = Regret()
-    rule.revise = lambda view: Changes(view.token_R >= 0, view.token_R >= 0)
-    with pytest.raises(
-        ModelOutputError, match="must give one boolean per held position, none of them in both"
-    ):
+    rule.revise = lambda view: Moves(None, ~view.masked_R, ~view.masked_R)
+    with pytest.raises(ModelOutputError, match="edit other held positions only"):
+        one_text(Policy(order, revise=rule))
+    rule.revise = lambda view: Moves(view.masked_R)
+    with pytest.raises(ModelOutputError, match=r"fill masked positions only \(none beside a commit rule\)"):
         one_text(Policy(order, revise=rule))
     rule.revise = lambda view: view.no_such_field
     with pytest.raises(

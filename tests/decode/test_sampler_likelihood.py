@@ -33,7 +33,8 @@ SETS = [
     ),
     *("max-prob+hierarchy=0.3:0.6", "max-prob+factor=1.5", "entropy+bound=0.9", "max-prob+klass=0.4:0.5:1"),
     *("max-prob+near=0.6:0.1", "max-prob+credit=0.6:2:0.5:0.9"),
-    *("max-prob+threshold=0.4+spaced=1", "ahead-gain:n=2:temp=0", "ahead-rest:temp=0+unanimous=0.5"),
+    *("max-prob+threshold=0.4+spaced=1", "lookahead-gain:n=2:temp=0"),
+    "lookahead-entropy:temp=0+unanimous=0.5",
 ]
 
 
@@ -93,7 +94,7 @@ def test_only_target_aware_orders_are_none(texts):
 
 
 @pytest.mark.parametrize(
-    "spec", ["max-prob:argmax+threshold=0.5", "entropy+klass=0.3:0.9:1", "ahead-gain:n=2:temp=0"]
+    "spec", ["max-prob:argmax+threshold=0.5", "entropy+klass=0.3:0.9:1", "lookahead-gain:n=2:temp=0"]
 )
 def test_draws_have_the_scored_frequencies(spec, texts):
     # One block, so that nothing is drawn past the text.

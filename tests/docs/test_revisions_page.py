@@ -11,7 +11,7 @@ import pytest
 
 from orderlens.cli.main import main
 from orderlens.decode.generate import GenerationSettings, generate_batch
-from orderlens.rules import Planner, Policy, parse_policy
+from orderlens.rules import Policy, Revise, parse_policy
 from orderlens.rules.catalogue import REVISIONS
 from orderlens.rules.presets import PRESETS
 from orderlens.testing import StubModel
@@ -47,11 +47,11 @@ def test_the_replay_shows_a_canvas_that_fills_up(capsys):
 
 
 @pytest.mark.filterwarnings("error")
-def test_the_planner_of_the_page_decodes():
+def test_the_rule_of_the_page_decodes():
     names: dict = {}
     exec(BLOCKS[1], names)
     rule = names["Doubt"]()
-    assert isinstance(rule, Planner)
+    assert isinstance(rule, Revise)
     model = StubModel(np.random.default_rng(1).normal(size=(9, 5)), block_size=4)
     policy = Policy(parse_policy("max-prob").order, revise=rule)
     (done,) = generate_batch(

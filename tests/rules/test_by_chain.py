@@ -8,7 +8,7 @@ import pytest
 from orderlens.rules import parse_policy
 from orderlens.rules.catalogue import COMMITS
 from orderlens.rules.memory import MemoryTable
-from orderlens.rules.revise.planners import BlockView, Planner
+from orderlens.rules.revise.protocol import BlockView
 from orderlens.rules.stats import PositionStats
 from orderlens.rules.view import StepView
 
@@ -87,7 +87,7 @@ def select(rule, world, members, memory, state, chain_pass):
         place, offset + 40, offset, np.zeros(len(members), np.int64), filling - count,
         np.array([chain_pass[c] for c in members]), filling, stats,
         memory.at(np.array(members), place, offset), lambda: uniforms,
-    ).asking({"kl_previous": kl}, logprob_of)  # fmt: skip
+    ).with_extras({"kl_previous": kl}, logprob_of)  # fmt: skip
     pick = rule.pick(view, stats.top_logprob)
     view.memory.commit()
     tokens = (
@@ -156,7 +156,7 @@ def block_pass(rule, world, members, memory, held, chain_pass):
         np.array([world.sizes[c] for c in members]), memory.at(np.array(members), place, offset),
         lambda: np.array([number(*key, 4) for key in keys]), apart,
     )  # fmt: skip
-    plan = rule.plan(view)
+    plan = rule.revise(view)
     view.memory.commit()
     assert not (plan.commit_R & ~masked).any()
     assert not (plan.remask_R & masked).any()
@@ -187,7 +187,7 @@ def plan_all(rule, world, chains, n_passes):
 @pytest.mark.parametrize("spec", PLANNERS)
 def test_planners(spec):
     rule = parse_policy(spec).revise
-    assert isinstance(rule, Planner)
+    assert rule.order_id == spec.partition("+")[0].partition(":")[0]
     world = World(sizes=[9, 1, 6, 4], delays=[0, 2, 1, 0])
     together = plan_all(rule, world, [0, 1, 2, 3], 4)
     for chain in range(4):

@@ -58,7 +58,8 @@ def test_every_built_in_order_has_a_card_with_its_own_rank_and_marker():
         assert len({getattr(card, field) for card in cards}) == len(cards)
     assert [name for name in ORDERS.names() if orders.is_structured(name)] == [
         *("forced-ar", "max-prob", "top-margin", "entropy"),
-        *("noised-prob", "drawn", "position-content", "eos-damped", "ahead-gain", "ahead-rest"),
+        *("gumbel-prob", "sampled-position", "position-content", "eos-damped"),
+        *("lookahead-gain", "lookahead-entropy"),
     ]
 
 

@@ -87,9 +87,9 @@ def test_orders_and_policies_pass_through():
         ("max-prob:argmax:3+ancestral=4", "max-prob:select=argmax:3+ancestral=4", None, 3),
         ("random:3+ancestral=4", "random:3+ancestral=4", "random+ancestral=4", 3),
         (
-            "ahead-gain:temp=0:3+ancestral=4",
-            "ahead-gain:temp=0:3+ancestral=4",
-            "ahead-gain:temp=0+ancestral=4",
+            "lookahead-gain:temp=0:3+ancestral=4",
+            "lookahead-gain:temp=0:3+ancestral=4",
+            "lookahead-gain:temp=0+ancestral=4",
             3,
         ),
         (

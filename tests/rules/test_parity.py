@@ -133,12 +133,12 @@ OTHERS = {
     "max-prob+dilated": restated.dilated(2),
     "max-prob+hierarchy=0.3:0.6": restated.hierarchy(0.3, 0.6),
     "entropy+dream=5:0.01": restated.dream(5, 0.01),
-    "noised-prob:scale=4.5:3+cosine=5": restated.maskgit(5, 4.5),
+    "gumbel-prob:scale=4.5:3+cosine=5": restated.maskgit(5, 4.5),
     "random:3+ancestral=4": restated.ancestral(4),
     "max-prob+threshold=0.4+spaced": restated.spaced(restated.fast_dllm(0.4)),
     "max-prob+spaced=3": restated.spaced(lambda p, masked, block: masked, 3),
-    "ahead-gain:n=4:temp=0+unanimous=0.8": restated.look_ahead(4, 0.8, True),
-    "ahead-rest:temp=0:bypass=0.6+unanimous=0.6": restated.look_ahead(8, 0.6, False),
+    "lookahead-gain:n=4:temp=0+unanimous=0.8": restated.look_ahead(4, 0.8, True),
+    "lookahead-entropy:temp=0:bypass=0.6+unanimous=0.6": restated.look_ahead(8, 0.6, False),
     "eos-damped": restated.eos_damped(0.4, EOS),
 }
 DRAWN = {"info-gain", "lookum"}

@@ -28,7 +28,7 @@ def test_it_is_a_whole_policy_and_says_where_it_comes_from(name):
     [
         ("fast-dllm+top=2", r"is a whole policy; write 'max-prob\+threshold=0.9' out"),
         ("fast-dllm:x", "draws nothing and takes no seed"),
-        ("maskgit:x", r"only a seed may follow, e.g. maskgit:3; .* or 'noised-prob\+cosine=12'"),
+        ("maskgit:x", r"only a seed may follow, e.g. maskgit:3; .* or 'gumbel-prob\+cosine=12'"),
         ("fast-dlm", "did you mean 'fast-dllm'"),
         ("fast-dllm,max-prob+threshold=0.9", "given twice"),
         ("llada,max-prob", "given twice"),

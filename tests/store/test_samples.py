@@ -72,7 +72,7 @@ def test_flags_that_were_not_recorded_count_as_false() -> None:
 
 
 def test_states_tried_ahead_are_summed_over_all_passes() -> None:
-    trace = make_trace("a", "ahead-gain", [-1.0, -2.0, -3.0], n_requested=2)
+    trace = make_trace("a", "lookahead-gain", [-1.0, -2.0, -3.0], n_requested=2)
     place = trace.column_names.index("n_lookahead")
     ahead = trace.set_column(place, "n_lookahead", pa.array([4, None, 7], trace.schema.field(place).type))
     (row,) = make_run([ahead]).samples().to_arrow().to_pylist()

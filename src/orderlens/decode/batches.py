@@ -120,7 +120,7 @@ def groups(batch: Sequence[Item], each: int = 1) -> list[Sequence[Item]]:
     return [batch] if half * each < GROUP or half == len(batch) else [batch[:half], batch[half:]]
 
 
-def in_turn(walks: Iterable[Iterator[None]]) -> None:
+def interleave(walks: Iterable[Iterator[None]]) -> None:
     """Take one step of each walk after the other until all have ended."""
     waiting = deque(walks)
     while waiting:

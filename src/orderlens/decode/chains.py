@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 from orderlens.common.grid import Canvas
 from orderlens.common.rng import NumberRows, draw_stream, rule_stream
-from orderlens.decode.select import PolicyMemory
+from orderlens.decode.extra_inputs import PolicyMemory
 from orderlens.models.protocol import IntArray, Model
 from orderlens.rules.orders.protocol import StaticOrder, check_path
 from orderlens.rules.policy import Policy
-from orderlens.rules.protocol import Revise
-from orderlens.rules.revise.planners import Planner
 from orderlens.texts.samples import EncodedSample
 
 NEVER = np.iinfo(np.int64).max
@@ -178,13 +176,13 @@ class Chains:
 
     def _has_settled(self, n: int) -> bool:
         """Return whether the chain's policy will change nothing more in its full block."""
-        rule, filling = self.policies[self.policy_N[n]].revise, int(self.filling_N[n])
+        policy: Policy = self.policies[self.policy_N[n]]
+        rule, filling = policy.revise, int(self.filling_N[n])
         if rule is None or not filling:
             return True
-        if isinstance(rule, Planner):
-            return rule.ends_when_full or int(self.pass_N[n]) >= rule.passes(filling)
-        assert isinstance(rule, Revise)
-        return bool(self.settled_N[n]) or int(self.post_N[n]) >= rule.post_passes
+        if int(self.pass_N[n]) >= rule.passes(filling):
+            return True
+        return rule.is_done(int(self.post_N[n]), not bool(self.settled_N[n]))
 
     def ending(self, n: int, stop_at_eos: bool) -> str | None:
         """Return why the chain ends with its current block, or None where another one follows."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orderlens.decode.batches import BatchLimit, groups, in_turn, run_within
+from orderlens.decode.batches import BatchLimit, groups, interleave, run_within
 from orderlens.decode.chains import Chain, Chains, Watch, live_canvases
 from orderlens.decode.events import Columns, Recorder
 from orderlens.decode.places import check_fits, plan_canvases
@@ -97,7 +97,7 @@ def generate_batch(
 
     def work(batch: Sequence[int]) -> None:
         parts = groups(batch)
-        in_turn(
+        interleave(
             Rounds(
                 model,
                 chains,

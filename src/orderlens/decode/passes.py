@@ -1,7 +1,7 @@
-"""One forward pass of a batch of chains as the parts of a round hand it on: asked, under way, evaluated.
+"""One forward pass of a batch of chains as the parts of a round hand it on: requested, under way, evaluated.
 
-Shape letters: C chains of the batch, R rows (positions that somebody asked about), sorted by chain, then left
-to right, W window, A places that the next pass may ask about.
+Shape letters: C chains of the batch, R rows (requested positions), sorted by chain, then left
+to right, W window, A places that the next pass may request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PassRequest:
     """What one pass is to evaluate.
 
     Attributes:
@@ -55,9 +55,9 @@ class NextRows:
     Attributes:
         first_C: first row of each chain in this pass; the next chain's rows follow.
         n_C: its number of rows.
-        fixed_C: where its one row of the next pass stands in ``place_A``; −1 for a chain that asks again
-            about all its rows but the chosen one.
-        place_A: places of this pass's rows, then those that static chains ask about next: chain × W + offset.
+        fixed_C: where its one row of the next pass stands in ``place_A``; −1 for a chain that
+            requests all its rows but the chosen one again.
+        place_A: places of this pass's rows, then those that static chains request next: chain × W + offset.
         width: W.
         temperature: of the draws.
         uniforms_A: the numbers behind the next pass's draws; None at T = 0.
@@ -97,7 +97,7 @@ class Pass:
     """What one pass evaluated.
 
     Attributes:
-        asked: where.
+        request: where.
         rows: what the model says there.
         stats: the same as position statistics.
         draws: one token per row drawn at the run's temperature; None at T = 0.
@@ -109,7 +109,7 @@ class Pass:
             as ``look``.
     """
 
-    asked: Asked
+    request: PassRequest
     rows: Rows
     stats: PositionStats
     draws: DrawStats | None
@@ -120,22 +120,22 @@ class Pass:
     @property
     def index_C(self) -> IntArray:
         """Place of each chain of the batch among all chains of the call."""
-        return self.asked.index_C
+        return self.request.index_C
 
     @property
     def chain_R(self) -> IntArray:
         """Chain of each row, as a place in ``index_C``."""
-        return self.asked.chain_R
+        return self.request.chain_R
 
     @property
     def offset_R(self) -> IntArray:
         """Offset of each row in its chain's block."""
-        return self.asked.offset_R
+        return self.request.offset_R
 
     @property
     def masked_R(self) -> BoolArray:
         """Whether its position is to be filled."""
-        return self.asked.masked_R
+        return self.request.masked_R
 
     @property
     def index_R(self) -> IntArray:
@@ -143,10 +143,10 @@ class Pass:
         return self.index_C[self.chain_R]
 
 
-def begun_once(states: StateBatch, prefix_C: IntArray) -> tuple[StateBatch, IntArray]:
+def dedupe_initial_states(states: StateBatch, prefix_C: IntArray) -> tuple[StateBatch, IntArray]:
     """Return the distinct states of chains that only begin, and where each wanted row is among their rows.
 
-    The policies of a prompt begin alike: one of its slots speaks for all of them.
+    The policies of a prompt begin in the same state: one of its slots serves all of them.
 
     Args:
         states: one per chain.
@@ -168,7 +168,7 @@ def regroup(chain_r: IntArray) -> tuple[IntArray, IntArray]:
     return chain_r[new_r], np.cumsum(new_r) - 1
 
 
-def each(rule: Callable[[int], int], count_r: IntArray) -> IntArray:
-    """Return a rule's number for every count, asking once per distinct one."""
+def per_count(rule: Callable[[int], int], count_r: IntArray) -> IntArray:
+    """Return a rule's number for every count, computed once per distinct one."""
     distinct, place_r = np.unique(count_r, return_inverse=True)
     return np.array([rule(int(count)) for count in distinct], np.int64)[place_r]

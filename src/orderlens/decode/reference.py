@@ -13,17 +13,16 @@ import numpy as np
 
 from orderlens.common.grid import Canvas
 from orderlens.common.rng import draw_stream, rule_stream
-from orderlens.decode.asked import Source
 from orderlens.decode.chains import given_tokens
+from orderlens.decode.choose import BoolArray, choose
+from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory
 from orderlens.decode.head import draw_stats, position_stats, target_stats
 from orderlens.decode.places import plan_canvases
-from orderlens.decode.select import BoolArray, PolicyMemory, choose
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, LogProbRows, Model
 from orderlens.rules.orders.protocol import Order, StaticOrder
 from orderlens.rules.policy import Policy
-from orderlens.rules.protocol import HeldView, Revise
-from orderlens.rules.revise.planners import BlockView, Moves, Planner
-from orderlens.rules.stats import DrawStats, PositionStats, TargetStats
+from orderlens.rules.revise.protocol import BlockView, Revise
+from orderlens.rules.stats import DrawStats, PositionStats, TargetStats, positions_of
 from orderlens.rules.view import StepView
 from orderlens.texts.samples import EncodedSample
 
@@ -182,7 +181,7 @@ class _Walk:
             one + self.filling, stats, self.memory.order.at(one, chain, offset), lambda: numbers,
         )  # fmt: skip
         place = np.array([self.place.get(position, 0) for position in masked])
-        source = Source(
+        source = ExtraSource(
             lambda: LogProbRows(log_p[masked]), lambda tried: self._look(masked, tried, log_p, window)
         )
         choice = choose(self.policy, view, self.memory, one, place, source)
@@ -196,11 +195,9 @@ class _Walk:
         rule = self.policy.revise
         if (window[filling] == self.model.mask_id).any():
             return False
-        if isinstance(rule, Planner) and filling:
-            return rule.ends_when_full or self.passes >= rule.passes(self.filling)
-        if isinstance(rule, Revise) and filling:
-            return not self.changed or self.post_passes >= rule.post_passes
-        return True
+        if rule is None or not filling or self.passes >= rule.passes(self.filling):
+            return True
+        return rule.is_done(self.post_passes, self.changed)
 
     def _look(self, masked: list[int], tried: IntArray, log_p: FloatArray, window: IntArray) -> FloatArray:
         """Return the mean entropy of what is masked after each try, one whole-window forward each."""
@@ -224,18 +221,19 @@ class _Walk:
         rows = LogProbRows(log_p[filling])
         stats = position_stats(rows, self.model.eos_ids)
         draws = draw_stats(rows, self.model.eos_ids, temperature, numbers) if temperature > 0 else None
-        masked = np.flatnonzero(window[filling] == self.model.mask_id)
-        held, before = np.setdiff1d(np.arange(len(filling)), masked), len(self.reveals)
+        masked, before = np.flatnonzero(window[filling] == self.model.mask_id), len(self.reveals)
         self.post_passes += not len(masked)
-        if isinstance(self.policy.revise, Planner):
-            chosen = self.plan(self.policy.revise, window, filling, log_p, draws or stats)
+        rule, chosen = self.policy.revise, []
+        if self.policy.is_planned_by_revise or not len(masked):
+            self.passes, self.forwards, self.tries = self.passes + 1, self.forwards + 1, 0
         else:
             seen = draws if draws is not None and self.policy.draws_first(temperature) else stats
-            empty = [filling[i] for i in masked]
-            places = self.choose(empty, seen.take(masked), log_p, window) if empty else []
-            self.count(not len(masked))
+            places = self.choose([filling[i] for i in masked], seen.take(masked), log_p, window)
             chosen = masked[places].tolist()
-            self.amend(window, [filling[i] for i in held], log_p, stats.take(held))
+        if rule is not None:
+            drawn = draws if rule.draws_proposals else None
+            filled = self.revise(rule, window, filling, log_p, drawn or stats)
+            chosen = filled if self.policy.is_planned_by_revise else chosen
         for place in chosen:
             best = self.named.get(filling[place], stats.top_token[place])
             token = int(best if draws is None else draws.token[place])
@@ -248,27 +246,22 @@ class _Walk:
             self.row, self.rows_made = self.stream.random(self.canvas.block_size), self.rows_made + 1
         return self.row
 
-    def count(self, idle: bool) -> None:
-        """Count a pass in which no order was asked."""
-        self.passes, self.forwards = self.passes + idle, self.forwards + idle
-
-    def plan(
+    def revise(
         self,
-        rule: Planner,
+        rule: Revise,
         window: IntArray,
         filling: list[int],
         log_p: FloatArray,
         proposed: PositionStats | DrawStats,
     ) -> list[int]:
-        """Take back what the planner wants, and return the places that it fills."""
-        self.count(True)
+        """Edit and take back what the rule wants, and return the places that it fills."""
         one, masked = np.zeros(1, np.int64), window[filling] == self.model.mask_id
+        if self.passes > rule.passes(self.filling):
+            return self._by_score(masked, proposed)
         chain, offset = np.zeros(len(filling), np.int64), np.array(filling) - self.start
-        numbers = self.numbers()[offset]
-        token = np.where(masked, -1, window[filling])
+        numbers, token = self.numbers()[offset], np.where(masked, -1, window[filling])
         drawn = proposed if isinstance(proposed, DrawStats) else None
-        stats = drawn.positions if drawn else proposed
-        assert isinstance(stats, PositionStats)
+        stats = positions_of(proposed)
         memory = self.memory.revise.at(one, chain, offset)
         view = BlockView(
             chain, np.array(filling), offset, masked, token,
@@ -278,18 +271,18 @@ class _Walk:
             one + self.passes - 1, one + self.filling, memory, lambda: numbers,
             lambda held: self._apart(window, filling, held),
         )  # fmt: skip
-        self.tries = 0
-        closing = self.passes > rule.passes(self.filling)
-        plan = Moves(masked, ~masked & False) if closing else rule.plan(view)
+        moves = rule.revise(view)
         memory.commit()
-        for place in np.flatnonzero(plan.remask_R).tolist():
+        for place in _places(moves.remask_R):
             self.note("remask", filling[place], self.model.mask_id, np.nan)
-        for place in [] if plan.edit_R is None else np.flatnonzero(plan.edit_R).tolist():
-            if view.proposal_R[place] != token[place]:
-                new = int(view.proposal_R[place])
+        for place in _places(moves.edit_R):
+            if (new := int(view.proposal_R[place])) not in (token[place], self.model.mask_id):
                 self.note("edit", filling[place], new, float(log_p[filling[place], new]))
-        chosen = np.flatnonzero(plan.commit_R).tolist()
-        return sorted(chosen, key=lambda place: (-view.proposal_logprob_R[place], place))
+        return self._by_score(moves.commit_R, proposed)
+
+    def _by_score(self, chosen: BoolArray | None, proposed: PositionStats | DrawStats) -> list[int]:
+        logprob = proposed.logprob if isinstance(proposed, DrawStats) else proposed.top_logprob
+        return sorted(_places(chosen), key=lambda place: (-logprob[place], place))
 
     def _apart(self, window: IntArray, filling: list[int], held: BoolArray) -> FloatArray:
         """Return each token's log-probability where it alone is masked, one whole-window forward each."""
@@ -298,30 +291,8 @@ class _Walk:
             hidden = window.copy()
             hidden[filling[place]] = self.model.mask_id
             found[place] = self.log_probs(hidden)[filling[place], window[filling[place]]]
-        self.tries = int(held.sum())
+        self.tries += int(held.sum())
         return found
-
-    def amend(self, window: IntArray, held: list[int], log_p: FloatArray, stats: PositionStats) -> None:
-        """Let the revise rule change what stood before this pass."""
-        rule, one = self.policy.revise, np.zeros(1, np.int64)
-        if not isinstance(rule, Revise) or not held:
-            return
-        chain, offset, token = np.zeros(len(held), np.int64), np.array(held) - self.start, window[held]
-        numbers = self.numbers()[offset]
-        memory = self.memory.revise.at(one, chain, offset)
-        view = HeldView(
-            chain, np.array(held), offset, token, log_p[held, token],
-            np.array([self.logq[position] for position in held]), stats, one + self.passes - 1,
-            one + self.filling - len(held), memory, lambda: numbers,
-        )  # fmt: skip
-        changes = rule.revise(view)
-        memory.commit()
-        for place, position in enumerate(held):
-            top = int(stats.top_token[place])
-            if changes.edit_R[place] and top not in (self.model.mask_id, token[place]):
-                self.note("edit", position, top, float(log_p[position, top]))
-            elif changes.remask_R[place] and self.passes <= rule.settled_after(self.filling):
-                self.note("remask", position, self.model.mask_id, np.nan)
 
     def reveal(self, position: int, token: int, log_p: FloatArray) -> None:
         self.note("reveal", position, token, float(log_p[position, token]), self.tries)
@@ -333,6 +304,10 @@ class _Walk:
 
     def this_pass(self) -> list[PlainEvent]:
         return [reveal for reveal in self.reveals if reveal.forward == self.forwards - 1]
+
+
+def _places(chosen: BoolArray | None) -> list[int]:
+    return [] if chosen is None else np.flatnonzero(chosen).tolist()
 
 
 def _text(model: Model, sample: EncodedSample, canvas: Canvas) -> IntArray:

@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.decode.ahead import hidden_logprobs, mean_entropies
 from orderlens.decode.chains import Chains
-from orderlens.decode.choosing import choose_rows
+from orderlens.decode.choose import Choice, choose_rows, committed_tokens
 from orderlens.decode.events import Recorder
-from orderlens.decode.guess import Guesser
+from orderlens.decode.extra_inputs import hidden_logprobs, mean_entropies
 from orderlens.decode.head import ask, take_rows
-from orderlens.decode.passes import Asked, Pass, begun_once
-from orderlens.decode.revising import Revised, apply_changes, revise_rows
-from orderlens.decode.select import Choice
+from orderlens.decode.passes import Pass, PassRequest, dedupe_initial_states
+from orderlens.decode.revise import Revised, apply_changes, revise_rows
+from orderlens.decode.speculate import Speculator
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch
 from orderlens.rules.stats import Answer, DrawStats, Heat
 
@@ -70,8 +69,8 @@ class Rounds:
         self.tries_C = np.zeros(0, np.int64)
         self.session = model.open_session()
         self.prefix_C: IntArray | None = None  # each chain's prefix by number, until the first pass
-        guesser = Guesser(self.session, chains, members, model.eos_ids, temperature)
-        self.guesser = guesser if alone and not self.revises and not self.looks else None
+        speculator = Speculator(self.session, chains, members, model.eos_ids, temperature)
+        self.speculator = speculator if alone and not self.revises and not self.looks else None
 
     def run(self) -> None:
         """Decode all chains to their end, each from where it stands."""
@@ -90,9 +89,9 @@ class Rounds:
             self._leave_done_blocks()  # first: a chain taken up again may stand at the end of its block
             if not len(self.chain_C):
                 return
-            asked = self._evaluate()
+            evaluated = self._evaluate()
             yield
-            self._finish(asked())
+            self._finish(evaluated())
 
     def _prefill(self) -> None:
         """Cache every distinct prefix once; the policies of a prompt share it."""
@@ -112,40 +111,40 @@ class Rounds:
         """Choose, commit and revise after one forward pass of every chain."""
         if self.looks:
             now = self._with_look(now)
-        chosen = choose_rows(self.chains, now, self.temperature)
-        committed = np.flatnonzero(chosen.choice.chosen_R)
-        revised = revise_rows(self.chains, now, chosen.plans) if self.revises else []
-        self._commit(now, chosen.choice, chosen.draws, committed)
+        choice = choose_rows(self.chains, now, self.temperature)
+        revised = revise_rows(self.chains, now, choice) if self.revises else []
+        committed = np.flatnonzero(choice.chosen_R)
+        self._commit(now, choice, committed_tokens(now, choice), committed)
         for change in revised:
             apply_changes(self.chains, change, self.recorder)
         self._count_pass(now, committed, revised)
 
     def _evaluate(self) -> Callable[[], Pass]:
         """Start evaluating every chain's window and reducing the rows that somebody needs."""
-        asked = self._asked()
+        request = self._request()
 
         def plain() -> tuple[Rows, Answer]:
-            rows = self._rows(asked.states)
-            targets_R = np.where(asked.masked_R, 0, asked.token_R) if self.revises else None  # 0: any id
-            return rows, ask(rows, self.model.eos_ids, targets_R, self._heat(asked))
+            rows = self._rows(request.states)
+            targets_R = np.where(request.masked_R, 0, request.token_R) if self.revises else None  # 0: any id
+            return rows, ask(rows, self.model.eos_ids, targets_R, self._heat(request))
 
-        rows, answer = self.guesser.begin(asked, plain) if self.guesser else plain()
+        rows, answer = self.speculator.begin(request, plain) if self.speculator else plain()
 
         def finished() -> Pass:
             found = answer()
-            return Pass(asked, rows, found.positions, found.draws, found.target_logprob)
+            return Pass(request, rows, found.positions, found.draws, found.target_logprob)
 
         return finished
 
     def _rows(self, states: StateBatch) -> Rows:
-        """Evaluate states, alike ones of the first pass once; a guesser needs the state of every chain."""
+        """Evaluate states, alike ones of the first pass once; a speculator needs the state of every chain."""
         prefix_C, self.prefix_C = self.prefix_C, None
-        if prefix_C is None or self.guesser is not None:
+        if prefix_C is None or self.speculator is not None:
             return self.session.evaluate(states)
-        distinct, row_R = begun_once(states, prefix_C)
+        distinct, row_R = dedupe_initial_states(states, prefix_C)
         return take_rows(self.session.evaluate(distinct), row_R)
 
-    def _asked(self) -> Asked:
+    def _request(self) -> PassRequest:
         """Return what the next pass evaluates: every chain's window, and the rows that somebody needs."""
         chains, index_C = self.chains, self.chain_C
         open_CB, policy_C = chains.open_NB[index_C], chains.policy_N[index_C]
@@ -165,14 +164,14 @@ class Rounds:
         inside_R = offset_R if self.blockwise else offset_R + start_C[chain_R]
         states = StateBatch(np.arange(len(index_C)), low_C, tokens_CW, chain_R, inside_R)
         masked_R = open_CB[chain_R, offset_R] if self.revises else np.ones(len(chain_R), bool)
-        return Asked(index_C, states, offset_R, masked_R, open_CB)
+        return PassRequest(index_C, states, offset_R, masked_R, open_CB)
 
-    def _heat(self, asked: Asked) -> Heat | None:
-        """Return the number behind the draw at each row in this pass: the same for every way of asking."""
+    def _heat(self, request: PassRequest) -> Heat | None:
+        """Return the number of the draw at each row in this pass: the same for every way of evaluating."""
         if self.temperature == 0:
             return None
-        numbers_CB = self.chains.draws.rows(asked.index_C, self.chains.pass_N[asked.index_C])
-        return Heat(self.temperature, numbers_CB[asked.chain_R, asked.offset_R])
+        numbers_CB = self.chains.draws.rows(request.index_C, self.chains.pass_N[request.index_C])
+        return Heat(self.temperature, numbers_CB[request.chain_R, request.offset_R])
 
     def _with_look(self, now: Pass) -> Pass:
         """Return the pass with a way to try positions; what is tried is counted per chain."""

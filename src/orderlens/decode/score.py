@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from orderlens.common.grid import Canvas
 from orderlens.common.rng import NumberRows, rule_stream
-from orderlens.decode.asked import Source
-from orderlens.decode.batches import BatchLimit, Reporter, groups, in_turn, run_within
+from orderlens.decode.batches import BatchLimit, Reporter, groups, interleave, run_within
 from orderlens.decode.chains import NEVER
+from orderlens.decode.choose import choose
 from orderlens.decode.events import Columns
+from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory
 from orderlens.decode.head import take_rows
 from orderlens.decode.places import check_fits, plan_canvases
-from orderlens.decode.select import PolicyMemory, choose
 from orderlens.decode.target_states import BoolArray, TargetStates
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows
@@ -76,7 +76,7 @@ def score_batch(
             _Scorer(model, [samples[i] for i in half], [canvases[i] for i in half], chosen, report)
             for half in halves
         ]
-        in_turn(scorer.passes() for scorer in scorers)
+        interleave(scorer.passes() for scorer in scorers)
         for half, scorer in zip(halves, scorers, strict=True):
             columns = scorer.columns()
             parts.append({**columns, "sample": np.asarray(half)[columns["sample"]]})
@@ -233,7 +233,7 @@ class _Scorer:
             tries_C[:] = np.bincount(chain_R[tried], minlength=len(mine))
             return self._look(wave, p_R[tried], offset_R[tried])
 
-        source = Source(lambda: take_rows(wave.rows, row_R), look)
+        source = ExtraSource(lambda: take_rows(wave.rows, row_R), look)
         place_R = self.place_OMB[o, m_R, offset_R]
         choice = choose(self.policies[o], view, self.memory[o], m_C, place_R, source)
         choice.commit()

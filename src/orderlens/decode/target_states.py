@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.common.grid import Canvas
-from orderlens.decode.ahead import mean_entropies
+from orderlens.decode.extra_inputs import mean_entropies
 from orderlens.decode.head import ask
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch
 from orderlens.rules.stats import TargetStats

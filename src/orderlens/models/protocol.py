@@ -155,7 +155,7 @@ class Session(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OneMore:
+class NextTokens:
     """One more token in each of N states, and the rows wanted then; known on the device only.
 
     Attributes:
@@ -170,16 +170,16 @@ class OneMore:
 
 
 @runtime_checkable
-class Foresees(Protocol):
+class Speculates(Protocol):
     """A session that can begin the next evaluation before the host knows what it is of."""
 
     @property
-    def foresees(self) -> bool:
+    def can_speculate(self) -> bool:
         """Whether it can, and gains by it."""
         ...
 
-    def foresee(self, more: OneMore) -> HiddenRows | None:
-        """Evaluate the last states again, each with one more token: those of ``evaluate``, or of ``foresee``.
+    def speculate(self, more: NextTokens) -> HiddenRows | None:
+        """Evaluate the states of the last ``evaluate`` or ``speculate`` again, each with one more token.
 
         None where that is not possible. What the session holds does not change.
         """

@@ -3,17 +3,14 @@
 from orderlens.rules.catalogue import parse_policies, parse_policy
 from orderlens.rules.policy import Likelihood, Policy, spec_of
 from orderlens.rules.presets import Preset
-from orderlens.rules.protocol import Changes, Commit, HeldView, Revise, Schedule
-from orderlens.rules.revise.planners import BlockView, Moves, Planner
+from orderlens.rules.protocol import Commit, Schedule
+from orderlens.rules.revise.protocol import BlockView, Moves, Revise
 
 __all__ = [
     "BlockView",
-    "Changes",
     "Commit",
-    "HeldView",
     "Likelihood",
     "Moves",
-    "Planner",
     "Policy",
     "Preset",
     "Revise",

@@ -16,7 +16,8 @@ from orderlens.rules.orders.catalogue import ORDERS, parse_order
 from orderlens.rules.orders.protocol import Order
 from orderlens.rules.policy import Policy
 from orderlens.rules.presets import PRESETS
-from orderlens.rules.protocol import Commit, Revision
+from orderlens.rules.protocol import Commit
+from orderlens.rules.revise.protocol import Revise
 
 COMMITS: Registry[type[Commit]] = Registry(
     "commit rule",
@@ -41,10 +42,10 @@ COMMITS: Registry[type[Commit]] = Registry(
     entry_point_group="orderlens.commits",
     check=must_be(Commit),
 )
-REVISIONS: Registry[type[Revision]] = Registry(
+REVISIONS: Registry[type[Revise]] = Registry(
     "revise rule",
     {
-        "edit": "orderlens.rules.revise.edits:Edit",
+        "edit": "orderlens.rules.revise.verify:Edit",
         "mask-predict": "orderlens.rules.revise.keep_best:MaskPredict",
         "rcr": "orderlens.rules.revise.keep_best:RunningConfidence",
         "p2": "orderlens.rules.revise.keep_best:PathPlanning",
@@ -53,11 +54,11 @@ REVISIONS: Registry[type[Revision]] = Registry(
         "remdm-conf": "orderlens.rules.revise.remdm:Confident",
         "remdm-loop": "orderlens.rules.revise.remdm:Loop",
         "refine": "orderlens.rules.revise.remdm:Refine",
-        "hierarchy-remask": "orderlens.rules.revise.hierarchy_remask:HierarchyRemask",
-        "wino": "orderlens.rules.revise.wino:Wino",
+        "hierarchy-remask": "orderlens.rules.revise.verify:HierarchyRemask",
+        "wino": "orderlens.rules.revise.verify:Wino",
     },
     entry_point_group="orderlens.revisions",
-    check=must_be(Revision),
+    check=must_be(Revise),
 )
 
 PolicyLike = str | Order | Policy
@@ -72,7 +73,7 @@ def parse_policy(spec: PolicyLike) -> Policy:
     order, *rules = _written_out(spec.strip()).split("+")
     parsed = [_parse_rule(spec, rule.strip()) for rule in rules]
     commits = _narrowed([rule for rule in parsed if isinstance(rule, Commit)])
-    revisions = [rule for rule in parsed if isinstance(rule, Revision)]
+    revisions = [rule for rule in parsed if isinstance(rule, Revise)]
     if len(commits) > 1 or len(revisions) > 1:
         raise UserInputError(
             f"policy '{spec}' names two rules of one kind; a policy has one commit rule and one revise rule "
@@ -138,10 +139,10 @@ def _refuse_misplaced(spec: str, head: str, presets: list[str]) -> None:
         raise UserInputError(f"'{name}' is a rule, no order; write an order before it, e.g. max-prob+{head}")
 
 
-def _parse_rule(spec: str, text: str) -> Commit | Revision:
+def _parse_rule(spec: str, text: str) -> Commit | Revise:
     name, equals, values = text.partition("=")
     if name in COMMITS.names():
-        kind: type[Commit] | type[Revision] = COMMITS.get(name)
+        kind: type[Commit] | type[Revise] = COMMITS.get(name)
     elif name in REVISIONS.names():
         kind = REVISIONS.get(name)
     else:
@@ -155,9 +156,9 @@ def _parse_rule(spec: str, text: str) -> Commit | Revision:
             f"(commit: {', '.join(COMMITS.names())}; revise: {', '.join(REVISIONS.names())})"
         )
     rule = kind.parse(values.split(":") if equals else [])
-    if not isinstance(rule, Commit | Revision):
+    if not isinstance(rule, Commit | Revise):
         raise UserInputError(
-            f"rule plug-in '{name}' returned {type(rule).__name__} instead of a Commit or a Revision"
+            f"rule plug-in '{name}' returned {type(rule).__name__} instead of a Commit or a Revise"
         )
     return rule
 

@@ -22,8 +22,8 @@ from orderlens.rules.orders.protocol import (
     StaticOrder,
     check_path,
 )
-from orderlens.rules.protocol import Commit, Revision, Schedule
-from orderlens.rules.revise.planners import Planner
+from orderlens.rules.protocol import Commit, Schedule
+from orderlens.rules.revise.protocol import Revise
 
 Likelihood: TypeAlias = Literal["exact", "estimate", "none"]
 IntArray = NDArray[np.int64]
@@ -50,7 +50,7 @@ class Policy:
 
     order: Order
     commit: Commit = field(default_factory=lambda: Top(1))
-    revise: Revision | None = None
+    revise: Revise | None = None
     rule_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -65,8 +65,7 @@ class Policy:
                 f"policy '{self.spec}': order '{self.order.spec}' sees the target and can only score, "
                 f"'{self.revise.id}' can only generate; leave one of them out"
             )
-        if isinstance(self.revise, Planner):
-            self._check_planner(self.revise)
+        self._check_revise()
 
     @classmethod
     def of(cls, item: Order | Policy) -> Policy:
@@ -88,8 +87,10 @@ class Policy:
         """The canonical text that parses to this policy again."""
         return spec_of(self.label, self.seed)
 
-    def _check_planner(self, rule: Planner) -> None:
-        """Refuse another order or a commit rule beside a rule that chooses positions by itself."""
+    def _check_revise(self) -> None:
+        """Refuse another order or a commit rule beside a rule that chooses positions itself."""
+        if (rule := self.revise) is None or rule.order_id is None:
+            return
         if self.order.label != rule.order_id or not self._one_by_one:
             raise UserInputError(
                 f"policy '{self.spec}': '{rule.id}' chooses the positions itself and goes with order "
@@ -118,9 +119,7 @@ class Policy:
     @property
     def looks_ahead(self) -> bool:
         """Whether states are evaluated only to be looked at."""
-        return "entropy_after" in self.order.needs or (
-            isinstance(self.revise, Planner) and self.revise.judges_apart
-        )
+        return "entropy_after" in self.order.needs or (self.revise is not None and self.revise.judges_apart)
 
     @property
     def is_static(self) -> bool:
@@ -129,11 +128,16 @@ class Policy:
             isinstance(self.order, StaticOrder) and isinstance(self.commit, Schedule) and self.revise is None
         )
 
+    @property
+    def is_planned_by_revise(self) -> bool:
+        """Whether the revise rule chooses all positions, so that order and commit rule are not asked."""
+        return self.revise is not None and self.revise.order_id is not None
+
     def draws_first(self, temperature: float) -> bool:
         """Whether tokens are drawn at every masked position before positions are chosen."""
         return temperature > 0 and isinstance(self.order, DrawingOrder) and self.order.draws_first
 
-    def foreseen_by(self, temperature: float) -> Reading | None:
+    def speculates_by(self, temperature: float) -> Reading | None:
         """Return the number whose largest value is the next position, where that is all there is to the rule.
 
         A static order has one row in a pass, which is the largest by any number.

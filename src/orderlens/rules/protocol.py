@@ -1,11 +1,10 @@
-"""The other two parts of a policy: commit rules and revise rules.
+"""How commit and revise rules are written, and what a commit rule is.
 
 A ``Commit`` takes an order's scores and says which masked positions this pass reveals. A ``Schedule`` is a
 commit rule whose counts are known beforehand, so that a static order under it needs no model to plan its
-path. A ``Revise`` rule looks at what a block already holds and may change it or take it back; such a policy
-can generate but defines no likelihood of a fixed text.
+path. (Revise rules are in ``revise.protocol``.) A rule sees no target, model or file.
 
-None of them sees a target, a model or a file. Shape letters: C chains, R rows.
+Shape letters: C chains, R rows.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.errors import UserInputError
-from orderlens.rules.memory import Memory
 from orderlens.rules.orders.arguments import plain
 from orderlens.rules.stats import DrawStats, PositionStats
 from orderlens.rules.view import StepView
@@ -108,7 +106,7 @@ class Commit(Rule):
     randomised: bool = False
     """Whether the choice depends on random numbers beyond the order's."""
     needs: frozenset[str] = frozenset()
-    """Names of what the view must hold in ``asked`` besides the statistics (see ``StepView``)."""
+    """Names of what the view must hold in ``extras`` besides the statistics (see ``StepView``)."""
 
     def planned_passes(self, n_positions: int) -> int:
         """Return how many passes a block of so many positions is planned to take; n where nobody knows."""
@@ -153,72 +151,6 @@ class Schedule(Commit):
             mine = view.filling_C == n
             due_C[mine] = np.searchsorted(self.passes(int(n)), view.forward_C[mine], side="right") - 1
         return np.maximum(due_C, view.step_in_block_C)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldView:
-    """What a revise rule sees: the tokens that the current blocks hold, given ones left out (all [R]).
-
-    Attributes:
-        chain_R: chain of each position (0…C−1); rows are sorted by chain, then left to right.
-        position_R: absolute position.
-        offset_R: offset in the block.
-        token_R: the token it holds.
-        held_logprob_R: that token's log-probability in this pass.
-        logq_R: its log-probability in the pass that committed it.
-        stats: what this pass says about the position.
-        forward_C: passes the block has had before this one.
-        left_C: positions of the block still masked before this pass.
-        memory: what this rule kept at earlier passes of the same block.
-        numbers: gives one keyed number in [0, 1) per row.
-    """
-
-    chain_R: IntArray
-    position_R: IntArray
-    offset_R: IntArray
-    token_R: IntArray
-    held_logprob_R: FloatArray
-    logq_R: FloatArray
-    stats: PositionStats
-    forward_C: IntArray
-    left_C: IntArray
-    memory: Memory
-    numbers: Callable[[], FloatArray]
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a revise rule wants: rows that take the most probable token, and rows that are masked again."""
-
-    edit_R: BoolArray
-    remask_R: BoolArray
-
-
-class Revision(Rule):
-    """A rule that may change what was committed. Only for generation."""
-
-    @abstractmethod
-    def max_passes(self, n_positions: int) -> int:
-        """Return the most passes that a block with that many positions to fill can take."""
-
-
-class Revise(Revision):
-    """What may be changed after a commit rule revealed it."""
-
-    post_passes: int = 0
-    """Passes that a block without masks may still be given, as long as each of them changes something."""
-
-    def settled_after(self, n_positions: int) -> int:
-        """Return the pass of a block from which on nothing is taken back, so that every text ends."""
-        return 4 * n_positions
-
-    def max_passes(self, n_positions: int) -> int:
-        """Return the bound: passes that may take back, one per position to refill, those afterwards."""
-        return self.settled_after(n_positions) + n_positions + self.post_passes
-
-    @abstractmethod
-    def revise(self, view: HeldView) -> Changes:
-        """Return the changes; both arrays are [R], and no row is in both."""
 
 
 def parse_whole(rule: str, text: str, least: int, name: str = "") -> int:

@@ -32,7 +32,7 @@ T = TypeVar("T", bound=PositionStats | TargetStats | DrawStats)
 _NOTHING: Mapping[str, FloatArray] = MappingProxyType({})
 
 
-def _not_asked(_: IntArray, __: IntArray) -> FloatArray:
+def _not_declared(_: IntArray, __: IntArray) -> FloatArray:
     raise UserInputError("a rule that calls view.logprob_of must name 'token_logprobs' in its needs")
 
 
@@ -51,8 +51,8 @@ class StepView(Generic[S_co]):
         filling_C: positions the current block had to fill when it was entered.
         stats: statistics of each masked position (all [R]).
         memory: what this rule kept at earlier passes of the same block.
-        numbers: gives ``uniforms_R``; made only when somebody asks.
-        asked: what the policy's rules ask for by name (``needs``), one number per row each.
+        numbers: gives ``uniforms_R``; made on request.
+        extras: the extra inputs that the policy's rules request by name (``needs``), one number per row each.
         logprob_of: for rules that need ``token_logprobs``: takes rows and a token for each (a row may come
             several times); returns the log-probabilities of those tokens there.
     """
@@ -67,8 +67,8 @@ class StepView(Generic[S_co]):
     stats: S_co
     memory: Memory
     numbers: Callable[[], FloatArray]
-    asked: Mapping[str, FloatArray] = field(default_factory=lambda: _NOTHING)
-    logprob_of: Callable[[IntArray, IntArray], FloatArray] = _not_asked
+    extras: Mapping[str, FloatArray] = field(default_factory=lambda: _NOTHING)
+    logprob_of: Callable[[IntArray, IntArray], FloatArray] = _not_declared
 
     @classmethod
     def of(cls, stats: T, offsets: IntArray | None = None) -> StepView[T]:
@@ -129,18 +129,18 @@ class StepView(Generic[S_co]):
         """
         return StepView(
             self.chain_R, self.position_R, self.offset_R, self.block_C, self.step_C, self.forward_C,
-            self.filling_C, stats, memory or self.memory, self.numbers, self.asked, self.logprob_of,
+            self.filling_C, stats, memory or self.memory, self.numbers, self.extras, self.logprob_of,
         )  # fmt: skip
 
-    def asking(
+    def with_extras(
         self,
-        answers: Mapping[str, FloatArray],
+        extras: Mapping[str, FloatArray],
         logprob_of: Callable[[IntArray, IntArray], FloatArray] | None = None,
     ) -> StepView[S_co]:
-        """Return the same view with answers to what the rules ask for."""
+        """Return the same view with the rules' extra inputs."""
         return StepView(
             self.chain_R, self.position_R, self.offset_R, self.block_C, self.step_C, self.forward_C,
-            self.filling_C, self.stats, self.memory, self.numbers, answers, logprob_of or self.logprob_of,
+            self.filling_C, self.stats, self.memory, self.numbers, extras, logprob_of or self.logprob_of,
         )  # fmt: skip
 
     def ranks(self, scores_R: FloatArray) -> IntArray:

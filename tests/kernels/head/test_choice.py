@@ -15,8 +15,8 @@ pytest.importorskip("triton", reason="Triton is not installed (the dev extra has
 
 @pytest.mark.parametrize("heated", [False, True])
 def test_every_reading_with_ties_and_static_chains(heated: bool) -> None:
-    from orderlens.decode.guess_torch import choose_by_kernel, choose_plainly
     from orderlens.decode.passes import NextRows
+    from orderlens.decode.speculate_torch import choose_by_kernel, choose_plainly
     from orderlens.rules.orders.protocol import READINGS
 
     numbers = np.random.default_rng(0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.decode.select import PolicyMemory, choose
+from orderlens.decode.choose import choose
+from orderlens.decode.extra_inputs import PolicyMemory
 from orderlens.errors import ModelOutputError, UnknownNameError, UserInputError
 from orderlens.rules import Policy, parse_policies
 from orderlens.rules.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order

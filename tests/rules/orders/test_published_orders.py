@@ -34,9 +34,9 @@ def view(uniforms=None, eos=None, left=None, forward=0, filling=4, p=P, tokens=(
 
 def test_maskgit_noise_fades_over_the_planned_passes():
     uniforms = np.array([0.1, 0.9, 0.5, 0.01])
-    order = parse_order("noised-prob:scale=2")
+    order = parse_order("gumbel-prob:scale=2")
     for forward, share in ((0, 0.75), (2, 0.25), (3, 0.0), (7, 0.0)):
-        seen = view(uniforms, forward=forward).asking({"planned_passes": np.full(4, 4.0)})
+        seen = view(uniforms, forward=forward).with_extras({"planned_passes": np.full(4, 4.0)})
         assert order.scores(seen) == pytest.approx(np.log(P) + 2 * share * gumbel(uniforms))
     drawn = DrawStats(seen.stats, np.zeros(4, np.int64), np.log(P / 2), np.zeros(4))
     assert order.draw_scores(seen.seeing(drawn)) == pytest.approx(np.log(P / 2))
@@ -44,7 +44,11 @@ def test_maskgit_noise_fades_over_the_planned_passes():
 
 @pytest.mark.parametrize(
     ("spec", "confidence"),
-    [("drawn", P), ("drawn:by=margin", P - SECOND), ("drawn:by=entropy:temp=0.1", -ENTROPY)],
+    [
+        ("sampled-position", P),
+        ("sampled-position:by=margin", P - SECOND),
+        ("sampled-position:by=entropy:temp=0.1", -ENTROPY),
+    ],
 )
 def test_drawn_positions_have_dreams_law(spec, confidence):
     """The first of many draws falls on each position with the probability softmax(confidence / temp)."""
@@ -83,7 +87,7 @@ def test_eos_is_damped_while_the_block_is_empty():
 
 
 def test_look_ahead_tries_the_best_and_draws_the_others():
-    order = parse_order("ahead-gain:n=3:temp=0.5")
+    order = parse_order("lookahead-gain:n=3:temp=0.5")
     law = np.exp(P / 0.5) / np.exp(P / 0.5).sum()
     generator, n, counts = np.random.default_rng(1), 3000, np.zeros(4)
     for _ in range(n):
@@ -96,48 +100,48 @@ def test_look_ahead_tries_the_best_and_draws_the_others():
 
 
 def test_look_ahead_without_draws_tries_the_most_probable():
-    order = parse_order("ahead-rest:n=2:temp=0")
+    order = parse_order("lookahead-entropy:n=2:temp=0")
     assert order.candidates(view()).tolist() == [True, False, True, False]
     assert (order.seed, order.randomised) == (None, False)
-    assert parse_policy("ahead-rest:temp=0").likelihood() == "exact"
-    assert parse_policy("ahead-rest").likelihood() == "estimate"
+    assert parse_policy("lookahead-entropy:temp=0").likelihood() == "exact"
+    assert parse_policy("lookahead-entropy").likelihood() == "estimate"
 
 
 def test_look_ahead_is_bypassed_when_all_are_sure():
     sure = view(p=np.array([0.9, 0.85, 0.95, 0.8]))
-    for spec in ("ahead-gain", "ahead-gain:temp=0"):
+    for spec in ("lookahead-gain", "lookahead-gain:temp=0"):
         assert parse_order(spec).candidates(sure).tolist() == [False, False, True, False]
         assert parse_order(f"{spec}:bypass=0.81").candidates(sure).sum() > 1
     few = view(np.array([0.2, 0.7]), left=[1, 3])
-    assert parse_order("ahead-gain:n=8").candidates(few).tolist() == [True, True]
+    assert parse_order("lookahead-gain:n=8").candidates(few).tolist() == [True, True]
 
 
 def test_gain_counts_the_position_itself_and_lookum_does_not():
-    seen = view().asking({"entropy_after": np.array([1.0, np.nan, 1.2, 0.0])})
-    assert parse_order("ahead-gain").scores(seen)[[0, 2, 3]] == pytest.approx([-1.9, -2.0, -1.7])
-    assert parse_order("ahead-rest").scores(seen)[[0, 2, 3]] == pytest.approx([-1.0, -1.2, 0.0])
-    assert parse_order("ahead-rest").scores(seen)[1] < -1e5
+    seen = view().with_extras({"entropy_after": np.array([1.0, np.nan, 1.2, 0.0])})
+    assert parse_order("lookahead-gain").scores(seen)[[0, 2, 3]] == pytest.approx([-1.9, -2.0, -1.7])
+    assert parse_order("lookahead-entropy").scores(seen)[[0, 2, 3]] == pytest.approx([-1.0, -1.2, 0.0])
+    assert parse_order("lookahead-entropy").scores(seen)[1] < -1e5
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("noised-prob:scale=x", "scale must be a number of at least 0"),
-        ("noised-prob:scale=inf", "scale must be a number of at least 0"),
-        ("noised-prob:loud", "'loud' is not understood; allowed are scale=VALUE, a seed"),
-        ("noised-prob:1:2", "'2' is not understood"),
-        ("noised-prob:scale=1:scale=2", "once each"),
-        ("noised-prob:9999999999999999999", "at most 18 digits"),
-        ("drawn:by=luck", "by must be prob or margin or entropy"),
-        ("drawn:temp=0", "temp must be a number of at least"),
+        ("gumbel-prob:scale=x", "scale must be a number of at least 0"),
+        ("gumbel-prob:scale=inf", "scale must be a number of at least 0"),
+        ("gumbel-prob:loud", "'loud' is not understood; allowed are scale=VALUE, a seed"),
+        ("gumbel-prob:1:2", "'2' is not understood"),
+        ("gumbel-prob:scale=1:scale=2", "once each"),
+        ("gumbel-prob:9999999999999999999", "at most 18 digits"),
+        ("sampled-position:by=luck", "by must be prob or margin or entropy"),
+        ("sampled-position:temp=0", "temp must be a number of at least"),
         ("position-content:3", "allowed are lambda=VALUE, alpha=VALUE, frequencies=VALUE"),
         ("position-content:alpha=0", "alpha must be a number of at least"),
         ("position-content:frequencies=/nowhere.json", "frequencies=/nowhere.json: .*No such file"),
         ("eos-damped:gamma=2", "gamma must be a number between"),
-        ("ahead-gain:n=1", "n must be a number between 2"),
-        ("ahead-gain:n=2.5", "n must be a whole number"),
-        ("ahead-rest:temp=0:4", "takes no seed"),
-        ("ahead-rest:bypass=", "'bypass=' is not understood"),
+        ("lookahead-gain:n=1", "n must be a number between 2"),
+        ("lookahead-gain:n=2.5", "n must be a whole number"),
+        ("lookahead-entropy:temp=0:4", "takes no seed"),
+        ("lookahead-entropy:bypass=", "'bypass=' is not understood"),
     ],
 )
 def test_a_wrong_argument_gets_one_line(spec, message):
@@ -163,12 +167,12 @@ def test_a_file_that_is_no_table_of_frequencies_is_named(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
-        ("noised-prob:3:scale=1.0", "noised-prob:3"),
-        ("noised-prob:scale=4.50", "noised-prob:scale=4.5:0"),
-        ("drawn:temp=0.1:by=entropy", "drawn:by=entropy:0"),
-        ("ahead-gain:n=4:temp=0", "ahead-gain:n=4:temp=0"),
-        ("maskgit:5", "noised-prob:5+cosine=12"),
-        ("info-gain", "ahead-gain:0+unanimous=0.8"),
+        ("gumbel-prob:3:scale=1.0", "gumbel-prob:3"),
+        ("gumbel-prob:scale=4.50", "gumbel-prob:scale=4.5:0"),
+        ("sampled-position:temp=0.1:by=entropy", "sampled-position:by=entropy:0"),
+        ("lookahead-gain:n=4:temp=0", "lookahead-gain:n=4:temp=0"),
+        ("maskgit:5", "gumbel-prob:5+cosine=12"),
+        ("info-gain", "lookahead-gain:0+unanimous=0.8"),
     ],
 )
 def test_specs_are_canonical(text, spec):

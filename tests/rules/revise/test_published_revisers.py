@@ -15,7 +15,7 @@ from orderlens.common.rng import draw_stream, rule_stream
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.rules import parse_policy
 from orderlens.rules.presets import PRESETS
-from orderlens.rules.revise.planners import BlockView
+from orderlens.rules.revise.protocol import BlockView
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample
 
@@ -378,7 +378,7 @@ def test_the_revealed_share_follows_the_grid_whatever_is_taken_back(spec):
     masked, taken = np.ones(n, bool), 0
     for forward in range(50):
         rule, view = view_at(f"random+{spec}", n, forward, masked, generator.random(n))
-        plan = rule.plan(view)
+        plan = rule.revise(view)
         taken += plan.remask_R.sum()
         masked = masked & ~plan.commit_R | plan.remask_R
         s = 1 - (forward + 1) / 50

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Guessing what the host will reveal, in one kernel: every chain's best row, its token, what is asked next.
 
-The counterpart of ``guess_torch.choose_plainly``; same numbers, same rule among equals (the leftmost).
+The counterpart of ``speculate_torch.choose_plainly``; same numbers, same rule among equals (the leftmost).
 
 Shape letters: C chains, R rows of the pass, r rows of the next one, A places it may ask about.
 """

@@ -74,7 +74,7 @@ class ForwardEngine:
         self.widest, self._max_tokens = max_tokens, max_tokens
         recordable = device.type == "cuda" and not network.gathers
         self._graphs = GraphedNetwork(network, self.pool, max_graph_tokens) if recordable else None
-        self.foresees = recordable
+        self.can_speculate = recordable
         """Whether it pays to queue a forward before it is known to be wanted: else the device waits."""
         self.input_NX: Tensor | None = None
         """The windows of the last forward on the device, None where they came in several parts."""

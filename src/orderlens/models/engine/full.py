@@ -21,7 +21,7 @@ from orderlens.models.engine.graphs import MAX_GRAPH_TOKENS
 from orderlens.models.engine.pages import PagePool
 from orderlens.models.engine.session import RowReader
 from orderlens.models.engine.window import Windows, pack
-from orderlens.models.protocol import HiddenRows, IntArray, OneMore, StateBatch
+from orderlens.models.protocol import HiddenRows, IntArray, NextTokens, StateBatch
 
 
 class CanvasNetwork(Protocol):
@@ -153,11 +153,11 @@ class CanvasSession:
         return self._reader.read(packed, states.row_state_R, offset_R)
 
     @property
-    def foresees(self) -> bool:
-        """Whether ``foresee`` gains anything."""
-        return self._reader.foresees
+    def can_speculate(self) -> bool:
+        """Whether ``speculate`` gains anything."""
+        return self._reader.can_speculate
 
-    def foresee(self, more: OneMore) -> HiddenRows | None:
+    def speculate(self, more: NextTokens) -> HiddenRows | None:
         """Evaluate the last states again, each with one more token that is known on the device only."""
         if not self._shifted:
             return self._reader.again(more)

@@ -25,7 +25,7 @@ from orderlens.errors import UserInputError
 from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.pages import Slot
 from orderlens.models.engine.window import HEADER, pack
-from orderlens.models.protocol import HiddenRows, IntArray, OneMore, StateBatch
+from orderlens.models.protocol import HiddenRows, IntArray, NextTokens, StateBatch
 
 Window: TypeAlias = tuple[int, int, IntArray]
 """Page-table row (or slot), first position, tokens."""
@@ -52,9 +52,9 @@ class RowReader:
         self._last: _Last | None = None
 
     @property
-    def foresees(self) -> bool:
+    def can_speculate(self) -> bool:
         """Whether ``again`` pays on this engine."""
-        return self._engine.foresees
+        return self._engine.can_speculate
 
     def read(
         self,
@@ -76,7 +76,7 @@ class RowReader:
         self._remember(first, len(packed_NX) - first, int(packed_NX[:, 1].max(initial=0)))
         return self.rows(self._in_order(parts, places))
 
-    def again(self, more: OneMore, row_R: Tensor | None = None) -> HiddenRows | None:
+    def again(self, more: NextTokens, row_R: Tensor | None = None) -> HiddenRows | None:
         """Run the last windows with one more token each; return the rows that speak about ``more.row_R``.
 
         None where another session has run since, or where it took several forwards.
@@ -238,11 +238,11 @@ class PagedSession:
         return rows
 
     @property
-    def foresees(self) -> bool:
-        """Whether ``foresee`` can do anything, and gains by it."""
-        return self._reader.foresees
+    def can_speculate(self) -> bool:
+        """Whether ``speculate`` can do anything, and gains by it."""
+        return self._reader.can_speculate
 
-    def foresee(self, more: OneMore) -> HiddenRows | None:
+    def speculate(self, more: NextTokens) -> HiddenRows | None:
         """Evaluate the last states again, each with one more token that is known on the device only."""
         return self._reader.again(more)
 
@@ -340,7 +340,7 @@ class ShiftedSession(PagedSession):
         return self._reader.rows(hidden_RC)
 
     @property
-    def foresees(self) -> bool:
+    def can_speculate(self) -> bool:
         """Rows come from several places here: nothing is begun ahead."""
         return False
 

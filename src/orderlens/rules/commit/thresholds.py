@@ -140,7 +140,7 @@ class Klass(Commit):
 
     def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
         """Return the sure and steady positions of every chain, or its first."""
-        calm_R = np.where(view.asked["kl_previous"] < self.eps, view.memory.rows("calm", 0) + 1, 0)
+        calm_R = np.where(view.extras["kl_previous"] < self.eps, view.memory.rows("calm", 0) + 1, 0)
         view.memory.keep_rows("calm", calm_R)
         ready_R = (view.proposal_prob_R > comparable(self.threshold)) & (calm_R >= self.passes)
         return ready_R | (view.best(scores_R) & ~view.any_C(ready_R)[view.chain_R])

@@ -90,7 +90,7 @@ class Ahead(LookaheadOrder):
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
         """Return −(cost + mean entropy afterwards) where a position was tried."""
-        after_R = view.asked["entropy_after"]
+        after_R = view.extras["entropy_after"]
         untried_R = UNTRIED + view.stats.top_logprob
         return np.where(np.isnan(after_R), untried_R, -self.cost(view) - np.nan_to_num(after_R))
 
@@ -99,7 +99,7 @@ class Ahead(LookaheadOrder):
         """Return what a position costs now."""
 
 
-class GainAhead(Ahead):
+class LookaheadGain(Ahead):
     """Info-Gain: the least entropy now plus mean entropy of what is masked afterwards.
 
     yks23/Information-Gain-Sampler (arXiv 2602.18176; N = 8, position temperature 0.2, bypass 0.8). The mean
@@ -109,8 +109,8 @@ class GainAhead(Ahead):
     made.
     """
 
-    id = "ahead-gain"
-    summary = "Info-Gain: tries n positions ahead, least entropy now and afterwards first; ahead-gain:n=8:3"
+    id = "lookahead-gain"
+    summary = "Info-Gain: tries n positions, least entropy now and afterwards first; lookahead-gain:n=8:3"
     card = Card("Info-gain", "structured", 24, "H")
 
     def cost(self, view: StepView[PositionStats]) -> Scores:
@@ -118,15 +118,15 @@ class GainAhead(Ahead):
         return view.stats.entropy
 
 
-class RestAhead(Ahead):
+class LookaheadEntropy(Ahead):
     """The least mean entropy of what is masked afterwards, whatever the position itself costs.
 
-    The ``lookum`` variant of yks23/Information-Gain-Sampler; the rest is as in ``ahead-gain``. LookUM itself
-    (arXiv 2511.05563) selects among several texts that are decoded side by side, which is another sampler.
+    The ``lookum`` variant of yks23/Information-Gain-Sampler; the rest is as in ``lookahead-gain``. LookUM
+    itself (arXiv 2511.05563) selects among several texts that are decoded side by side: another sampler.
     """
 
-    id = "ahead-rest"
-    summary = "Info-Gain's lookum: tries n positions ahead, least entropy of the rest first; ahead-rest:n=8:3"
+    id = "lookahead-entropy"
+    summary = "Info-Gain's lookum: tries n positions, least entropy left first; lookahead-entropy:n=8:3"
     card = Card("Info-gain, rest", "structured", 25, "8")
 
     def cost(self, view: StepView[PositionStats]) -> Scores:

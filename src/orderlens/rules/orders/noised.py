@@ -26,7 +26,7 @@ def gumbel(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     return noise
 
 
-class NoisedProb(DrawingOrder):
+class GumbelProb(DrawingOrder):
     """MaskGIT: log p(token) + SCALE · (1 − t/T) · Gumbel, t being this pass (from 1) of T planned ones.
 
     google-research/maskgit ``parallel_decode.py`` (choice_temperature 1, 12 iterations). The noise fades as
@@ -35,9 +35,9 @@ class NoisedProb(DrawingOrder):
     temperature > 0 the drawn tokens compete, else the most probable ones.
     """
 
-    id = "noised-prob"
-    summary = "MaskGIT: log p plus fading noise; noised-prob:scale=1:3 has seed 3"
-    card = Card("Noised prob", "structured", 20, "d")
+    id = "gumbel-prob"
+    summary = "MaskGIT: log p plus fading noise; gumbel-prob:scale=1:3 has seed 3"
+    card = Card("Gumbel prob", "structured", 20, "d")
     needs = frozenset({"planned_passes"})
     SCALE = 1.0
 
@@ -45,7 +45,7 @@ class NoisedProb(DrawingOrder):
         self.scale, self._seed = scale, seed
 
     @classmethod
-    def parse(cls, argument: str) -> NoisedProb:
+    def parse(cls, argument: str) -> GumbelProb:
         """Build from ``scale=…`` and a seed, each optional."""
         given = Arguments(cls.id, argument, ["scale"], seeded=True)
         return cls(given.number("scale", cls.SCALE, 0.0), given.seed or 0)
@@ -69,12 +69,12 @@ class NoisedProb(DrawingOrder):
         return view.stats.logprob + self._noise(view)
 
     def _noise(self, view: StepView[Any]) -> Scores:
-        done_R = (view.forward_C[view.chain_R] + 1) / view.asked["planned_passes"]
+        done_R = (view.forward_C[view.chain_R] + 1) / view.extras["planned_passes"]
         noise: Scores = self.scale * np.maximum(1 - done_R, 0.0) * gumbel(view.uniforms_R)
         return noise
 
 
-class Drawn(DrawingOrder):
+class SampledPosition(DrawingOrder):
     """Dream's position sampling: positions are drawn from softmax(confidence / TEMP), without replacement.
 
     Dream ``generation_utils.py`` with ``alg_temp`` > 0: the confidence is p (maskgit_plus), p(v1) − p(v2)
@@ -82,9 +82,9 @@ class Drawn(DrawingOrder):
     ``alg_temp`` None, which draws nothing; 0.1 is ours. llama.cpp's copy may draw a position twice.
     """
 
-    id = "drawn"
-    summary = "Dream's alg_temp: positions drawn from softmax(confidence/temp); drawn:by=entropy:temp=0.1:3"
-    card = Card("Drawn", "structured", 21, "p")
+    id = "sampled-position"
+    summary = "Dream's alg_temp: drawn from softmax(confidence/temp); sampled-position:by=entropy:temp=0.1:3"
+    card = Card("Sampled position", "structured", 21, "p")
     BY = ("prob", "margin", "entropy")
     TEMP = 0.1
 
@@ -92,7 +92,7 @@ class Drawn(DrawingOrder):
         self.by, self.temp, self._seed = by, temp, seed
 
     @classmethod
-    def parse(cls, argument: str) -> Drawn:
+    def parse(cls, argument: str) -> SampledPosition:
         """Build from ``by=…``, ``temp=…`` and a seed, each optional."""
         given = Arguments(cls.id, argument, ["by", "temp"], seeded=True)
         temp = given.number("temp", cls.TEMP, 1e-6)

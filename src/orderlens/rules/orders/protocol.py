@@ -59,7 +59,7 @@ class Order(ABC):
     summary: ClassVar[str]
     card: ClassVar[Card]
     needs: frozenset[str] = frozenset()
-    """Names of what the view must hold in ``asked`` besides the statistics (see ``StepView``)."""
+    """Names of what the view must hold in ``extras`` besides the statistics (see ``StepView``)."""
 
     @property
     def label(self) -> str:
@@ -121,8 +121,8 @@ class DrawingOrder(ConfidenceOrder):
 class LookaheadOrder(ConfidenceOrder):
     """An order that tries positions before it chooses: each try is a state of its own, evaluated ahead.
 
-    Tries take the position's most probable token. ``view.asked["entropy_after"]`` is the mean entropy of what
-    would then still be masked (the block, or the whole canvas of a full-attention model), NaN where a
+    Tries take the position's most probable token. ``view.extras["entropy_after"]`` is the mean entropy of
+    what would then still be masked (the block, or the whole canvas of a full-attention model), NaN where a
     position was not tried, and 0 for a chain's only candidate, which needs no try.
     """
 

@@ -9,7 +9,33 @@ import numpy as np
 
 from orderlens.errors import UserInputError
 from orderlens.rules.protocol import FloatArray, IntArray, parse_whole
-from orderlens.rules.revise.planners import BlockView, KeepBest
+from orderlens.rules.revise.protocol import BlockView, Moves, SteppedRevise
+
+ROUNDING = 1e-9
+"""cos(π/3) is a hair above or below ½ by the precision: a count that should be whole is taken as whole."""
+
+
+class KeepBest(SteppedRevise):
+    """Every pass proposes a token at all masked positions and keeps the most probable ones of the block.
+
+    How many stay masked falls from pass to pass (``left_C``); ``confidence_R`` says what is compared.
+    """
+
+    order_id = "max-prob"
+
+    def revise(self, view: BlockView) -> Moves:
+        keep_C = view.filling_C - self.left_C(view)  # among equals the leftmost are kept
+        return Moves.keeping(view, view.ranks(self.confidence_R(view)) < keep_C[view.chain_R])
+
+    def left_C(self, view: BlockView) -> IntArray:
+        """Return how many positions stay masked after this pass: floor(n (1 − (t + 1)/T)), in integers."""
+        steps_C = self.steps_C(view)
+        left_C: IntArray = view.filling_C * (steps_C - 1 - view.forward_C) // steps_C
+        return left_C
+
+    def confidence_R(self, view: BlockView) -> FloatArray:
+        """Return the log-probability of each token in the pass that proposed it."""
+        return np.where(view.masked_R, view.proposal_logprob_R, view.logq_R)
 
 
 class PathPlanning(KeepBest):
@@ -31,7 +57,6 @@ class PathPlanning(KeepBest):
     )
 
     def confidence_R(self, view: BlockView) -> FloatArray:
-        """Return the log-probability of what this pass proposes, at held positions, too."""
         return np.asarray(view.proposal_logprob_R)
 
 
@@ -56,13 +81,8 @@ class MaskPredict(KeepBest):
     )
 
     def left_C(self, view: BlockView) -> IntArray:
-        """Return the published count, which is at least 1 until the last pass."""
         last_C = view.forward_C >= self.steps_C(view) - 1
         return np.where(last_C, 0, np.maximum(super().left_C(view), 1))
-
-
-ROUNDING = 1e-9
-"""cos(π/3) is a hair above or below ½ by the precision: a count that should be whole is taken as whole."""
 
 
 @dataclass(eq=False)
@@ -89,7 +109,6 @@ class RunningConfidence(KeepBest):
 
     @classmethod
     def parse(cls, values: list[str]) -> Self:
-        """Build from ``T`` and optionally the schedule."""
         if len(values) < 2:
             return super().parse(values)
         if len(values) > 2 or values[1] not in ("linear", "cosine"):
@@ -98,11 +117,9 @@ class RunningConfidence(KeepBest):
 
     @property
     def spec(self) -> str:
-        """``rcr=T``, and ``:cosine`` where that is the schedule."""
         return super().spec + ("" if self.schedule == "linear" else ":cosine")
 
     def left_C(self, view: BlockView) -> IntArray:
-        """Return how many positions stay masked after this pass."""
         if self.schedule == "linear":
             return super().left_C(view)
         done_C = (view.forward_C + 1) / self.steps_C(view)

@@ -24,24 +24,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderlens.rules.protocol import BoolArray, FloatArray, IntArray, real, whole
-from orderlens.rules.revise.planners import BlockView, Moves, Planner, StepPlanner
+from orderlens.rules.revise.protocol import BlockView, Moves, Revise, SteppedRevise
 
 EPS = 1e-5
 """The time at which the grid ends."""
 T_ON, T_OFF, ALPHA_ON = 0.55, 0.05, 0.9
 
 
-class Remasking(StepPlanner):
+class Remasking(SteppedRevise):
     """What the four rules share: the grid of times and the two coin flips."""
 
     order_id = "random"
-    ends_when_full = False
 
-    def plan(self, view: BlockView) -> Moves:
-        """Flip each position's coin: σ for a held one, the rate that makes up for it for a masked one."""
+    def revise(self, view: BlockView) -> Moves:
         fill_R, sigma_R = self.rates(view)
         flip_R = view.uniforms_R < np.where(view.masked_R, fill_R, sigma_R)
         return Moves(flip_R & view.masked_R, flip_R & ~view.masked_R)
+
+    def is_done(self, n_full: int, changed: bool) -> bool:
+        return False
 
     @abstractmethod
     def rates(self, view: BlockView) -> tuple[FloatArray, FloatArray]:
@@ -71,7 +72,6 @@ class Cap(_WithEta):
     eta: float = real(0.0, 1.0, "ETA", 0.008, default=0.008)
 
     def rates(self, view: BlockView) -> tuple[FloatArray, FloatArray]:
-        """Return the rates of a capped σ."""
         t_R, s_R = self.times(view)
         return make_up(t_R, s_R, np.minimum(self.eta, _largest(t_R, s_R)))
 
@@ -85,7 +85,6 @@ class Rescale(_WithEta):
     eta: float = real(0.0, 1.0, "ETA", 0.015, default=0.015)
 
     def rates(self, view: BlockView) -> tuple[FloatArray, FloatArray]:
-        """Return the rates of a rescaled σ."""
         t_R, s_R = self.times(view)
         return make_up(t_R, s_R, self.eta * _largest(t_R, s_R))
 
@@ -101,7 +100,6 @@ class Confident(Remasking):
     summary = "remdm-conf[=STEPS]: masks tokens again, the improbable ones rather than others"
 
     def rates(self, view: BlockView) -> tuple[FloatArray, FloatArray]:
-        """Return the rates of a σ that depends on the stored probability."""
         t_R, s_R = self.times(view)
         fill_R, _ = make_up(t_R, s_R, np.zeros(len(view)))
         weight_R = np.where(view.masked_R, 0.0, np.exp(-np.exp(np.where(view.masked_R, 0.0, view.logq_R))))
@@ -124,7 +122,6 @@ class Loop(_WithEta):
     eta: float = real(0.0, 1.0, "ETA", 0.02, default=0.02)
 
     def rates(self, view: BlockView) -> tuple[FloatArray, FloatArray]:
-        """Return the rates of the phase that each chain is in."""
         t_R, s_R = self.times(view)
         rising, falling = ALPHA_ON / (1 - T_ON), (1 - ALPHA_ON) / T_OFF
         before_R, after_R = t_R > T_ON, t_R <= T_OFF
@@ -148,7 +145,7 @@ def make_up(t_R: FloatArray, s_R: FloatArray, sigma_R: FloatArray) -> tuple[Floa
 
 
 @dataclass(eq=False)
-class Refine(Planner):
+class Refine(Revise):
     """Seven eighths of a block one by one, then LOOPS passes that refill the K least sure, then the rest.
 
     Source: ReMDM-LLaDA as copied in ParallelBench (``generate_remdm``) and PC-Sampler; K = 1, 32 loops. The
@@ -168,16 +165,16 @@ class Refine(Planner):
         "refine[=LOOPS[:K]]: after 7/8 of a block, LOOPS (32) passes put back and refill the K (1) least sure"
     )
     order_id = "max-prob"
-    ends_when_full = False
     loops: int = whole(1, "LOOPS", 32, default=32, always=True)
     put_back: int = whole(1, "K", 1, default=1)
 
     def passes(self, n_positions: int) -> int:
-        """Return n + LOOPS."""
         return n_positions + self.loops
 
-    def plan(self, view: BlockView) -> Moves:
-        """Fill, then take back what the next pass is to refill."""
+    def is_done(self, n_full: int, changed: bool) -> bool:
+        return False
+
+    def revise(self, view: BlockView) -> Moves:
         looping_R = self._looping(view, view.forward_C)[view.chain_R]
         n_fill_R = np.where(looping_R, self.put_back, 1)
         fill_R = view.masked_R & (view.ranks(view.proposal_logprob_R, view.masked_R) < n_fill_R)

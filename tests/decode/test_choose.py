@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.decode.select import PolicyMemory, choose, naming
+from orderlens.decode.choose import choose, naming
+from orderlens.decode.extra_inputs import PolicyMemory
 from orderlens.errors import ModelOutputError, PluginError, UserInputError
 from orderlens.rules import Commit, parse_policy
 from orderlens.rules.orders import ConfidenceOrder, Order, StepView

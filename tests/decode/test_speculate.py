@@ -14,10 +14,9 @@ pytest.importorskip("torch")
 import torch
 
 from orderlens.common.rng import keyed_generator
-from orderlens.decode import guess_torch, rounds
+from orderlens.decode import rounds, speculate_torch
 from orderlens.decode.generate import Generation, GenerationSettings, generate_batch
-from orderlens.decode.guess import PATIENCE, Guesser
-from orderlens.decode.worth import IDLE, TRIAL, Worth
+from orderlens.decode.speculate import IDLE, PATIENCE, TRIAL, SpeculationGate, Speculator
 from orderlens.models.engine import graphs
 from orderlens.models.engine.graphs import GraphedNetwork, _Recorded, run_plainly
 from orderlens.models.engine.model import NetworkModel
@@ -46,17 +45,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> NetworkModel:
 
 
 @pytest.fixture
-def guessers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Guesser]]:
-    """Collect the guessers of all batches, which guess whatever it costs."""
-    found: list[Guesser] = []
-    monkeypatch.setattr(Worth, "started", lambda *_: True)
+def speculators(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Speculator]]:
+    """Collect the speculators of all batches, which guess whatever it costs."""
+    found: list[Speculator] = []
+    monkeypatch.setattr(SpeculationGate, "started", lambda *_: True)
 
-    class Counted(Guesser):
+    class Counted(Speculator):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             found.append(self)
 
-    monkeypatch.setattr(rounds, "Guesser", Counted)
+    monkeypatch.setattr(rounds, "Speculator", Counted)
     return found  # type: ignore[return-value]
 
 
@@ -66,11 +65,11 @@ def decode(
     prompts = [keyed_generator(0, "prompt", i).integers(10, 90, length) for i, length in enumerate(lengths)]
     samples = [EncodedSample(str(i), prompt) for i, prompt in enumerate(prompts)]
     settings = GenerationSettings(NEW, temperature, **more)
-    before, model.engine.foresees = model.engine.foresees, guessing
+    before, model.engine.can_speculate = model.engine.can_speculate, guessing
     try:
         return generate_batch(model, samples, policies, settings)
     finally:
-        model.engine.foresees = before
+        model.engine.can_speculate = before
 
 
 def assert_same(found: Generation, expected: Generation) -> None:
@@ -80,8 +79,8 @@ def assert_same(found: Generation, expected: Generation) -> None:
     assert [c.finish_reason for c in found.chains] == [c.finish_reason for c in expected.chains]
 
 
-def totals(guessers: list[Guesser]) -> tuple[int, int]:
-    return sum(g.taken for g in guessers), sum(g.missed for g in guessers)
+def totals(speculators: list[Speculator]) -> tuple[int, int]:
+    return sum(g.taken for g in speculators), sum(g.missed for g in speculators)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -90,24 +89,24 @@ def totals(guessers: list[Guesser]) -> tuple[int, int]:
     ["forced-ar", "max-prob", "entropy", "max-prob:select=argmax,random:3,top-margin,entropy,max-prob"],
 )
 def test_traces_are_those_of_the_plain_way(
-    model: NetworkModel, guessers: list[Guesser], orders: str, temperature: float
+    model: NetworkModel, speculators: list[Speculator], orders: str, temperature: float
 ) -> None:
     for lengths in (EVEN, UNEVEN):
         expected = decode(model, parse_policies(orders), temperature, lengths, False)
-        assert totals(guessers) == (0, 0)
+        assert totals(speculators) == (0, 0)
         assert_same(decode(model, parse_policies(orders), temperature, lengths, True), expected)
-        taken, missed = totals(guessers)
+        taken, missed = totals(speculators)
         assert taken > 0
         assert missed == 0
-        guessers.clear()
+        speculators.clear()
 
 
 def test_all_passes_but_the_first_of_a_block_come_from_guesses(
-    model: NetworkModel, guessers: list[Guesser]
+    model: NetworkModel, speculators: list[Speculator]
 ) -> None:
     one = decode(model, parse_policies("max-prob"), 0.0, EVEN, True, stop_at_eos=False)
     assert set(one.columns["forward"].tolist()) == set(range(NEW))
-    assert totals(guessers) == (NEW - 2, 0)
+    assert totals(speculators) == (NEW - 2, 0)
 
 
 def test_texts_end_at_eos_in_some_cases(model: NetworkModel) -> None:
@@ -118,13 +117,13 @@ def test_texts_end_at_eos_in_some_cases(model: NetworkModel) -> None:
 
 @pytest.mark.parametrize(
     "orders",
-    ["forced-ar+top=2", "max-prob+edit=0.9", "max-prob,ahead-gain", "noised-prob", "max-prob+above=0.5"],
+    ["forced-ar+top=2", "max-prob+edit=0.9", "max-prob,lookahead-gain", "gumbel-prob", "max-prob+above=0.5"],
 )
 def test_what_cannot_be_foreseen_is_not_guessed(
-    model: NetworkModel, guessers: list[Guesser], orders: str
+    model: NetworkModel, speculators: list[Speculator], orders: str
 ) -> None:
     decode(model, parse_policies(orders), 0.0, EVEN[:1], True)
-    assert totals(guessers) == (0, 0)
+    assert totals(speculators) == (0, 0)
 
 
 class Contrary(ConfidenceOrder):
@@ -138,37 +137,37 @@ class Contrary(ConfidenceOrder):
         return -view.stats.top_logprob
 
 
-def test_wrong_guesses_change_nothing_and_end(model: NetworkModel, guessers: list[Guesser]) -> None:
+def test_wrong_guesses_change_nothing_and_end(model: NetworkModel, speculators: list[Speculator]) -> None:
     expected = decode(model, [Contrary()], 0.0, EVEN, False)
     assert_same(decode(model, [Contrary()], 0.0, EVEN, True), expected)
-    taken, missed = totals(guessers)
+    taken, missed = totals(speculators)
     assert taken == 0
     assert missed == PATIENCE + 1
 
 
 def test_a_wrong_guess_in_between_changes_nothing(
-    model: NetworkModel, guessers: list[Guesser], monkeypatch: pytest.MonkeyPatch
+    model: NetworkModel, speculators: list[Speculator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = decode(model, parse_policies("max-prob"), 1.0, UNEVEN, False)
-    choose, calls = guess_torch.choose_plainly, []
+    choose, calls = speculate_torch.choose_plainly, []
 
     def sometimes_contrary(found: Any, *arguments: Any) -> Any:
         calls.append(1)
         turned = [-tensor if tensor.is_floating_point() else tensor for tensor in found]
         return choose(turned if len(calls) % 3 == 0 else found, *arguments)
 
-    monkeypatch.setattr(guess_torch, "choose_plainly", sometimes_contrary)
+    monkeypatch.setattr(speculate_torch, "choose_plainly", sometimes_contrary)
     assert_same(decode(model, parse_policies("max-prob"), 1.0, UNEVEN, True), expected)
-    taken, missed = totals(guessers)
+    taken, missed = totals(speculators)
     assert taken > missed > 0
 
 
 @pytest.mark.parametrize("place", ["forward", "head"])
 def test_memory_that_ends_in_a_guess_changes_nothing(
-    model: NetworkModel, guessers: list[Guesser], monkeypatch: pytest.MonkeyPatch, place: str
+    model: NetworkModel, speculators: list[Speculator], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     expected, calls = decode(model, parse_policies("max-prob"), 0.0, EVEN, False), []
-    owner, name = {"forward": (type(model.engine), "once"), "head": (guess_torch, "ask")}[place]
+    owner, name = {"forward": (type(model.engine), "once"), "head": (speculate_torch, "ask")}[place]
     original = getattr(owner, name)
 
     def cramped(*arguments: Any, **more: Any) -> Any:
@@ -179,11 +178,11 @@ def test_memory_that_ends_in_a_guess_changes_nothing(
 
     monkeypatch.setattr(owner, name, cramped)
     assert_same(decode(model, parse_policies("max-prob"), 0.0, EVEN, True), expected)
-    assert totals(guessers) == (2, 0)  # not tried again
+    assert totals(speculators) == (2, 0)  # not tried again
 
 
 def test_full_attention_guesses_too(
-    tmp_path_factory: pytest.TempPathFactory, guessers: list[Guesser]
+    tmp_path_factory: pytest.TempPathFactory, speculators: list[Speculator]
 ) -> None:
     for family in ("llada", "Dream"):  # rows as they are, rows shifted by one
         folder = tmp_path_factory.mktemp(family)
@@ -192,10 +191,10 @@ def test_full_attention_guesses_too(
         policies = parse_policies("max-prob,random")
         expected = decode(full, policies, 1.0, UNEVEN, False)
         assert_same(decode(full, policies, 1.0, UNEVEN, True), expected)
-        taken, missed = totals(guessers)
+        taken, missed = totals(speculators)
         assert taken > 5
         assert missed == 0
-        guessers.clear()
+        speculators.clear()
 
 
 class Replay:
@@ -210,7 +209,7 @@ class Replay:
 
 @pytest.mark.parametrize("whole_tokens", [8192, 16])
 def test_recorded_forwards_are_given_what_is_on_the_device(
-    tmp_path: Path, guessers: list[Guesser], monkeypatch: pytest.MonkeyPatch, whole_tokens: int
+    tmp_path: Path, speculators: list[Speculator], monkeypatch: pytest.MonkeyPatch, whole_tokens: int
 ) -> None:
     """With all rows, and with the wanted ones as an input; batches are padded to a bucket."""
 
@@ -233,12 +232,12 @@ def test_recorded_forwards_are_given_what_is_on_the_device(
     found = decode(model, parse_policies("max-prob"), 0.0, (6,) * 5, True)
     np.testing.assert_array_equal(found.columns["token_id"], expected.columns["token_id"])
     np.testing.assert_allclose(found.columns["logq"], expected.columns["logq"], atol=1e-5)
-    taken, missed = totals(guessers)
+    taken, missed = totals(speculators)
     assert taken == NEW - 2
     assert missed == 0
 
 
-def passes(worth: Worth, start: float, guess: float, wait: float, blocks: int) -> list[int]:
+def passes(worth: SpeculationGate, start: float, guess: float, wait: float, blocks: int) -> list[int]:
     """Return how many of 8 passes of each block are guessed where these are the times (seconds)."""
     counts = []
     for _ in range(blocks):
@@ -271,4 +270,4 @@ def test_guesses_are_made_where_they_hide_more_than_they_cost(
 ) -> None:
     assert TRIAL == 2
     assert IDLE > 0.05e-3
-    assert passes(Worth(), 0.8e-3, guess, wait, 4) == expected
+    assert passes(SpeculationGate(), 0.8e-3, guess, wait, 4) == expected

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.decode import ahead
-from orderlens.decode.ahead import hidden_logprobs, mean_entropies
+from orderlens.decode import extra_inputs
+from orderlens.decode.extra_inputs import hidden_logprobs, mean_entropies
 from orderlens.errors import DeviceMemoryError
 from orderlens.models.hmm import HiddenMarkovModel
 
@@ -40,7 +40,7 @@ def entropies_by_hand(model, prefix, window, wanted):
 
 @pytest.mark.parametrize("at_once", [1, 2, 256])
 def test_mean_entropies_are_over_what_is_wanted(model, tried, at_once, monkeypatch):
-    monkeypatch.setattr(ahead, "STATES_AT_ONCE", at_once)
+    monkeypatch.setattr(extra_inputs, "STATES_AT_ONCE", at_once)
     session, prefixes, slots, tokens, masked = tried
     found = mean_entropies(model, session, slots, np.full(7, BLOCK), tokens, masked)
     wanted = [entropies_by_hand(model, prefixes[slots[k]], tokens[k], masked[k]) for k in range(7)]
@@ -49,7 +49,7 @@ def test_mean_entropies_are_over_what_is_wanted(model, tried, at_once, monkeypat
 
 @pytest.mark.parametrize("at_once", [3, 256])
 def test_each_token_is_judged_where_it_alone_is_hidden(model, tried, at_once, monkeypatch):
-    monkeypatch.setattr(ahead, "STATES_AT_ONCE", at_once)
+    monkeypatch.setattr(extra_inputs, "STATES_AT_ONCE", at_once)
     session, prefixes, slots, tokens, masked = tried
     offsets = np.array([int(np.flatnonzero(~row)[0]) if (~row).any() else 0 for row in masked])
     tokens = np.where(masked & (np.arange(BLOCK) == offsets[:, None]), 3, tokens)

@@ -1,11 +1,14 @@
-"""Choosing positions: an order's scores, a commit rule's set, checked, with ties counted.
+"""Choosing positions: an order's scores and a commit rule's set, checked, with ties counted.
 
-The one place where the decoder calls a policy's rules, for scoring and for generation alike.
+``choose`` is the one place where the decoder calls an order and a commit rule, for scoring and generation.
+``choose_rows`` does so for a pass of the generator, in which every policy has its own rows.
+
+Shape letters: C chains of the batch, R rows of the pass, c and r those of one policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,37 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.decode.asked import Kept, RowHistory, Source, answered
+from orderlens.decode.chains import Chains
+from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory, with_extras
+from orderlens.decode.head import take_rows, target_stats
+from orderlens.decode.passes import Pass, regroup
 from orderlens.errors import ModelOutputError, OrderLensError, PluginError, UserInputError, one_line
 from orderlens.models.protocol import FloatArray, IntArray
-from orderlens.rules.memory import MemoryTable
 from orderlens.rules.orders.protocol import ConfidenceOrder, DrawingOrder, OracleOrder, StaticOrder
 from orderlens.rules.policy import Policy
 from orderlens.rules.stats import DrawStats, PositionStats, TargetStats, comparable
 from orderlens.rules.view import StepView
 
 BoolArray = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyMemory:
-    """The memories of a policy's rules over all chains of a call, and the rows of its last passes."""
-
-    order: MemoryTable
-    commit: MemoryTable
-    revise: MemoryTable
-    rows: RowHistory
-
-    @classmethod
-    def empty(cls, n_chains: int, block_size: int) -> PolicyMemory:
-        """Return memories with nothing in them."""
-        order, commit, revise = (MemoryTable(n_chains, block_size) for _ in range(3))
-        return cls(order, commit, revise, RowHistory(n_chains, block_size))
-
-    def forget(self, chains: IntArray) -> None:
-        """The given chains enter a new block."""
-        for table in (self.order, self.commit, self.revise, self.rows):
-            table.forget(chains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +38,7 @@ class Choice:
         chosen_R: rows to commit.
         score_R: the order's scores.
         tied_R: how many of the chain's rows have the row's score, itself included; only for chosen rows.
-        kept: what the rules and the decoder remember of this pass, to be committed with it.
+        on_commit: called once the pass counts: the rules and the decoder then remember this pass.
         token_R: what each row takes at temperature 0 where the rule says so; −1, or None for all of them, is
             the most probable token.
     """
@@ -62,13 +46,21 @@ class Choice:
     chosen_R: BoolArray
     score_R: FloatArray
     tied_R: IntArray
-    kept: list[Kept]
+    on_commit: list[Callable[[], None]]
     token_R: IntArray | None = None
+
+    def enter(self, rows: IntArray, found: Choice) -> None:
+        """Take over what one policy chose among ``rows``."""
+        self.chosen_R[rows], self.score_R[rows] = found.chosen_R, found.score_R
+        self.tied_R[rows] = found.tied_R
+        if found.token_R is not None and self.token_R is not None:
+            self.token_R[rows] = found.token_R
+        self.on_commit.extend(found.on_commit)
 
     def commit(self) -> None:
         """Let the rules remember what they kept in this pass."""
-        for memory in self.kept:
-            memory.commit()
+        for remember in self.on_commit:
+            remember()
 
 
 def choose(
@@ -77,7 +69,7 @@ def choose(
     memory: PolicyMemory,
     chain_C: IntArray,
     place_R: IntArray | None,
-    source: Source | None = None,
+    source: ExtraSource | None = None,
 ) -> Choice:
     """Ask the policy's rules which rows of ``view`` are committed now.
 
@@ -88,11 +80,11 @@ def choose(
         memory: of this policy; ``chain_C`` places the view's chains in it.
         chain_C: see ``memory``.
         place_R: place of each row in the path, for a static order under an adaptive commit rule.
-        source: answers what the rules ask for beyond the statistics; needed where they do.
+        source: gives the extra inputs of the rules; needed where they request some.
     """
-    kept: list[Kept] = []
+    on_commit: list[Callable[[], None]] = []
     if policy.needs:
-        view, kept = answered(policy, view, memory.rows, chain_C, source)
+        view, on_commit = with_extras(policy, view, memory.rows, chain_C, source)
     public: Any = view.stats.positions if isinstance(view.stats, TargetStats) else view.stats
     with naming(f"order '{policy.order.spec}'", policy.order):
         score_R = _scores(policy, view, public, place_R)
@@ -108,7 +100,7 @@ def choose(
         chosen_R = np.asarray(pick.chosen_R)
     n_C = _chosen_per_chain(policy, view, chosen_R)
     tied_R = _ties(view, score_R, chosen_R, n_C)
-    return Choice(chosen_R, score_R, tied_R, [view.memory, taken, *kept], pick.token_R)
+    return Choice(chosen_R, score_R, tied_R, [view.memory.commit, taken.commit, *on_commit], pick.token_R)
 
 
 @contextmanager
@@ -167,3 +159,78 @@ def _ties(view: StepView[Any], score_R: FloatArray, chosen_R: BoolArray, n_C: In
     tied_R = np.empty(len(by_R), np.int64)
     tied_R[by_R] = np.bincount(group_R)[group_R]
     return tied_R
+
+
+def choose_rows(chains: Chains, now: Pass, temperature: float) -> Choice:
+    """Let every order and commit rule choose among the masked rows of its chains."""
+
+    def seen(policy: Policy) -> PositionStats | DrawStats:
+        """The draws where these come before the choice."""
+        return now.draws if now.draws is not None and policy.draws_first(temperature) else now.stats
+
+    policy, count = chains.policies[0], len(now.chain_R)
+    if len(chains.policies) == 1 and policy.revise is None and not policy.is_static:
+        return _ask(chains, policy, now, None, seen(policy))  # nothing to merge
+    merged = Choice(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), [], np.full(count, -1))
+    policy_C = chains.policy_N[now.index_C]
+    policy_R = policy_C[now.chain_R]
+    for p in np.unique(policy_C).tolist():
+        policy, mine = chains.policies[p], np.flatnonzero((policy_R == p) & now.masked_R)
+        if policy.is_static:
+            merged.chosen_R[mine] = True
+            merged.score_R[mine] = -chains.place_NB[now.index_R[mine], now.offset_R[mine]]
+        elif len(mine) and not policy.is_planned_by_revise:
+            merged.enter(mine, _ask(chains, policy, now, mine, seen(policy).take(mine)))
+    return merged
+
+
+def committed_tokens(now: Pass, choice: Choice) -> DrawStats | None:
+    """Return the committed tokens where they may not be the most probable ones: drawn, or named by a rule."""
+    committed = np.flatnonzero(choice.chosen_R)
+    if now.draws is not None:
+        return now.draws.take(committed)
+    if choice.token_R is None:
+        return None
+    stats, named_r = now.stats.take(committed), choice.token_R[committed]
+    if (named_r < 0).all():
+        return None
+    token_r = np.where(named_r < 0, stats.top_token, named_r)
+    logprob_r = target_stats(take_rows(now.rows, committed), (), token_r).target_logprob
+    return DrawStats(stats, token_r, logprob_r, np.zeros(len(committed)))
+
+
+def _ask(
+    chains: Chains, policy: Policy, now: Pass, mine: IntArray | None, stats: PositionStats | DrawStats
+) -> Choice:
+    """Let one policy choose among masked rows of its chains: all of them, or the rows ``mine``."""
+    if mine is None:
+        index_c, chain_r, offset_r = now.index_C, now.chain_R, now.offset_R
+    else:
+        live_c, chain_r = regroup(now.chain_R[mine])
+        index_c, offset_r = now.index_C[live_c], now.offset_R[mine]
+    memory = chains.memory[chains.policy_N[index_c[0]]]
+    view = StepView(
+        chain_R=chain_r,
+        position_R=chains.start_N[index_c][chain_r] + offset_r,
+        offset_R=offset_r,
+        block_C=chains.block_N[index_c],
+        step_C=chains.step_N[index_c],
+        forward_C=chains.pass_N[index_c],
+        filling_C=chains.filling_N[index_c],
+        stats=stats,
+        memory=memory.order.at(index_c, chain_r, offset_r),
+        numbers=lambda: chains.numbers.rows(index_c, chains.pass_N[index_c])[chain_r, offset_r],
+    )
+    static = isinstance(policy.order, StaticOrder)
+    place_r = chains.place_NB[index_c[chain_r], offset_r] if static else None
+    return choose(policy, view, memory, index_c, place_r, _source(now, mine) if policy.needs else None)
+
+
+def _source(now: Pass, mine: IntArray | None) -> ExtraSource:
+    """Return where a policy with the rows ``mine`` of the pass gets its extra inputs."""
+
+    def look(tried: IntArray) -> FloatArray:
+        assert now.look is not None
+        return now.look(tried if mine is None else mine[tried])
+
+    return ExtraSource(lambda: now.rows if mine is None else take_rows(now.rows, mine), look)

@@ -1,12 +1,13 @@
-"""Revise rules that decide everything themselves: what a pass fills, and what it takes back.
+"""Revise rules: what a pass may change of the tokens that a block holds.
 
-In ReMDM, RCR, P2 and Mask-Predict the two decisions are one: a pass proposes a token everywhere, and what
-stays is chosen over masked and held positions together. Such a rule is a ``Planner``: it sees all positions
-that the current block has to fill, and its policy has no commit rule.
+A rule sees all positions that the current block has to fill, masked or held. Some published samplers (ReMDM,
+RCR, P2, Mask-Predict) choose what is filled and what is taken back together: such a rule names its order
+(``order_id``), and its policy has no commit rule. Other rules act beside an order and a commit rule, which
+choose what is filled. Such a policy can generate but defines no likelihood of a fixed text.
 
-A token that a pass proposes and does not keep was never revealed: only what stands on the canvas between two
+A token that a pass proposes and does not keep was never revealed: only what is on the canvas between two
 passes is an event. Every block is a canvas of its own: the counts and times of a published sampler, which
-speak of a whole text, are read per block, because the blocks before it are finished and cached.
+refer to a whole text, are read per block, because the blocks before it are finished and cached.
 
 Shape letters: C chains, R rows.
 """
@@ -22,11 +23,11 @@ import numpy as np
 
 from orderlens.errors import UserInputError
 from orderlens.rules.memory import Memory
-from orderlens.rules.protocol import BoolArray, FloatArray, IntArray, Revision, whole
+from orderlens.rules.protocol import BoolArray, FloatArray, IntArray, Rule, whole
 from orderlens.rules.stats import PositionStats, comparable
 
 
-def _nobody_asks(_: BoolArray) -> FloatArray:
+def _not_declared(_: BoolArray) -> FloatArray:
     raise UserInputError("a revise rule that calls view.apart must set judges_apart = True")
 
 
@@ -42,7 +43,8 @@ class BlockView:
         token_R: the token it holds; −1 where masked.
         held_logprob_R: that token's log-probability in this pass; NaN where masked.
         logq_R: its log-probability in the pass that committed it; NaN where masked.
-        proposal_R: the token that this pass would put there: drawn at T > 0, else the most probable.
+        proposal_R: the token that this pass would put there: the most probable one, or at T > 0 a drawn one
+            where the rule has ``draws_proposals``.
         proposal_logprob_R: its log-probability at temperature 1.
         stats: what this pass says about the position.
         forward_C: passes the block has had before this one.
@@ -68,7 +70,7 @@ class BlockView:
     filling_C: IntArray
     memory: Memory
     numbers: Callable[[], FloatArray]
-    apart: Callable[[BoolArray], FloatArray] = _nobody_asks
+    apart: Callable[[BoolArray], FloatArray] = _not_declared
 
     def __len__(self) -> int:
         return len(self.chain_R)
@@ -83,7 +85,7 @@ class BlockView:
 
         Args:
             scores_R: no NaN among the rows that count.
-            among_R: rows that count; the others come behind them.
+            among_R: rows that count; the others come after them.
         """
         outside_R = np.zeros(len(self), bool) if among_R is None else ~among_R
         by_R = np.lexsort(
@@ -97,14 +99,16 @@ class BlockView:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What stands after this pass: masked rows that take their proposal, held rows that are masked again.
+    """What one pass changes, each [R] or None for nothing.
 
-    ``edit_R``, where given, are held rows that take their proposal; nothing changes where that is the token
-    they hold.
+    Attributes:
+        commit_R: masked rows that take their proposal; only for a rule with ``order_id``.
+        remask_R: held rows that are masked again.
+        edit_R: held rows that take their proposal; nothing changes where that is the token they hold.
     """
 
-    commit_R: BoolArray
-    remask_R: BoolArray
+    commit_R: BoolArray | None = None
+    remask_R: BoolArray | None = None
     edit_R: BoolArray | None = None
 
     @classmethod
@@ -113,66 +117,52 @@ class Moves:
         return cls(keep_R & view.masked_R, ~keep_R & ~view.masked_R)
 
 
-class Planner(Revision):
-    """A revise rule that also decides what is revealed. Only for generation.
+class Revise(Rule):
+    """A rule that may change what was committed. Only for generation.
 
-    A block of n positions ends after ``passes(n)`` passes; what is still masked then is filled by one more.
+    A block of n positions has ``passes(n)`` passes in which the rule is asked. What is still masked then is
+    filled without it: in one more pass, or by the commit rule.
     """
 
-    order_id: ClassVar[str]
-    """The order that such a policy is written with; its scores are not asked for."""
-    ends_when_full: ClassVar[bool] = True
-    """Whether a block is done as soon as nothing is masked, before the last pass."""
+    order_id: ClassVar[str | None] = None
+    """The order that the policy is written with where the rule chooses positions itself (the order's scores
+    are not used); None for a rule beside an order and a commit rule."""
+    draws_proposals: ClassVar[bool] = True
+    """Whether the proposals are drawn tokens at T > 0."""
     judges_apart: ClassVar[bool] = False
-    """Whether it asks for ``BlockView.apart``."""
+    """Whether it calls ``BlockView.apart``."""
 
     @abstractmethod
     def passes(self, n_positions: int) -> int:
-        """Return how many passes a block with that many positions to fill takes, at least 1."""
+        """Return the passes of a block with that many positions to fill, at least 1."""
 
     @abstractmethod
-    def plan(self, view: BlockView) -> Moves:
-        """Return what this pass fills and takes back; both arrays are [R]."""
+    def revise(self, view: BlockView) -> Moves:
+        """Return what this pass changes."""
+
+    def is_done(self, n_full: int, changed: bool) -> bool:
+        """Return whether a block without masks is finished before its last pass.
+
+        Args:
+            n_full: passes that began without a mask.
+            changed: whether the last pass changed something.
+        """
+        return True
 
     def max_passes(self, n_positions: int) -> int:
-        """Return the most passes that a block takes, the one that fills what was left included."""
-        return self.passes(n_positions) + 1
+        """Return the most passes that a block takes."""
+        return self.passes(n_positions) + (n_positions if self.order_id is None else 1)
 
 
 @dataclass(eq=False)
-class StepPlanner(Planner):
-    """A planner over a given number of passes per block, by default one per position."""
+class SteppedRevise(Revise):
+    """A rule over a given number of passes per block, by default one per position."""
 
     steps: int = whole(1, "STEPS", 16, default=0)
 
     def passes(self, n_positions: int) -> int:
-        """Return the number of steps."""
         return self.steps or max(1, n_positions)
 
     def steps_C(self, view: BlockView) -> IntArray:
         """Return the passes that each chain's block takes in all."""
         return np.full(len(view.filling_C), self.steps) if self.steps else np.maximum(view.filling_C, 1)
-
-
-class KeepBest(StepPlanner):
-    """Every pass proposes a token at all masked positions and keeps the most probable ones of the block.
-
-    How many stay masked falls from pass to pass (``left_C``); ``confidence_R`` says what is compared.
-    """
-
-    order_id = "max-prob"
-
-    def plan(self, view: BlockView) -> Moves:
-        """Keep all but the least confident; among equals the leftmost are kept."""
-        keep_C = view.filling_C - self.left_C(view)
-        return Moves.keeping(view, view.ranks(self.confidence_R(view)) < keep_C[view.chain_R])
-
-    def left_C(self, view: BlockView) -> IntArray:
-        """Return how many positions stay masked after this pass: floor(n (1 − (t + 1)/T)), in integers."""
-        steps_C = self.steps_C(view)
-        left_C: IntArray = view.filling_C * (steps_C - 1 - view.forward_C) // steps_C
-        return left_C
-
-    def confidence_R(self, view: BlockView) -> FloatArray:
-        """Return the log-probability of each token in the pass that proposed it."""
-        return np.where(view.masked_R, view.proposal_logprob_R, view.logq_R)

@@ -26,9 +26,9 @@ class Restless(ConfidenceOrder):
     id, summary, needs = "restless", "", frozenset({"kl_previous", "planned_passes"})
 
     def scores(self, view):
-        moved = view.asked["kl_previous"]
+        moved = view.extras["kl_previous"]
         assert np.array_equal(np.isinf(moved), (view.forward_C == 0)[view.chain_R])
-        assert (view.asked["planned_passes"] == np.ceil(view.filling_C / 2)[view.chain_R]).all()
+        assert (view.extras["planned_passes"] == np.ceil(view.filling_C / 2)[view.chain_R]).all()
         return np.where(np.isinf(moved), view.stats.top_logprob, moved)
 
 
@@ -41,7 +41,7 @@ class Nosy(LookaheadOrder):
         return view.offset_R % 2 == view.offset_R[view.starts_C][view.chain_R] % 2
 
     def scores(self, view):
-        return -np.nan_to_num(view.asked["entropy_after"], nan=99.0)
+        return -np.nan_to_num(view.extras["entropy_after"], nan=99.0)
 
 
 POLICIES = [

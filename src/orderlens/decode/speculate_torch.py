@@ -1,9 +1,9 @@
-"""The device's side of ``guess``: from statistics to a guess, and the forward and head that follow from it.
+"""The device's side of ``speculate``: from statistics to a guess, and the forward and head that follow.
 
-Nothing here waits for the device: everything is queued behind the pass whose statistics it reads. On CUDA the
+Nothing here waits for the device: everything is queued after the pass whose statistics it reads. On CUDA the
 choice is one kernel (``kernels.head.choice``), because every launch costs the host time.
 
-Shape letters: C chains, R rows of the pass, r rows of the next one, A places it may ask about.
+Shape letters: C chains, R rows of the pass, r rows of the next one, A places it may request.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from orderlens.decode.head_torch import OnDevice, ask
 from orderlens.decode.passes import NextRows, Queued
 from orderlens.kernels.gpu import runs_kernels
 from orderlens.models.engine.transfer import arriving, to_device
-from orderlens.models.protocol import Foresees, IntArray, OneMore
+from orderlens.models.protocol import IntArray, NextTokens, Speculates
 from orderlens.rules.orders.protocol import READINGS, Reading
 from orderlens.rules.stats import Answer, Heat
 
 
 def queue(
-    session: Foresees, answer: Answer, following: NextRows, kind_C: IntArray, eos_ids: Iterable[int]
+    session: Speculates, answer: Answer, following: NextRows, reading_C: IntArray, eos_ids: Iterable[int]
 ) -> Queued | None:
     """Queue the guess and the pass that follows from it; None where the session cannot.
 
@@ -32,15 +32,15 @@ def queue(
         session: evaluates it.
         answer: the statistics of this pass.
         following: what is known of the next one.
-        kind_C: the number each chain goes by, as a place in ``READINGS``.
+        reading_C: the number each chain goes by, as a place in ``READINGS``.
         eos_ids: ids whose total probability is wanted.
     """
     if not isinstance(answer, OnDevice):
         return None
     chosen = choose_by_kernel if runs_kernels(answer.found[0].device) else choose_plainly
-    guess_2C, token_C, row_r, uniforms_r = chosen(answer.found, following, kind_C)
+    guess_2C, token_C, row_r, uniforms_r = chosen(answer.found, following, reading_C)
     guess = arriving(guess_2C)
-    rows = session.foresee(OneMore(guess_2C[0], token_C, row_r))
+    rows = session.speculate(NextTokens(guess_2C[0], token_C, row_r))
     if rows is None:
         return None
     heat = None if uniforms_r is None else Heat(following.temperature, uniforms_r)
@@ -53,19 +53,26 @@ def queue(
 
 
 def choose_by_kernel(
-    found: Sequence[Tensor], following: NextRows, kind_C: IntArray
+    found: Sequence[Tensor], following: NextRows, reading_C: IntArray
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return what ``choose_plainly`` returns, from one kernel."""
     from orderlens.kernels.head.choice import NextPass, choose_next
 
     left_C, uniforms_A = following.left_C, following.uniforms_A
     after_C = np.cumsum(left_C)
-    known = [following.first_C, following.n_C, kind_C, following.fixed_C, after_C - left_C, following.place_A]
+    known = [
+        following.first_C,
+        following.n_C,
+        reading_C,
+        following.fixed_C,
+        after_C - left_C,
+        following.place_A,
+    ]
     if uniforms_A is not None:
         known.append(uniforms_A.view(np.int64))  # everything the kernel needs in one copy
     given = NextPass(
         known=to_device(np.concatenate(known), found[0].device),
-        chains=len(kind_C),
+        chains=len(reading_C),
         places=len(following.place_A),
         rows=int(after_C[-1]),
         most_rows=int(following.n_C.max()),
@@ -76,27 +83,27 @@ def choose_by_kernel(
 
 
 def choose_plainly(
-    found: Sequence[Tensor], following: NextRows, kind_C: IntArray
+    found: Sequence[Tensor], following: NextRows, reading_C: IntArray
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Guess, on any device.
 
     Returns:
         Offset in its window and token of each chain [2, C]; the tokens again [C] in int32; the places [r]
-        that are asked about next; the numbers [r] behind their draws.
+        that are requested next; the numbers [r] of their draws.
     """
-    device, left_C, count = found[0].device, following.left_C, len(kind_C)
+    device, left_C, count = found[0].device, following.left_C, len(reading_C)
     chain_r = np.repeat(np.arange(count), left_C)
     place_r = np.arange(len(chain_r)) - (np.cumsum(left_C) - left_C)[chain_r]
     # Where a row in front of the others is chosen, they move up: so does what stands behind all rows.
     base_r = np.where(following.fixed_C < 0, following.first_C, following.fixed_C - 1)[chain_r] + place_r
     inside_CM = np.arange(following.n_C.max()) < following.n_C[:, None]
     table_CM = np.where(inside_CM, following.first_C[:, None] + np.arange(inside_CM.shape[1]), -1)
-    base, chain, table, first, kind, place = (
+    base, chain, table, first, reading, place = (
         to_device(part, device)
-        for part in (base_r, chain_r, table_CM, following.first_C, kind_C, following.place_A)
+        for part in (base_r, chain_r, table_CM, following.first_C, reading_C, following.place_A)
     )
-    by_kind_KR = torch.stack([_read(found, reading) for reading in READINGS])
-    score_CM = by_kind_KR[kind[:, None], table].masked_fill(table < 0, -torch.inf)
+    by_reading_KR = torch.stack([_read(found, name) for name in READINGS])
+    score_CM = by_reading_KR[reading[:, None], table].masked_fill(table < 0, -torch.inf)
     row_C = first + score_CM.argmax(dim=1)
     token_C = found[2 if len(found) > 2 else 0][row_C]
     next_r = base + (base >= row_C[chain])
