@@ -26,7 +26,7 @@ import torch
 from write_llada2 import MINI, words, write_tokenizer
 
 from orderlens.decode.chains import Chain
-from orderlens.decode.places import plan_canvases
+from orderlens.decode.target_states import plan_canvases
 from orderlens.metrics.external import load_evaluator
 from orderlens.models.evaluators import small, windows
 from orderlens.models.files.tokenizer import FastTokenizer

@@ -144,7 +144,7 @@ class TestNaming:
             raise KeyError("gone")
 
     def test_our_own_faults_are_not_dressed_up(self):
-        rule = type("Ours", (), {"__module__": "orderlens.rules.orders.fixed"})()
+        rule = type("Ours", (), {"__module__": "orderlens.rules.orders.basic"})()
         with pytest.raises(KeyError), naming("order 'x'", rule):
             raise KeyError("gone")
 

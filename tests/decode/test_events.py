@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.decode.events import NO_TOKEN, Recorder
+from orderlens.decode.passes import NO_TOKEN, Recorder
 
 FIELDS = ("sample", "order", "step", "forward", "position", "token_id", "logq", "n_lookahead")
 

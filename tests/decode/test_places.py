@@ -10,7 +10,7 @@ import pytest
 
 from orderlens.common.grid import Canvas, block_edges
 from orderlens.decode.chains import given_tokens
-from orderlens.decode.places import check_fits, plan_canvases
+from orderlens.decode.target_states import check_fits, plan_canvases
 from orderlens.errors import UserInputError
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderlens.decode import recompute
+from orderlens.decode import measure
 from orderlens.decode.head import target_stats
-from orderlens.decode.recompute import without_cache
+from orderlens.decode.measure import without_cache
 from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HmmSession
 from orderlens.models.loading import load_model
@@ -21,7 +21,7 @@ SAMPLES = [EncodedSample(str(i), np.arange(3 + i) % 5, np.arange(20) % 7) for i 
 
 @pytest.mark.parametrize("at_once", [512, 5])
 def test_scores_are_the_same(monkeypatch, at_once):
-    monkeypatch.setattr(recompute, "STATES_AT_ONCE", at_once)
+    monkeypatch.setattr(measure, "STATES_AT_ONCE", at_once)
     orders = parse_policies(["random:3", "max-prob"])
     found, expected = (score_batch(model, SAMPLES, orders) for model in (without_cache(MODEL), MODEL))
     assert found["position"].tolist() == expected["position"].tolist()

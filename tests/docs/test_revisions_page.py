@@ -12,8 +12,7 @@ import pytest
 from orderlens.cli.main import main
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.rules import Policy, Revise, parse_policy
-from orderlens.rules.catalogue import REVISIONS
-from orderlens.rules.presets import PRESETS
+from orderlens.rules.catalogue import PRESETS, REVISIONS
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample
 

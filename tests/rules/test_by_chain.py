@@ -7,10 +7,9 @@ import pytest
 
 from orderlens.rules import parse_policy
 from orderlens.rules.catalogue import COMMITS
-from orderlens.rules.memory import MemoryTable
 from orderlens.rules.revise.protocol import BlockView
 from orderlens.rules.stats import PositionStats
-from orderlens.rules.view import StepView
+from orderlens.rules.view import MemoryTable, StepView
 
 BLOCK = 9
 COMMIT_SPECS = {

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from orderlens.errors import UserInputError
-from orderlens.rules.memory import MemoryTable, nothing_kept
 from orderlens.rules.stats import PositionStats
-from orderlens.rules.view import StepView
+from orderlens.rules.view import MemoryTable, StepView, nothing_kept
 
 ALL = np.arange(3)
 

@@ -9,8 +9,8 @@ import pytest
 import orderlens as ol
 from orderlens.errors import UserInputError
 from orderlens.rules import Preset, parse_policies, parse_policy
+from orderlens.rules.catalogue import PRESETS
 from orderlens.rules.orders.catalogue import ORDERS
-from orderlens.rules.presets import PRESETS
 
 
 @pytest.mark.parametrize("name", PRESETS.names())

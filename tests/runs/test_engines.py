@@ -188,7 +188,7 @@ def test_a_missing_ray_names_its_extra(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_order_that_no_registry_knows_stays_in_one_process(tmp_path: Path) -> None:
-    from orderlens.rules.orders.confidence import MaxProb
+    from orderlens.rules.orders.basic import MaxProb
 
     class Mine(MaxProb):
         id = "mine"

@@ -59,7 +59,7 @@ def _rules(registry: Registry[Any], word: str) -> list[dict[str, object]]:
 
 def _presets() -> list[dict[str, object]]:
     from orderlens.rules import parse_policy
-    from orderlens.rules.presets import PRESETS
+    from orderlens.rules.catalogue import PRESETS
 
     _warn(PRESETS)
     rows: list[dict[str, object]] = []

@@ -25,10 +25,9 @@ import pyarrow as pa
 
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.batches import BatchLimit, run_within
-from orderlens.decode.events import Columns
-from orderlens.decode.places import plan_canvases
+from orderlens.decode.passes import Columns
 from orderlens.decode.score import distinct_states, equal_windows
-from orderlens.decode.target_states import TargetStates
+from orderlens.decode.target_states import TargetStates, plan_canvases
 from orderlens.metrics.passes import coupling, entropy_bound
 from orderlens.models.abilities import HasJoint
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model

@@ -32,11 +32,10 @@ from orderlens.decode.batches import BatchLimit, run_within
 from orderlens.decode.head import blank_rows, divergence, position_stats, put_rows, take_rows, target_stats
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, Session, StateBatch
-from orderlens.rules.memory import MemoryTable
 from orderlens.rules.orders.protocol import LookaheadOrder
 from orderlens.rules.policy import Policy
 from orderlens.rules.stats import positions_of
-from orderlens.rules.view import StepView
+from orderlens.rules.view import MemoryTable, StepView
 
 KNOWN = ("entropy_after", "kl_previous", "planned_passes", "token_logprobs")
 STATES_AT_ONCE = 256

@@ -17,9 +17,9 @@ import numpy as np
 
 from orderlens.decode.batches import BatchLimit, groups, interleave, run_within
 from orderlens.decode.chains import Chain, Chains, Watch, live_canvases
-from orderlens.decode.events import Columns, Recorder
-from orderlens.decode.places import check_fits, plan_canvases
+from orderlens.decode.passes import Columns, Recorder
 from orderlens.decode.rounds import Advance, Rounds
+from orderlens.decode.target_states import check_fits, plan_canvases
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Anchor, Model
 from orderlens.rules.orders.protocol import Order

@@ -1,8 +1,13 @@
-"""Two measurements that need forwards of their own: adjacent-swap circulation and the numerical noise floor.
+"""Two measurements that need separate forwards: adjacent-swap circulation and the numerical noise floor.
 
-Both start from the paths of a scored batch. Circulation asks how much two neighbouring reveals care which
-of them came first; the noise floor asks how much of any gap between orders is only rounding. The arithmetic
-and the column definitions are in ``orderlens.metrics.coherence``.
+Both start from the paths of a scored batch. Circulation asks how much two neighbouring reveals depend on
+which of them came first; the noise floor asks how much of any gap between orders is only rounding. The
+arithmetic and the column definitions are in ``orderlens.metrics.coherence``.
+
+The noise floor includes what the prefix cache changes: ``without_cache`` gives a model that computes the
+clean prefix of every state again, for that state alone, with the same engine, kernels and precision.
+
+Shape letters: N states, R rows.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +24,15 @@ import pyarrow as pa
 from orderlens.common.machine import is_out_of_memory
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.batches import BatchLimit
-from orderlens.decode.events import Columns
-from orderlens.decode.places import plan_canvases
-from orderlens.decode.recompute import without_cache
+from orderlens.decode.head import blank_rows, put_rows
+from orderlens.decode.passes import Columns
 from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import score_batch
-from orderlens.decode.target_states import TargetStates
+from orderlens.decode.target_states import TargetStates, plan_canvases
 from orderlens.errors import DeviceMemoryError, ModelOutputError, one_line
 from orderlens.models.abilities import CastsDtype, device_type, other_dtype
-from orderlens.models.protocol import Anchor, IntArray, Model
-from orderlens.rules.orders.fixed import ForcedAR
+from orderlens.models.protocol import Anchor, IntArray, Model, Rows, Session, StateBatch
+from orderlens.rules.orders.basic import ForcedAR
 from orderlens.rules.policy import Policy
 from orderlens.store.schema import table_schema
 from orderlens.texts.samples import EncodedSample
@@ -284,3 +288,78 @@ def _noise_rows(
                     "log_prob_perturbed": found[name][s, o],
                     "n": n,
                 }
+
+
+STATES_AT_ONCE = 512
+"""States whose prefixes are held together, a slot each."""
+
+
+def without_cache(model: Model) -> Model:
+    """Return ``model`` with sessions that keep tokens instead of keys."""
+    return cast(Model, _Uncached(model))
+
+
+class _Uncached:
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def open_session(self) -> RecomputingSession:
+        return RecomputingSession(self._model)
+
+
+class RecomputingSession:
+    """The Session protocol over tokens: every evaluation fills fresh slots, one per state."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._prefixes: list[IntArray] = []
+        self._offsets: list[int] = []
+
+    def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
+        """Remember the clean tokens of one slot per prefix."""
+        self._prefixes, self._offsets = [np.asarray(prefix) for prefix in prefixes], list(grid_offsets)
+
+    def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
+        """Remember one more block of each slot."""
+        for slot, tokens in zip(slots.tolist(), tokens_NW, strict=True):
+            self._prefixes[slot] = np.concatenate((self._prefixes[slot], tokens))
+
+    def keep(self, slots: IntArray) -> None:
+        """Keep the given slots, renumbered in this order."""
+        self._prefixes = [self._prefixes[slot] for slot in slots.tolist()]
+        self._offsets = [self._offsets[slot] for slot in slots.tolist()]
+
+    def evaluate(self, states: StateBatch) -> Rows:
+        """Return the wanted rows, each state read over a prefix of its own."""
+        found: Rows | None = None
+        for low in range(0, max(1, len(states.slots_N)), STATES_AT_ONCE):
+            high = low + STATES_AT_ONCE
+            mine = np.flatnonzero((states.row_state_R >= low) & (states.row_state_R < high))
+            rows = self._evaluate(states, slice(low, high), mine)
+            found = blank_rows(rows, len(states.row_state_R)) if found is None else found
+            put_rows(found, mine, rows)
+        assert found is not None
+        return found
+
+    def _evaluate(self, states: StateBatch, part: slice, mine: IntArray) -> Rows:
+        slots, starts = states.slots_N[part], states.starts_N[part]
+        session: Session = self._model.open_session()
+        session.prefill(
+            [
+                self._prefixes[slot][:start]
+                for slot, start in zip(slots.tolist(), starts.tolist(), strict=True)
+            ],
+            [self._offsets[slot] for slot in slots.tolist()],
+        )
+        return session.evaluate(
+            StateBatch(
+                np.arange(len(slots)),
+                starts,
+                states.tokens_NW[part],
+                states.row_state_R[mine] - part.start,
+                states.row_offset_R[mine],
+            )
+        )

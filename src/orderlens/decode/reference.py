@@ -17,7 +17,7 @@ from orderlens.decode.chains import given_tokens
 from orderlens.decode.choose import BoolArray, choose
 from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory
 from orderlens.decode.head import draw_stats, position_stats, target_stats
-from orderlens.decode.places import plan_canvases
+from orderlens.decode.target_states import plan_canvases
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, LogProbRows, Model
 from orderlens.rules.orders.protocol import Order, StaticOrder
 from orderlens.rules.policy import Policy

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from orderlens.decode.chains import Chains
 from orderlens.decode.choose import BoolArray, Choice, naming
-from orderlens.decode.events import Columns, Recorder
-from orderlens.decode.passes import Pass, per_count, regroup
+from orderlens.decode.passes import Columns, Pass, Recorder, per_count, regroup
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import FloatArray, IntArray
 from orderlens.rules.revise.protocol import BlockView, Moves, Revise

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from orderlens.decode.chains import Chains
 from orderlens.decode.choose import Choice, choose_rows, committed_tokens
-from orderlens.decode.events import Recorder
 from orderlens.decode.extra_inputs import hidden_logprobs, mean_entropies
 from orderlens.decode.head import ask, take_rows
-from orderlens.decode.passes import Pass, PassRequest, dedupe_initial_states
+from orderlens.decode.passes import Pass, PassRequest, Recorder, dedupe_initial_states
 from orderlens.decode.revise import Revised, apply_changes, revise_rows
 from orderlens.decode.speculate import Speculator
 from orderlens.models.protocol import FloatArray, IntArray, Model, Rows, StateBatch

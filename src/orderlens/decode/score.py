@@ -26,11 +26,10 @@ from orderlens.common.rng import NumberRows, rule_stream
 from orderlens.decode.batches import BatchLimit, Reporter, groups, interleave, run_within
 from orderlens.decode.chains import NEVER
 from orderlens.decode.choose import choose
-from orderlens.decode.events import Columns
 from orderlens.decode.extra_inputs import ExtraSource, PolicyMemory
 from orderlens.decode.head import take_rows
-from orderlens.decode.places import check_fits, plan_canvases
-from orderlens.decode.target_states import BoolArray, TargetStates
+from orderlens.decode.passes import Columns
+from orderlens.decode.target_states import BoolArray, TargetStates, check_fits, plan_canvases
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows
 from orderlens.rules.orders.protocol import Order, StaticOrder

@@ -1,8 +1,7 @@
 """Policies: an order, how many positions are committed at once, and what may be changed afterwards."""
 
-from orderlens.rules.catalogue import parse_policies, parse_policy
+from orderlens.rules.catalogue import Preset, parse_policies, parse_policy
 from orderlens.rules.policy import Likelihood, Policy, spec_of
-from orderlens.rules.presets import Preset
 from orderlens.rules.protocol import Commit, Schedule
 from orderlens.rules.revise.protocol import BlockView, Moves, Revise
 

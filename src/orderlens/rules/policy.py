@@ -8,9 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from orderlens.errors import UserInputError
 from orderlens.rules.commit.schedules import Top
 from orderlens.rules.orders.protocol import (
@@ -24,9 +21,9 @@ from orderlens.rules.orders.protocol import (
 )
 from orderlens.rules.protocol import Commit, Schedule
 from orderlens.rules.revise.protocol import Revise
+from orderlens.rules.stats import IntArray
 
 Likelihood: TypeAlias = Literal["exact", "estimate", "none"]
-IntArray = NDArray[np.int64]
 
 
 def spec_of(label: str, seed: float | None) -> str:

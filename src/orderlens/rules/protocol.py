@@ -13,19 +13,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orderlens.errors import UserInputError
-from orderlens.rules.orders.arguments import plain
-from orderlens.rules.stats import DrawStats, PositionStats
+from orderlens.rules.orders.catalogue import plain
+from orderlens.rules.stats import BoolArray, DrawStats, FloatArray, IntArray, PositionStats
 from orderlens.rules.view import StepView
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+CommitView: TypeAlias = StepView[PositionStats | DrawStats]
+"""What a commit rule sees: no target."""
 
 
 class Rule(ABC):
@@ -113,10 +111,10 @@ class Commit(Rule):
         return n_positions
 
     @abstractmethod
-    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         """Return which rows are committed now [R]: at least one in every chain."""
 
-    def pick(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> Pick:
+    def pick(self, view: CommitView, scores_R: FloatArray) -> Pick:
         """Return the same with the tokens; only for a rule that may not take the most probable one."""
         return Pick(self.select(view, scores_R))
 
@@ -136,7 +134,7 @@ class Schedule(Commit):
         """Return the passes that the counts add up to."""
         return int(self.passes(n_positions)[-1]) + 1
 
-    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         """Return the next positions by score, as many as the schedule gives this pass."""
         last_C = self._due(view)
         if (last_C == view.step_in_block_C).all():

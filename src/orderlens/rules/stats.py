@@ -15,6 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from orderlens.errors import ModelOutputError
 
+IntArray: TypeAlias = NDArray[np.int64]
+FloatArray: TypeAlias = NDArray[np.float64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True)
 class PositionStats:
@@ -28,16 +32,16 @@ class PositionStats:
         eos_logprob: log of the total probability of the EOS ids (−inf when there are none).
     """
 
-    top_token: NDArray[np.int64]
-    top_logprob: NDArray[np.float64]
-    second_logprob: NDArray[np.float64]
-    entropy: NDArray[np.float64]
-    eos_logprob: NDArray[np.float64]
+    top_token: IntArray
+    top_logprob: FloatArray
+    second_logprob: FloatArray
+    entropy: FloatArray
+    eos_logprob: FloatArray
 
     def __len__(self) -> int:
         return len(self.top_token)
 
-    def take(self, rows: NDArray[np.int64]) -> PositionStats:
+    def take(self, rows: IntArray) -> PositionStats:
         """Return the entries at ``rows``."""
         return PositionStats(
             self.top_token[rows],
@@ -59,13 +63,11 @@ class TargetStats:
     """
 
     positions: PositionStats
-    target_logprob: NDArray[np.float64]
-    competitor_logprob: NDArray[np.float64]
+    target_logprob: FloatArray
+    competitor_logprob: FloatArray
 
     @classmethod
-    def beside(
-        cls, positions: PositionStats, target: NDArray[np.int64], target_logprob: NDArray[np.float64]
-    ) -> TargetStats:
+    def beside(cls, positions: PositionStats, target: IntArray, target_logprob: FloatArray) -> TargetStats:
         """Attach the targets; the competitor is the top token, or the runner-up where that is the target."""
         is_top = positions.top_token == target
         competitor = np.where(is_top, positions.second_logprob, positions.top_logprob)
@@ -74,7 +76,7 @@ class TargetStats:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def take(self, rows: NDArray[np.int64]) -> TargetStats:
+    def take(self, rows: IntArray) -> TargetStats:
         """Return the entries at ``rows``."""
         return TargetStats(
             self.positions.take(rows), self.target_logprob[rows], self.competitor_logprob[rows]
@@ -93,21 +95,21 @@ class DrawStats:
     """
 
     positions: PositionStats
-    token: NDArray[np.int64]
-    logprob: NDArray[np.float64]
-    tempered_logprob: NDArray[np.float64]
+    token: IntArray
+    logprob: FloatArray
+    tempered_logprob: FloatArray
 
     def __len__(self) -> int:
         return len(self.positions)
 
-    def take(self, rows: NDArray[np.int64]) -> DrawStats:
+    def take(self, rows: IntArray) -> DrawStats:
         """Return the entries at ``rows``."""
         return DrawStats(
             self.positions.take(rows), self.token[rows], self.logprob[rows], self.tempered_logprob[rows]
         )
 
 
-def comparable(values: ArrayLike) -> NDArray[np.float64]:
+def comparable(values: ArrayLike) -> FloatArray:
     """Return numbers to about 12 digits, so that the same sum taken in another order compares as equal.
 
     Rows that are permutations of each other tie, and p = 0.9 reaches 0.9 although exp(log 0.9) need not. What
@@ -116,7 +118,7 @@ def comparable(values: ArrayLike) -> NDArray[np.float64]:
     """
     numbers = np.asarray(values, np.float64)
     bits = (numbers if numbers.ndim else numbers[None]).view(np.int64)
-    rounded: NDArray[np.float64] = ((bits + 0x800) & ~0xFFF).view(np.float64)
+    rounded: FloatArray = ((bits + 0x800) & ~0xFFF).view(np.float64)
     return rounded if numbers.ndim else rounded[0]
 
 
@@ -131,7 +133,7 @@ class Heat:
     """
 
     temperature: float
-    uniforms_R: NDArray[np.float64] | Any
+    uniforms_R: FloatArray | Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class RowStats:
     """
 
     positions: PositionStats
-    target_logprob: NDArray[np.float64] | None = None
+    target_logprob: FloatArray | None = None
     draws: DrawStats | None = None
 
 
@@ -158,7 +160,7 @@ def positions_of(stats: PositionStats | TargetStats | DrawStats) -> PositionStat
     return stats if isinstance(stats, PositionStats) else stats.positions
 
 
-def require_finite_rows(bad_R: NDArray[np.bool_]) -> None:
+def require_finite_rows(bad_R: BoolArray) -> None:
     """Raise when any row is NaN or has no finite entry."""
     if bad_R.any():
         raise ModelOutputError(

@@ -18,11 +18,11 @@ from orderlens.common.grid import Canvas
 from orderlens.decode.batches import BatchLimit
 from orderlens.decode.chains import Watch
 from orderlens.decode.couplings import coupling_table
-from orderlens.decode.events import Columns
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.measure import PERTURBATIONS, circulation_table, noise_table
-from orderlens.decode.places import plan_canvases
+from orderlens.decode.passes import Columns
 from orderlens.decode.score import score_batch
+from orderlens.decode.target_states import plan_canvases
 from orderlens.models.loading import load_model
 from orderlens.models.protocol import Anchor, Model
 from orderlens.registry import Registry

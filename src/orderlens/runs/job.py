@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from orderlens.common.arguments import whole_number
 from orderlens.decode.generate import GenerationSettings
 from orderlens.decode.measure import PERTURBATIONS
-from orderlens.decode.places import check_fits
+from orderlens.decode.target_states import check_fits
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Model
 from orderlens.rules import Policy, parse_policies

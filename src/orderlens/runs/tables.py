@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orderlens.decode.chains import Chain
-from orderlens.decode.events import Columns
+from orderlens.decode.passes import Columns
 from orderlens.models.protocol import Model
 from orderlens.rules.policy import Policy
 from orderlens.store.schema import LOG_PROB_COLUMNS, table_schema

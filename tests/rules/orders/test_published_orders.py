@@ -10,7 +10,7 @@ import pytest
 from orderlens.errors import UserInputError
 from orderlens.rules import parse_policy
 from orderlens.rules.orders import parse_order
-from orderlens.rules.orders.noised import gumbel
+from orderlens.rules.orders.published import gumbel
 from orderlens.rules.stats import DrawStats, PositionStats
 from orderlens.rules.view import StepView
 

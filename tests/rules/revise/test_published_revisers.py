@@ -14,7 +14,7 @@ import pytest
 from orderlens.common.rng import draw_stream, rule_stream
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.rules import parse_policy
-from orderlens.rules.presets import PRESETS
+from orderlens.rules.catalogue import PRESETS
 from orderlens.rules.revise.protocol import BlockView
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample

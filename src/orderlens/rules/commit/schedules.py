@@ -15,10 +15,9 @@ from typing import Self
 import numpy as np
 
 from orderlens.errors import UserInputError
-from orderlens.rules.orders.arguments import plain
-from orderlens.rules.protocol import BoolArray, Commit, FloatArray, IntArray, Schedule, real, whole
-from orderlens.rules.stats import DrawStats, PositionStats
-from orderlens.rules.view import StepView
+from orderlens.rules.orders.catalogue import plain
+from orderlens.rules.protocol import Commit, CommitView, Schedule, real, whole
+from orderlens.rules.stats import BoolArray, FloatArray, IntArray
 
 
 @dataclass(eq=False)
@@ -30,11 +29,9 @@ class Top(Schedule):
     k: int = whole(1, "K", 4)
 
     def passes(self, n_positions: int) -> IntArray:
-        """Return 0 K times, 1 K times and so on."""
         return np.arange(n_positions, dtype=np.int64) // self.k
 
-    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
-        """Return the K best rows of every chain."""
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         if self.k == 1:
             return view.best(scores_R)
         chosen: BoolArray = view.ranks(scores_R) < self.k
@@ -56,7 +53,6 @@ class Steps(Schedule):
     n: int = whole(1, "N", 8)
 
     def passes(self, n_positions: int) -> IntArray:
-        """Return the even split."""
         return _passes(_even(n_positions, self.n))
 
 
@@ -75,7 +71,6 @@ class Cosine(Schedule):
     n: int = whole(1, "N", 8)
 
     def passes(self, n_positions: int) -> IntArray:
-        """Return the cosine's counts."""
         return _passes(_cosine(n_positions, self.n))
 
     def planned_passes(self, n_positions: int) -> int:
@@ -101,14 +96,12 @@ class Timesteps(Schedule):
 
     @classmethod
     def parse(cls, values: list[str]) -> Self:
-        """Build from nothing, ``N``, or ``N`` and ``EPS``."""
         rule = super().parse(values)
         if rule.eps == 1:
             raise UserInputError("'dream=N:1': time must fall, so EPS must be below 1")
         return rule
 
     def passes(self, n_positions: int) -> IntArray:
-        """Return the counts of the timesteps without the passes that reveal nothing."""
         return _passes(_timesteps(n_positions, self.n or n_positions, plain(self.eps)))
 
 
@@ -163,8 +156,7 @@ class Ancestral(Commit):
     randomised = True
     n: int = whole(1, "N", 128)
 
-    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
-        """Return the positions of each chain's next step; steps are drawn in the block's first pass."""
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         step_R = view.memory.rows("step", -1)
         if (step_R < 0).any():
             step_R = np.where(step_R < 0, (view.uniforms_R * self.n).astype(np.int64), step_R)

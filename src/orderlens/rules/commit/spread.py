@@ -7,11 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from orderlens.rules.protocol import BoolArray, Commit, FloatArray, IntArray, Pick, Schedule, real, whole
-from orderlens.rules.stats import DrawStats, PositionStats, comparable
-from orderlens.rules.view import StepView
-
-View = StepView[PositionStats | DrawStats]
+from orderlens.rules.protocol import Commit, CommitView, Pick, Schedule, real, whole
+from orderlens.rules.stats import BoolArray, FloatArray, IntArray, comparable
 
 
 @dataclass(eq=False)
@@ -31,7 +28,6 @@ class Dilated(Schedule):
     base: int = whole(2, "BASE", 2, default=2)
 
     def passes(self, n_positions: int) -> IntArray:
-        """Return the levels' sizes as passes."""
         return np.sort(self.levels(n_positions))
 
     def levels(self, n_positions: int) -> IntArray:
@@ -39,13 +35,11 @@ class Dilated(Schedule):
         return np.array(_levels(n_positions, self.base))
 
     def plan(self, path: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the path level by level, inside a level as the order has it."""
         level = self.levels(len(path))[path]
         by = np.argsort(level, kind="stable")
         return path[by], level[by]
 
-    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
-        """Return the positions whose level is due; the levels are laid out in the block's first pass."""
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         level_R = view.memory.rows("level", -1)
         new_R = level_R < 0
         if new_R.any():
@@ -96,7 +90,6 @@ class Spaced(Commit):
 
     @property
     def spec(self) -> str:
-        """``spaced`` or ``spaced=G``, behind the rule that it narrows."""
         own = super().spec
         return own if self.inner is None else f"{self.inner.spec}+{own}"
 
@@ -104,17 +97,15 @@ class Spaced(Commit):
         """Return this filter behind ``inner``."""
         return Spaced(self.g, inner)
 
-    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
-        """Return what is far enough apart."""
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         return self.pick(view, scores_R).chosen_R
 
-    def pick(self, view: View, scores_R: FloatArray) -> Pick:
-        """Narrow what the rule before takes; the tokens are its business."""
+    def pick(self, view: CommitView, scores_R: FloatArray) -> Pick:
         every = Pick(np.ones(len(view), bool))
         wanted = every if self.inner is None else self.inner.pick(view, scores_R)
         return Pick(self._apart(view, scores_R, wanted.chosen_R), wanted.token_R)
 
-    def _apart(self, view: View, scores_R: FloatArray, wanted_R: BoolArray) -> BoolArray:
+    def _apart(self, view: CommitView, scores_R: FloatArray, wanted_R: BoolArray) -> BoolArray:
         """Walk each chain's candidates from the best on and take those far enough from what was taken."""
         gap_C = np.maximum(2, view.left_C * self.g // view.filling_C)
         rank_R = view.ranks(np.where(wanted_R, scores_R, -np.inf))
@@ -149,8 +140,7 @@ class Hierarchy(Commit):
     low: float = real(0.0, 1.0, "LOW", 0.4)
     threshold: float = real(0.0, 1.0, "T", 0.9)
 
-    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
-        """Return the runs' best, the sure ones and each chain's first."""
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         starts_R = np.ones(len(view), bool)
         starts_R[1:] = (np.diff(view.chain_R) != 0) | (np.diff(view.offset_R) != 1)
         run_R = np.cumsum(starts_R) - 1

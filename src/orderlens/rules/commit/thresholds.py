@@ -1,4 +1,4 @@
-"""Commit rules that take every position the model is sure enough of, whatever the order says.
+"""Commit rules that take as many positions as the model is sure of, by a threshold or a bound.
 
 Probabilities are those of the token that would be committed, at temperature 1.
 """
@@ -6,15 +6,15 @@ Probabilities are those of the token that would be committed, at temperature 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
+from orderlens.errors import UserInputError
 from orderlens.rules.commit.schedules import Steps
-from orderlens.rules.protocol import BoolArray, Commit, FloatArray, IntArray, real, whole
-from orderlens.rules.stats import DrawStats, PositionStats, comparable
-from orderlens.rules.view import StepView
-
-View = StepView[PositionStats | DrawStats]
+from orderlens.rules.orders.catalogue import plain
+from orderlens.rules.protocol import Commit, CommitView, Pick, real, whole
+from orderlens.rules.stats import BoolArray, FloatArray, IntArray, comparable, positions_of
 
 
 @dataclass(eq=False)
@@ -29,8 +29,7 @@ class Threshold(Commit):
     summary = "threshold=T: every position with p ≥ T (0…1), at least the order's first"
     threshold: float = real(0.0, 1.0, "T", 0.9)
 
-    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
-        """Return the sure positions and each chain's first."""
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         sure: BoolArray = view.proposal_prob_R >= comparable(self.threshold)
         return sure | view.best(scores_R)
 
@@ -50,8 +49,7 @@ class Above(Commit):
     threshold: float = real(0.0, 1.0, "T", 0.95)
     steps: int | None = whole(1, "N", 8, default=None)
 
-    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
-        """Return the sure positions where they reach the floor, else the first ones of the order."""
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         sure_R = view.proposal_prob_R > comparable(self.threshold)
         if self.steps is None:
             enough_C = view.any_C(sure_R)
@@ -61,7 +59,7 @@ class Above(Commit):
         first_R = view.ranks(scores_R) < floor_C[view.chain_R]
         return np.where(few_C[view.chain_R], first_R, sure_R)
 
-    def _floor(self, view: View, steps: int) -> IntArray:
+    def _floor(self, view: CommitView, steps: int) -> IntArray:
         """Return what the even split gives each chain's pass, at least one."""
         floor_C = np.ones(len(view.filling_C), np.int64)
         for n in np.unique(view.filling_C):
@@ -87,12 +85,12 @@ class Near(Commit):
     threshold: float = real(0.0, 1.0, "T", 0.9)
     delta: float = real(0.0, 1.0, "DELTA", DELTA, default=DELTA)
 
-    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         """Return the positions that reach the lower of the two bounds, whatever the order says."""
         return near(view, view.proposal_prob_R, self.threshold, self.delta)
 
 
-def near(view: View, p_R: FloatArray, threshold: float, delta: float) -> BoolArray:
+def near(view: CommitView, p_R: FloatArray, threshold: float, delta: float) -> BoolArray:
     """Return the rows with p ≥ min(threshold, the chain's largest p − delta); p is ``comparable``."""
     best_C = np.maximum.reduceat(p_R, view.starts_C)
     bound_C = comparable(np.minimum(threshold, best_C - delta))
@@ -112,8 +110,7 @@ class Unanimous(Commit):
     summary = "unanimous=T: all positions once each of them has p ≥ T, else the order's first alone"
     threshold: float = real(0.0, 1.0, "T", 0.8)
 
-    def select(self, view: View, scores_R: FloatArray) -> BoolArray:
-        """Return all rows of the unanimous chains and the first of the others."""
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         unsure_R = view.proposal_prob_R < comparable(self.threshold)
         return ~view.any_C(unsure_R)[view.chain_R] | view.best(scores_R)
 
@@ -138,9 +135,135 @@ class Klass(Commit):
     eps: float = real(0.0, np.inf, "EPS", 0.01)
     passes: int = whole(1, "H", 2, default=2)
 
-    def select(self, view: StepView[PositionStats | DrawStats], scores_R: FloatArray) -> BoolArray:
-        """Return the sure and steady positions of every chain, or its first."""
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
         calm_R = np.where(view.extras["kl_previous"] < self.eps, view.memory.rows("calm", 0) + 1, 0)
         view.memory.keep_rows("calm", calm_R)
         ready_R = (view.proposal_prob_R > comparable(self.threshold)) & (calm_R >= self.passes)
         return ready_R | (view.best(scores_R) & ~view.any_C(ready_R)[view.chain_R])
+
+
+@dataclass(eq=False)
+class Factor(Commit):
+    """The order's first positions as long as the r-th of them (from 1) has p ≥ 1 − F / (r + 1).
+
+    Fast-dLLM's factor rule, whose order is ``max-prob`` (arXiv 2505.22618; the clean version is ZHZisZZ/dllm
+    ``pipelines/fastdllm/llada/sampler.py``; F = 1 in dInfer's and PC-Sampler's copies, none in dllm). The
+    bounds rise and confidences fall, so what is taken is a prefix. Those copies take one position too many
+    when the first failure is at the last rank; that is not followed.
+    """
+
+    id = "factor"
+    summary = "factor=F: the order's first positions while the r-th has p ≥ 1 − F/(r+1)"
+    factor: float = real(0.0, np.inf, "F", 1)
+
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
+        rank_R = view.ranks(scores_R)
+        short_R = view.proposal_prob_R < comparable(1 - self.factor / (rank_R + 2))
+        short_R[rank_R == 0] = False
+        return rank_R < view.least_C(np.where(short_R, rank_R, len(rank_R)))[view.chain_R]
+
+
+@dataclass(eq=False)
+class Bound(Commit):
+    """The order's longest prefix whose entropies obey Σ H − max H ≤ GAMMA (nats), at least one position.
+
+    The EB-Sampler (arXiv 2505.24857; GAMMA = 0.1 in the PC-Sampler and Info-Gain repositories), whose order
+    is ``entropy``; the paper allows other orders with the same bound. The left side bounds what the set loses
+    by being drawn as if independent. DUS's copy counts in bits: GAMMA(nats) = 0.693 GAMMA(bits). SDAR's
+    ``entropy_bounded`` sums the probabilities of sampled tokens and is another rule.
+    """
+
+    id = "bound"
+    summary = "bound=GAMMA: the order's longest prefix with Σ entropy − largest entropy ≤ GAMMA nats"
+    gamma: float = real(0.0, np.inf, "GAMMA", 0.1)
+
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
+        rank_R = view.ranks(scores_R)
+        entropy_CN = np.zeros(
+            (len(view.block_C), int(rank_R.max()) + 1)
+        )  # a row per chain: sums stay its own
+        entropy_CN[view.chain_R, rank_R] = positions_of(view.stats).entropy
+        spent_CN = np.cumsum(entropy_CN, axis=1) - np.maximum.accumulate(entropy_CN, axis=1)
+        chosen: BoolArray = (comparable(spent_CN) <= comparable(self.gamma))[view.chain_R, rank_R] | (
+            rank_R == 0
+        )
+        return chosen
+
+
+@dataclass(eq=False)
+class Credit(Commit):
+    """dInfer's threshold on probabilities that are raised by what the token earned in earlier passes.
+
+    CreditDecoding as in inclusionAI/dInfer ``parallel_strategy.py``, ``CreditThresholdParallelDecoder`` (T
+    0.9, ALPHA 0.7, GAMMA 0.2, BETA 0.8), whose order is ``max-prob``. At every masked position each pass
+    multiplies the credit C of all tokens by BETA and adds p^GAMMA to that of the most probable one. What is
+    compared with T, as by ``near``, is the largest of p (1 + C)^ALPHA over their sum, and at temperature 0
+    that token is committed, even where another is more probable. log q is the model's own, as everywhere.
+
+    Only a block's best guesses have credit, so the fused distribution needs the probabilities of those alone:
+    8 + 8 bytes per guess and position are kept, not a number per token (the public code keeps a float32 of
+    block × vocabulary). Credit starts anew in every block, as there. Differs: at temperature > 0 tokens are
+    drawn from the model's own distribution (there from the fused one), and positions are chosen by the best
+    fused token, not by a drawn one; so ``score`` gives the exact likelihood of that sampler.
+    """
+
+    id = "credit"
+    summary = "credit=T[:ALPHA:GAMMA:BETA]: near=T, p raised by how long the token was the best guess"
+    needs = frozenset({"token_logprobs"})
+    threshold: float = real(0.0, 1.0, "T", 0.9)
+    alpha: float = real(0.0, np.inf, "ALPHA", 0.7, default=0.7)
+    gamma: float = real(0.0, np.inf, "GAMMA", 0.2, default=0.2)
+    beta: float = real(0.0, 1.0, "BETA", 0.8, default=0.8)
+
+    @classmethod
+    def parse(cls, values: list[str]) -> Self:
+        if len(values) not in (1, 4):
+            raise UserInputError("'credit' takes 1 value or 4, e.g. credit=0.9 or credit=0.9:0.7:0.2:0.8")
+        return super().parse(values)
+
+    @property
+    def spec(self) -> str:
+        more = (self.alpha, self.gamma, self.beta)
+        rest = () if more == (0.7, 0.2, 0.8) else more
+        return f"credit={':'.join(map(plain, (self.threshold, *rest)))}"
+
+    def select(self, view: CommitView, scores_R: FloatArray) -> BoolArray:
+        return self.pick(view, scores_R).chosen_R
+
+    def pick(self, view: CommitView, scores_R: FloatArray) -> Pick:
+        token_RK, credit_RK = self._earned(view)
+        raw_RK = _logprobs(view, token_RK)
+        fused_RK = raw_RK + self.alpha * np.log1p(credit_RK)
+        more_R = (np.exp(fused_RK) - np.exp(raw_RK)).sum(axis=1)
+        best_R = np.lexsort((token_RK, -comparable(fused_RK)))[:, 0]
+        best = np.arange(len(view)), best_R
+        p_R = comparable(np.exp(fused_RK[best] - np.log1p(more_R)))
+        return Pick(near(view, p_R, self.threshold, Near.DELTA), token_RK[best])
+
+    def _earned(self, view: CommitView) -> tuple[IntArray, FloatArray]:
+        """Return the guesses [R, K] of each row (−1 where fewer) and their credit, this pass included."""
+        stats, rows_R = positions_of(view.stats), np.arange(len(view))
+        n_R = view.memory.rows("guesses", 0)
+        slots = range(int(n_R.max()) + 1)
+        token_RK = np.stack([view.memory.rows(f"token {k}", -1) for k in slots], axis=1)
+        credit_RK = self.beta * np.stack([view.memory.rows(f"credit {k}", 0.0) for k in slots], axis=1)
+        known_RK = token_RK == stats.top_token[:, None]
+        at_R = np.where(known_RK.any(axis=1), known_RK.argmax(axis=1), n_R)
+        token_RK[rows_R, at_R] = stats.top_token
+        credit_RK[rows_R, at_R] += np.exp(self.gamma * stats.top_logprob)
+        view.memory.keep_rows("guesses", np.maximum(n_R, at_R + 1))
+        for k in slots:
+            view.memory.keep_rows(f"token {k}", token_RK[:, k])
+            view.memory.keep_rows(f"credit {k}", credit_RK[:, k])
+        return token_RK, credit_RK
+
+
+def _logprobs(view: CommitView, token_RK: IntArray) -> FloatArray:
+    """Return the model's log-probability of every guess, −inf where there is none."""
+    stats = positions_of(view.stats)
+    is_top_RK = token_RK == stats.top_token[:, None]
+    raw_RK = np.where(is_top_RK, stats.top_logprob[:, None], -np.inf)
+    row, slot = np.nonzero((token_RK >= 0) & ~is_top_RK)
+    if len(row):
+        raw_RK[row, slot] = view.logprob_of(row, token_RK[row, slot])
+    return raw_RK

@@ -9,11 +9,10 @@ from __future__ import annotations
 from abc import abstractmethod
 
 import numpy as np
-from numpy.typing import NDArray
 
-from orderlens.rules.orders.arguments import Arguments, label_of
+from orderlens.rules.orders.catalogue import Arguments, label_of
 from orderlens.rules.orders.protocol import Card, LookaheadOrder, Scores
-from orderlens.rules.stats import PositionStats, comparable
+from orderlens.rules.stats import BoolArray, PositionStats, comparable
 from orderlens.rules.view import StepView
 
 UNTRIED = -1e6
@@ -41,7 +40,6 @@ class Ahead(LookaheadOrder):
 
     @classmethod
     def parse(cls, argument: str) -> Ahead:
-        """Build from ``n=…``, ``temp=…``, ``bypass=…`` and a seed, each optional."""
         given = Arguments(cls.id, argument, ["n", "temp", "bypass"], seeded=True)
         n, temp = given.whole("n", cls.N, 2), given.number("temp", cls.TEMP, 0.0)
         if temp == 0 and given.seed is not None:
@@ -50,17 +48,14 @@ class Ahead(LookaheadOrder):
 
     @property
     def label(self) -> str:
-        """The id, and what is not the default."""
         numbers = {"n": (self.n, self.N), "temp": (self.temp, self.TEMP)}
         return label_of(self.id, {**numbers, "bypass": (self.bypass, self.BYPASS)})
 
     @property
     def seed(self) -> int | None:
-        """The seed of the draws; None where nothing is drawn."""
         return self._seed if self.temp else None
 
-    def candidates(self, view: StepView[PositionStats]) -> NDArray[np.bool_]:
-        """Return the most probable position and what is drawn besides."""
+    def candidates(self, view: StepView[PositionStats]) -> BoolArray:
         sure_R = comparable(view.stats.top_logprob)
         best_R = view.best(sure_R)
         open_C = view.any_C(comparable(np.exp(view.stats.top_logprob)) < comparable(self.bypass))
@@ -68,7 +63,7 @@ class Ahead(LookaheadOrder):
             return np.where(open_C[view.chain_R], view.ranks(sure_R) < self.n, best_R)
         return best_R | (self._drawn(view) & open_C[view.chain_R])
 
-    def _drawn(self, view: StepView[PositionStats]) -> NDArray[np.bool_]:
+    def _drawn(self, view: StepView[PositionStats]) -> BoolArray:
         """Draw n − 1 positions per chain with the numbers of its masked positions, up to three from each."""
         left_C = view.left_C
         place_R = np.arange(len(view)) - view.starts_C[view.chain_R]
@@ -85,11 +80,10 @@ class Ahead(LookaheadOrder):
             picked_C = (below_CN <= (number_C * below_CN[:, -1])[:, None]).sum(axis=1)
             counts_C = level_C < 3
             drawn_CN[chain_C[counts_C], np.minimum(picked_C, left_C - 1)[counts_C]] = True
-        drawn: NDArray[np.bool_] = drawn_CN[view.chain_R, place_R]
+        drawn: BoolArray = drawn_CN[view.chain_R, place_R]
         return drawn
 
     def scores(self, view: StepView[PositionStats]) -> Scores:
-        """Return −(cost + mean entropy afterwards) where a position was tried."""
         after_R = view.extras["entropy_after"]
         untried_R = UNTRIED + view.stats.top_logprob
         return np.where(np.isnan(after_R), untried_R, -self.cost(view) - np.nan_to_num(after_R))
@@ -114,7 +108,6 @@ class LookaheadGain(Ahead):
     card = Card("Info-gain", "structured", 24, "H")
 
     def cost(self, view: StepView[PositionStats]) -> Scores:
-        """Return the entropy of the position itself."""
         return view.stats.entropy
 
 
@@ -130,5 +123,4 @@ class LookaheadEntropy(Ahead):
     card = Card("Info-gain, rest", "structured", 25, "8")
 
     def cost(self, view: StepView[PositionStats]) -> Scores:
-        """Return 0 for every position."""
         return np.zeros(len(view))

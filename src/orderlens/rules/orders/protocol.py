@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orderlens.errors import UserInputError
-from orderlens.rules.stats import DrawStats, PositionStats, TargetStats
+from orderlens.rules.stats import BoolArray, DrawStats, FloatArray, IntArray, PositionStats, TargetStats
 from orderlens.rules.view import StepView
 
 Tier = Literal["structured", "random", "control", "target-aware", "unknown"]
@@ -49,7 +48,7 @@ class Card:
 Reading = Literal["top", "margin", "certainty", "drawn"]
 """A position's log p(v1), p(v1) − p(v2), −H, or the log-probability of its drawn token."""
 READINGS: tuple[Reading, ...] = get_args(Reading)
-Scores = NDArray[np.float64]
+Scores: TypeAlias = FloatArray
 
 
 class Order(ABC):
@@ -86,7 +85,7 @@ class StaticOrder(Order):
     """An order whose path does not depend on the model, so all its steps can be computed at once."""
 
     @abstractmethod
-    def path(self, n_positions: int, sample_id: str, block: int) -> NDArray[np.int64]:
+    def path(self, n_positions: int, sample_id: str, block: int) -> IntArray:
         """Return a permutation of ``range(n_positions)``: entry t is the place revealed at step t."""
 
 
@@ -129,7 +128,7 @@ class LookaheadOrder(ConfidenceOrder):
     needs = frozenset({"entropy_after"})
 
     @abstractmethod
-    def candidates(self, view: StepView[PositionStats]) -> NDArray[np.bool_]:
+    def candidates(self, view: StepView[PositionStats]) -> BoolArray:
         """Return which rows to try [R]."""
 
 
@@ -141,7 +140,7 @@ class OracleOrder(Order):
         """Return one score per masked position [R]."""
 
 
-def check_path(order: StaticOrder, n_positions: int, sample_id: str, block: int) -> NDArray[np.int64]:
+def check_path(order: StaticOrder, n_positions: int, sample_id: str, block: int) -> IntArray:
     """Return the order's path for one block, [n_positions], once it is known to be a permutation.
 
     Raises:

@@ -8,8 +8,9 @@ from typing import Literal, Self
 import numpy as np
 
 from orderlens.errors import UserInputError
-from orderlens.rules.protocol import FloatArray, IntArray, parse_whole
+from orderlens.rules.protocol import parse_whole
 from orderlens.rules.revise.protocol import BlockView, Moves, SteppedRevise
+from orderlens.rules.stats import FloatArray, IntArray
 
 ROUNDING = 1e-9
 """cos(π/3) is a hair above or below ½ by the precision: a count that should be whole is taken as whole."""

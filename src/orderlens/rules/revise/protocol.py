@@ -22,9 +22,9 @@ from typing import ClassVar
 import numpy as np
 
 from orderlens.errors import UserInputError
-from orderlens.rules.memory import Memory
-from orderlens.rules.protocol import BoolArray, FloatArray, IntArray, Rule, whole
-from orderlens.rules.stats import PositionStats, comparable
+from orderlens.rules.protocol import Rule, whole
+from orderlens.rules.stats import BoolArray, FloatArray, IntArray, PositionStats, comparable
+from orderlens.rules.view import Memory
 
 
 def _not_declared(_: BoolArray) -> FloatArray:

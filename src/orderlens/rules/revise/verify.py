@@ -7,9 +7,9 @@ from typing import Self
 
 import numpy as np
 
-from orderlens.rules.protocol import BoolArray, IntArray, real, whole
+from orderlens.rules.protocol import real, whole
 from orderlens.rules.revise.protocol import BlockView, Moves, Revise
-from orderlens.rules.stats import comparable
+from orderlens.rules.stats import BoolArray, IntArray, comparable
 
 
 @dataclass(eq=False)
