@@ -33,7 +33,7 @@ from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder
 from orderlens.training.data import EOS_ID, WindowMixture, pack, read_documents, write_shard
 from orderlens.training.loop import LoopSettings, Trainer
-from orderlens.training.optimiser import OptimiserSettings, Schedule
+from orderlens.training.optimiser import LearningRateSchedule, OptimiserSettings
 from orderlens.training.steps import CHECKPOINT
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -132,7 +132,7 @@ def train(work: Path, name: str, device: str) -> None:
     )
     mixture = WindowMixture(work / "windows", {"text": 1.0}, plan.batch, plan.seed)
     heldout = np.concatenate([np.load(path) for path in sorted((work / "heldout").glob("*.npy"))])
-    schedule = Schedule(steps=plan.steps, warmup_steps=max(1, min(100, plan.steps // 10)))
+    schedule = LearningRateSchedule(steps=plan.steps, warmup_steps=max(1, min(100, plan.steps // 10)))
     config = plan.config(attention, bpe.vocab_size)
     trainer = Trainer(config, settings, schedule, OptimiserSettings(), mixture, heldout, out)
     if (out / CHECKPOINT).exists():

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 import typer
 from corpus import document_windows, target_bytes
+from ngram import KneserNey
 from train_bundled import SHARES, tokenizer
 
 from orderlens.models.small.folder import read_folder
 from orderlens.store.reader import Run, open_run
-from orderlens.training.ngram import KneserNey
 from orderlens.training.validate import mean_log_prob
 
 PREFIX, TARGET = 32, 128

@@ -28,7 +28,9 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from adapter_training import AdapterTrainer, AdaptSettings
 from corpus import document_windows, encoded, in_turn, may_train
+from lowrank import LowRankRates
 from smol_distil import BLOCK, SEED, STOPS, WINDOW, chat_text, distil_chat, distil_text, original, say
 
 from orderlens.common.rng import keyed_generator
@@ -40,10 +42,8 @@ from orderlens.models.smol.causal import continue_rows
 from orderlens.models.smol.llama import GgufFile, read_network, read_shape, read_tokenizer
 from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
 from orderlens.texts.rows import read_rows
-from orderlens.training.adapt import AdapterTrainer, AdaptSettings
 from orderlens.training.data import Tokens, WindowMixture, pack, text_rows, write_shard
-from orderlens.training.lowrank import LowRankRates
-from orderlens.training.optimiser import Schedule
+from orderlens.training.optimiser import LearningRateSchedule
 from orderlens.training.validate import ORDERS, mean_log_prob
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -204,7 +204,7 @@ def train(
         LowRankRates(factors=lr, norms=norm_lr),
         AdaptSettings(window=WINDOW, seed=SEED, device=device, cut_share=cut_share, log_every=log_every,
                       validate_every=10 * log_every, refresh_every=50),
-        Schedule(max_minutes=minutes or None, steps=steps or None, hold=hold,
+        LearningRateSchedule(max_minutes=minutes or None, steps=steps or None, hold=hold,
                  warmup_steps=steps // 10 if steps else 100),
         WindowMixture(work / "windows", shares, batch, SEED),
         heldout_windows(work),

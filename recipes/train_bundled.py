@@ -38,11 +38,10 @@ from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.folder import bundled_folder, read_folder, save_folder
 from orderlens.models.small.network import Transformer
-from orderlens.training.checkpoint import load_checkpoint
 from orderlens.training.data import EOS_ID, WindowMixture, pack, text_rows, write_shard
 from orderlens.training.loop import LoopSettings, Trainer
-from orderlens.training.optimiser import OptimiserSettings, Schedule
-from orderlens.training.steps import CHECKPOINT, METRICS
+from orderlens.training.optimiser import LearningRateSchedule, OptimiserSettings
+from orderlens.training.steps import CHECKPOINT, METRICS, load_checkpoint
 from orderlens.training.validate import ORDERS, any_order_bound, mean_log_prob
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -156,7 +155,7 @@ def heldout_windows(work: Path, sources: Iterable[str], per_source: int = 128) -
 
 
 def build_trainer(
-    which: str, work: Path, folder: Path, schedule: Schedule, batch: int, device: str,
+    which: str, work: Path, folder: Path, schedule: LearningRateSchedule, batch: int, device: str,
     optimiser: OptimiserSettings, **loop: Any,
 ) -> Trainer:  # fmt: skip
     cuda = device == "cuda"
@@ -195,7 +194,9 @@ def train(
         list((work / "windows" / source).glob("*.npy")) for source in SHARES
     ):
         time.sleep(1)
-    schedule = Schedule(max_minutes=max_minutes or None, steps=steps or None, warmup_steps=100, hold=hold)
+    schedule = LearningRateSchedule(
+        max_minutes=max_minutes or None, steps=steps or None, warmup_steps=100, hold=hold
+    )
     optimiser = OptimiserSettings(matrix_lr=matrix_lr, vector_lr=vector_lr)
     extra = {"attention": attention} if attention else {}
     torch.set_float32_matmul_precision("high")
@@ -294,8 +295,8 @@ def smoke(
         shutil.rmtree(folder, ignore_errors=True)
         began = time.monotonic()
         trainer = build_trainer(
-            name, work, folder, Schedule(steps=steps, warmup_steps=5), batch, device, OptimiserSettings(),
-            log_every=1, validate_every=steps,
+            name, work, folder, LearningRateSchedule(steps=steps, warmup_steps=5), batch, device,
+            OptimiserSettings(), log_every=1, validate_every=steps,
         )  # fmt: skip
         lines: list[dict[str, Any]] = []
         trainer.run(lines.append)

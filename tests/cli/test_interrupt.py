@@ -188,7 +188,7 @@ def test_an_analysis_writes_all_or_nothing(tmp_path, start):
 @pytest.mark.slow
 def test_training_keeps_its_last_step(tmp_path, start):
     pytest.importorskip("torch")
-    from orderlens.training.checkpoint import load_checkpoint
+    from orderlens.training.steps import load_checkpoint
 
     text, out = tmp_path / "text.txt", tmp_path / "model"
     text.write_text(TEXT * 20, encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from orderlens.errors import ModelLoadError  # noqa: E402
-from orderlens.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+from orderlens.training.steps import load_checkpoint, save_checkpoint  # noqa: E402
 
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.training import steps  # noqa: E402
 from orderlens.training.data import WindowMixture, write_shard  # noqa: E402
 from orderlens.training.loop import LoopSettings, Trainer  # noqa: E402
-from orderlens.training.optimiser import OptimiserSettings, Schedule  # noqa: E402
+from orderlens.training.optimiser import LearningRateSchedule, OptimiserSettings  # noqa: E402
 from orderlens.training.steps import CHECKPOINT, METRICS  # noqa: E402
 
 WINDOW = 16
@@ -38,7 +38,7 @@ def make(folder: Path, attention: str = "block-causal", **schedule) -> Trainer:
     )
     mixture = WindowMixture(folder / "windows", {"a": 0.75, "b": 0.25}, batch_size=8, seed=5)
     settings = LoopSettings(window=WINDOW, seed=1, log_every=5, validate_every=10, checkpoint_seconds=1e9)
-    schedule = Schedule(**{"warmup_steps": 3, **schedule})
+    schedule = LearningRateSchedule(**{"warmup_steps": 3, **schedule})
     return Trainer(
         config, settings, schedule, OptimiserSettings(matrix_lr=0.01), mixture, easy_windows(8), folder
     )
@@ -119,11 +119,11 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
 def test_the_length_must_be_given_once_and_positive() -> None:
     for wrong in ({}, {"steps": 5, "max_minutes": 1.0}, {"steps": 0}, {"max_minutes": -1.0}):
         with pytest.raises(UserInputError):
-            Schedule(**wrong)
+            LearningRateSchedule(**wrong)
 
 
 def test_schedule_warms_up_holds_and_decays_to_zero() -> None:
-    schedule = Schedule(steps=100, warmup_steps=10, hold=0.2)
+    schedule = LearningRateSchedule(steps=100, warmup_steps=10, hold=0.2)
     factors = [schedule.factor(step, 0.0) for step in range(100)]
     assert factors[0] == pytest.approx(0.1)
     assert factors[10:21] == [1.0] * 11

@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 from orderlens.training.masking import (  # noqa: E402
     pair_weights,
-    sample_cut_masks,
     sample_masks,
     sample_permutations,
     step_generator,
@@ -56,26 +55,6 @@ def test_every_set_of_one_size_is_as_likely_as_any_other() -> None:
 def test_blocks_draw_their_sizes_apart() -> None:
     first = sample_masks(3000, 8, 4, torch.Generator().manual_seed(2)).first.view(-1, 2, 4).sum(-1).float()
     assert abs(float(torch.corrcoef(first.T)[0, 1])) < 0.06
-
-
-def test_cut_blocks_are_the_asked_share_and_the_rest_is_as_without_cuts() -> None:
-    masks = sample_cut_masks(2000, 16, 8, 0.25, torch.Generator().manual_seed(3))
-    first = masks.first.view(-1, 8)
-    size = first.sum(1)
-    prefix = (torch.arange(8) < size[:, None]).eq(first).all(1)
-    middle = (size > 1) & (size < 7)
-    by_chance = 1 / torch.tensor([1, 8, 28, 56, 70, 56, 28, 8, 1])
-    expected = (0.25 + 0.75 * by_chance[size[middle]]).mean()
-    assert float(prefix[middle].float().mean()) == pytest.approx(float(expected), abs=0.03)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_cut_or_not_the_weights_of_a_copy_sum_to_its_part(share: float) -> None:
-    masks = sample_cut_masks(40, 12, 6, share, torch.Generator().manual_seed(4))
-    copies = 40 * 2 * 2 * 6 / 7
-    for here, values in zip(masks.first.view(-1, 6), masks.weight.view(-1, 6), strict=True):
-        for part in (values[here], values[~here]):
-            assert len(part) == 0 or float(part.sum()) * copies == pytest.approx(1.0, rel=1e-5)
 
 
 def test_permutations_give_each_place_every_rank_alike() -> None:

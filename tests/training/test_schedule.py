@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orderlens.errors import UserInputError
-from orderlens.training.optimiser import Schedule
+from orderlens.training.optimiser import LearningRateSchedule
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from orderlens.training.optimiser import Schedule
 )
 def test_a_length_that_is_none_is_refused(given: dict[str, float], message: str) -> None:
     with pytest.raises(UserInputError, match=message):
-        Schedule(**given)  # type: ignore[arg-type]
+        LearningRateSchedule(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_length_that_is_none_is_refused(given: dict[str, float], message: str)
     [(0, 0.25), (1, 0.5), (2, 0.75), (3, 1.0), (4, 1.0), (5, 1.0), (6, 0.8), (9, 0.2), (10, 0.0), (12, 0.0)],
 )
 def test_by_steps(step: int, factor: float) -> None:
-    schedule = Schedule(steps=10, warmup_steps=4, hold=0.5)
+    schedule = LearningRateSchedule(steps=10, warmup_steps=4, hold=0.5)
     assert schedule.factor(step, 1e9) == pytest.approx(factor)
     assert schedule.progress(step, 1e9) == pytest.approx(step / 10)
 
@@ -37,12 +37,12 @@ def test_by_steps(step: int, factor: float) -> None:
     ("seconds", "factor"), [(0, 1.0), (60, 1.0), (72, 0.8), (90, 0.5), (120, 0.0), (500, 0.0)]
 )
 def test_by_time(seconds: float, factor: float) -> None:
-    schedule = Schedule(max_minutes=2.0, warmup_steps=1, hold=0.5)
+    schedule = LearningRateSchedule(max_minutes=2.0, warmup_steps=1, hold=0.5)
     assert schedule.factor(10**6, seconds) == pytest.approx(factor)
     assert schedule.progress(10**6, seconds) == pytest.approx(seconds / 120)
 
 
 def test_the_warm_up_and_the_decay_multiply() -> None:
-    schedule = Schedule(steps=10, warmup_steps=20, hold=0.0)
+    schedule = LearningRateSchedule(steps=10, warmup_steps=20, hold=0.0)
     assert schedule.factor(7, 0.0) == pytest.approx(8 / 20 * 0.3)
-    assert Schedule(steps=10, warmup_steps=0, hold=0.0).factor(0, 0.0) == 1.0
+    assert LearningRateSchedule(steps=10, warmup_steps=0, hold=0.0).factor(0, 0.0) == 1.0

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from orderlens.training.stopping import Deferred
+from orderlens.training.steps import DeferredSignals
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def interruptible():
 
 
 def test_a_signal_waits_until_it_is_delivered():
-    with Deferred() as stop:
+    with DeferredSignals() as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.pending == signal.SIGINT
     with pytest.raises(KeyboardInterrupt):
@@ -27,7 +27,7 @@ def test_a_signal_waits_until_it_is_delivered():
 
 def test_a_second_signal_acts_at_once_and_handlers_come_back():
     before = signal.getsignal(signal.SIGINT)
-    with Deferred() as stop:
+    with DeferredSignals() as stop:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
@@ -36,7 +36,7 @@ def test_a_second_signal_acts_at_once_and_handlers_come_back():
 
 
 def test_a_quiet_block_delivers_nothing():
-    with Deferred() as stop:
+    with DeferredSignals() as stop:
         pass
     assert stop.pending is None
     stop.deliver()  # raises nothing

@@ -79,8 +79,7 @@ def train(
 
 def _kept(out: Path) -> str:
     """Say at which step an interrupted training stands."""
-    from orderlens.training.checkpoint import load_checkpoint
-    from orderlens.training.steps import CHECKPOINT
+    from orderlens.training.steps import CHECKPOINT, load_checkpoint
 
     if not (out / CHECKPOINT).is_file():
         return f"no step was finished, so {out} holds no model yet; the same command starts again"

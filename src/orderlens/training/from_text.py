@@ -35,7 +35,7 @@ from orderlens.training.data import (
     write_shard,
 )
 from orderlens.training.loop import LoopSettings, Trainer
-from orderlens.training.optimiser import OptimiserSettings, Schedule
+from orderlens.training.optimiser import LearningRateSchedule, OptimiserSettings
 from orderlens.training.steps import CHECKPOINT, METRICS, Report
 from orderlens.training.validate import ORDERS, mean_log_prob
 
@@ -119,7 +119,7 @@ def train_from_text(
     report: Report | None = None,
 ) -> dict[str, Any]:
     """Train on ``files`` and write a model folder to ``out``; returns a summary with validation figures."""
-    schedule = Schedule(
+    schedule = LearningRateSchedule(
         options.steps, options.max_minutes, warmup_steps=max(1, min(100, (options.steps or 400) // 10))
     )
     if (out / CHECKPOINT).exists() and not resume:
@@ -191,7 +191,7 @@ def _usable(tokenizer: FastTokenizer, name: str) -> FastTokenizer:
     return tokenizer
 
 
-def _trainer(out: Path, options: TextTraining, schedule: Schedule) -> Trainer:
+def _trainer(out: Path, options: TextTraining, schedule: LearningRateSchedule) -> Trainer:
     cuda = torch.device(options.device).type == "cuda"
     loop = LoopSettings(
         window=options.window, seed=options.seed, device=options.device, compiled=cuda,

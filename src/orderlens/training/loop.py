@@ -22,12 +22,18 @@ from orderlens.errors import RunError
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.network import Transformer
 from orderlens.training.attention import Execution
-from orderlens.training.checkpoint import load_checkpoint, save_checkpoint
 from orderlens.training.data import Tokens, WindowMixture
 from orderlens.training.masking import sample_masks, sample_permutations, step_generator
 from orderlens.training.objective import AnyOrderLoss, CausalLoss, PermutationLoss
-from orderlens.training.optimiser import Optimiser, OptimiserSettings, Schedule
-from orderlens.training.steps import CHECKPOINT, Report, StepSettings, TrainingRun
+from orderlens.training.optimiser import LearningRateSchedule, Optimiser, OptimiserSettings
+from orderlens.training.steps import (
+    CHECKPOINT,
+    Report,
+    StepSettings,
+    TrainingRun,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 EARLY_CHECKPOINT_S = 20.0
 """Seconds between two checkpoints in the first two minutes."""
@@ -70,7 +76,7 @@ class Trainer(TrainingRun):
 
     config: TransformerConfig
     settings: LoopSettings
-    schedule: Schedule
+    schedule: LearningRateSchedule
     optimiser_settings: OptimiserSettings
     mixture: WindowMixture
     heldout: Tokens

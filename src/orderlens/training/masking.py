@@ -39,29 +39,6 @@ def sample_masks(batch: int, length: int, block_size: int, generator: torch.Gene
     return MaskPair(first.view(batch, length), pair_weights(first, size).view(batch, length))
 
 
-def sample_cut_masks(
-    batch: int, length: int, block_size: int, cut_share: float, generator: torch.Generator
-) -> MaskPair:
-    """Draw masks of which a share of the blocks is cut in two instead of hidden at random.
-
-    In a cut block the first copy hides everything before the cut (a state of decoding right to left), the
-    second everything after it (left to right). The token next to the cut, the one such an order reveals now,
-    gets half of its copy's weight; the hidden tokens share the other half. Elsewhere as ``sample_masks``.
-    """
-    device, blocks = generator.device, length // block_size
-    score = torch.rand(batch, blocks, block_size, generator=generator, device=device)
-    cut = torch.rand(batch, blocks, 1, generator=generator, device=device) < cut_share
-    size = torch.randint(0, block_size + 1, (batch, blocks, 1), generator=generator, device=device)
-    place = torch.arange(block_size, device=device)
-    first = torch.where(cut, place.expand_as(score), score.argsort(-1).argsort(-1)) < size
-    even = pair_weights(first, size)
-    beside = (
-        ((place == size) | (place == size - 1)).float() * (block_size + 1) / (batch * blocks * 2 * block_size)
-    )
-    weight = torch.where(cut, (even + beside) / 2, even)
-    return MaskPair(first.view(batch, length), weight.view(batch, length))
-
-
 @dataclass(frozen=True, slots=True)
 class Permutation:
     """Orders of a batch of windows, of which the first tokens are given.

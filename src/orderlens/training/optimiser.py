@@ -3,6 +3,8 @@
 Muon replaces a matrix's momentum by its nearest orthogonal matrix, found with a few Newton–Schulz steps.
 Matrices of one shape are orthogonalised together in one batched product; fused projections (q, k, v; gate,
 up) are treated as the separate matrices they are. Both rules share one clipping and one learning-rate factor.
+``torch.optim.Muon`` orthogonalises in bfloat16 on every device and one matrix at a time: on a CPU its updates
+differ by 1 % and take 20 times as long.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from orderlens.models.small.network import Stacked
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class LearningRateSchedule:
     """Linear warm-up, a plateau, then a straight line to zero at the end of the budget.
 
     Attributes:

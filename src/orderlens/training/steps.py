@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from orderlens.common.files import storing
-from orderlens.errors import ModelOutputError
+from orderlens.common.files import replacing, storing
+from orderlens.errors import ModelLoadError, ModelOutputError
 from orderlens.training.data import BatchReader, Tokens, WindowMixture
-from orderlens.training.optimiser import Schedule
-from orderlens.training.stopping import Deferred
+from orderlens.training.optimiser import LearningRateSchedule
 
 CHECKPOINT, METRICS = "checkpoint.pt", "metrics.jsonl"
+FORMAT = 1
+"""Of a checkpoint."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Report = Callable[[dict[str, Any]], None]
 """Is given each line of the log."""
 
@@ -53,7 +58,7 @@ class TrainingRun(ABC):
     """A run in one folder: how far it is, and what it goes on with."""
 
     settings: StepSettings
-    schedule: Schedule
+    schedule: LearningRateSchedule
     mixture: WindowMixture
     heldout: Tokens
     folder: Path
@@ -109,7 +114,7 @@ class TrainingRun(ABC):
         """
         self._started = (time.monotonic() if began is None else began) - self.elapsed_s
         reader = BatchReader(self.mixture, self.step, self.settings.refresh_every)
-        with Deferred() as stop:
+        with DeferredSignals() as stop:
             try:
                 last = self._steps(reader, report, stop)
             finally:
@@ -118,7 +123,7 @@ class TrainingRun(ABC):
         stop.deliver()
         return last
 
-    def _steps(self, reader: BatchReader, report: Report | None, stop: Deferred) -> dict[str, Any]:
+    def _steps(self, reader: BatchReader, report: Report | None, stop: DeferredSignals) -> dict[str, Any]:
         begun = saved = time.monotonic()
         last: dict[str, Any] = {}
         for windows in reader:
@@ -163,3 +168,58 @@ class TrainingRun(ABC):
         if report:
             report(line)
         return line
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write ``state`` so that ``path`` is always a whole checkpoint, the old one or the new one."""
+    with replacing(path) as fresh, fresh.open("wb") as stream:
+        torch.save({"format": FORMAT, **state}, stream)
+
+
+def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read a checkpoint; only plain data and tensors are accepted, never code."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError as error:
+        raise ModelLoadError(f"{path}: no checkpoint here; start training without --resume") from error
+    except Exception as error:
+        raise ModelLoadError(f"{path}: not a training checkpoint ({type(error).__name__})") from error
+    if state.get("format") != FORMAT:
+        raise ModelLoadError(f"{path}: checkpoint format {state.get('format')}, expected {FORMAT}")
+    return state
+
+
+class DeferredSignals:
+    """Notes SIGINT and SIGTERM instead of acting on them; a second one acts at once.
+
+    Only where Python handles them (a default SIGTERM still ends the process), and only in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.pending: int | None = None
+        self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
+
+    def __enter__(self) -> DeferredSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._before[number] = handler
+                    signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.pending is not None:
+            self._before[number](number, frame)
+        self.pending = number
+
+    def deliver(self) -> None:
+        """Act on the signal that came, if one did."""
+        if self.pending is not None:
+            self._before[self.pending](self.pending, None)

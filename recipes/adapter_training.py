@@ -15,18 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lowrank import LowRank, LowRankRates, MaskedStreams
 from torch import Tensor
 
 from orderlens.errors import RunError, one_line
 from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings, save_adapter
 from orderlens.training.attention import Execution
-from orderlens.training.checkpoint import load_checkpoint, save_checkpoint
 from orderlens.training.data import Tokens, WindowMixture
-from orderlens.training.lowrank import LowRank, LowRankRates, MaskedStreams
-from orderlens.training.masking import MaskPair, sample_cut_masks, step_generator
-from orderlens.training.optimiser import Schedule
-from orderlens.training.steps import CHECKPOINT, Report, StepSettings, TrainingRun
+from orderlens.training.masking import MaskPair, pair_weights, step_generator
+from orderlens.training.optimiser import LearningRateSchedule
+from orderlens.training.steps import (
+    CHECKPOINT,
+    Report,
+    StepSettings,
+    TrainingRun,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 RATIO_BINS = 8
 WAYS: tuple[tuple[Execution, bool], ...] = (("flex", True), ("dense", True), ("dense", False))
@@ -46,6 +52,29 @@ class AdaptSettings(StepSettings):
     validate_every: int = 200
     cut_share: float = 0.3
     save_seconds: float = 60.0
+
+
+def sample_cut_masks(
+    batch: int, length: int, block_size: int, cut_share: float, generator: torch.Generator
+) -> MaskPair:
+    """Draw masks of which a share of the blocks is cut in two instead of hidden at random.
+
+    In a cut block the first copy hides everything before the cut (a state of decoding right to left), the
+    second everything after it (left to right). The token next to the cut, the one such an order reveals now,
+    gets half of its copy's weight; the hidden tokens share the other half. Elsewhere as ``sample_masks``.
+    """
+    device, blocks = generator.device, length // block_size
+    score = torch.rand(batch, blocks, block_size, generator=generator, device=device)
+    cut = torch.rand(batch, blocks, 1, generator=generator, device=device) < cut_share
+    size = torch.randint(0, block_size + 1, (batch, blocks, 1), generator=generator, device=device)
+    place = torch.arange(block_size, device=device)
+    first = torch.where(cut, place.expand_as(score), score.argsort(-1).argsort(-1)) < size
+    even = pair_weights(first, size)
+    beside = (
+        ((place == size) | (place == size - 1)).float() * (block_size + 1) / (batch * blocks * 2 * block_size)
+    )
+    weight = torch.where(cut, (even + beside) / 2, even)
+    return MaskPair(first.view(batch, length), weight.view(batch, length))
 
 
 class RatioLosses:
@@ -84,7 +113,7 @@ class AdapterTrainer(TrainingRun):
         adapter: AdapterSettings,
         rates: LowRankRates,
         settings: AdaptSettings,
-        schedule: Schedule,
+        schedule: LearningRateSchedule,
         mixture: WindowMixture,
         heldout: Tokens,
         folder: Path,

@@ -5,9 +5,9 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from ngram import KneserNey
 
 from orderlens.common.rng import keyed_generator
-from orderlens.training.ngram import KneserNey
 
 VOCAB = 6
 TOKENS = keyed_generator(0, "ngram").choice(VOCAB, 400, p=[0.4, 0.2, 0.2, 0.1, 0.05, 0.05])

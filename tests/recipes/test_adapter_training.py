@@ -11,16 +11,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from adapter_training import AdapterTrainer, AdaptSettings, RatioLosses, sample_cut_masks  # noqa: E402
+from lowrank import LowRank, LowRankRates, MaskedStreams  # noqa: E402
+
 from orderlens.errors import ModelOutputError, RunError  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.network import Transformer  # noqa: E402
 from orderlens.models.smol.adapter import AdapterSettings, check_adapter, load_adapter, merge  # noqa: E402
-from orderlens.training import adapt  # noqa: E402
-from orderlens.training.adapt import AdapterTrainer, AdaptSettings, RatioLosses  # noqa: E402
 from orderlens.training.data import WindowMixture, write_shard  # noqa: E402
-from orderlens.training.lowrank import LowRank, LowRankRates, MaskedStreams  # noqa: E402
-from orderlens.training.masking import sample_cut_masks, sample_masks  # noqa: E402
-from orderlens.training.optimiser import Schedule  # noqa: E402
+from orderlens.training.masking import sample_masks  # noqa: E402
+from orderlens.training.optimiser import LearningRateSchedule  # noqa: E402
 from orderlens.training.validate import any_order_bound  # noqa: E402
 
 BLOCK, WINDOW = 8, 32
@@ -66,7 +66,7 @@ def test_an_untrained_adapter_is_the_base_with_its_own_mask_vector(base):
     merged = copy.deepcopy(base)
     merge(merged, lowrank.state(), SETTINGS)
     plain = -(loss(tokens, masks.first) * masks.weight.flatten()).sum()
-    reference = adapt.MaskedStreams(merged, WINDOW, CPU, "dense")
+    reference = MaskedStreams(merged, WINDOW, CPU, "dense")
     with torch.no_grad():
         reference.mask_C.copy_(merged.embedding.weight[3])
         merged.embedding.weight[3] = base.embedding.weight[3]  # training leaves the mask's id in the softmax
@@ -122,8 +122,8 @@ def trainer(base, folder, steps):
     return AdapterTrainer(
         base, SETTINGS, LowRankRates(factors=2e-2, norms=1e-2, mask=2e-2),
         AdaptSettings(window=WINDOW, log_every=10, validate_every=10, save_seconds=1e9),
-        Schedule(steps=steps, warmup_steps=2), WindowMixture(folder / "windows", {"same": 1.0}, 8, 0),
-        windows[:4], folder / "run", folder / "out",
+        LearningRateSchedule(steps=steps, warmup_steps=2),
+        WindowMixture(folder / "windows", {"same": 1.0}, 8, 0), windows[:4], folder / "run", folder / "out",
     )  # fmt: skip
 
 
@@ -238,3 +238,23 @@ def test_the_adapter_says_how_it_was_made(tmp_path, base):
     assert f'"tokens": {3 * 8 * WINDOW}' in flat
     assert '"step": 3' in flat
     assert '"rank": 3' in flat
+
+
+def test_cut_blocks_are_the_asked_share_and_the_rest_is_as_without_cuts() -> None:
+    masks = sample_cut_masks(2000, 16, 8, 0.25, torch.Generator().manual_seed(3))
+    first = masks.first.view(-1, 8)
+    size = first.sum(1)
+    prefix = (torch.arange(8) < size[:, None]).eq(first).all(1)
+    middle = (size > 1) & (size < 7)
+    by_chance = 1 / torch.tensor([1, 8, 28, 56, 70, 56, 28, 8, 1])
+    expected = (0.25 + 0.75 * by_chance[size[middle]]).mean()
+    assert float(prefix[middle].float().mean()) == pytest.approx(float(expected), abs=0.03)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_cut_or_not_the_weights_of_a_copy_sum_to_its_part(share: float) -> None:
+    masks = sample_cut_masks(40, 12, 6, share, torch.Generator().manual_seed(4))
+    copies = 40 * 2 * 2 * 6 / 7
+    for here, values in zip(masks.first.view(-1, 6), masks.weight.view(-1, 6), strict=True):
+        for part in (values[here], values[~here]):
+            assert len(part) == 0 or float(part.sum()) * copies == pytest.approx(1.0, rel=1e-5)
