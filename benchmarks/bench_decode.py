@@ -33,8 +33,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
-from orderlens.models.characters import CharacterTokenizer
 from orderlens.models.engine.packed import product
+from orderlens.models.files.tokenizer import CharacterTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer, block_causal_mask

@@ -36,7 +36,7 @@ from orderlens.store.reader import Run
 from orderlens.store.writer import RunWriter, open_writer
 from orderlens.studies import external
 from orderlens.studies.replicate_plan import SWEPT
-from orderlens.testing.traces import make_run, make_trace
+from orderlens.testing import make_run, make_trace
 from orderlens.texts.samples import EncodedSample
 
 PROMPT, NEW, BLOCK, TEXTS_PER_PROMPT = 32, 128, 32, 39

@@ -35,15 +35,14 @@ from bench_decode import (
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
-from orderlens.models.characters import CharacterTokenizer
 from orderlens.models.engine.device import with_index
 from orderlens.models.files.chat import ChatTemplate
 from orderlens.models.files.roles import TokenRoles
+from orderlens.models.files.tokenizer import CharacterTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.model import TransformerModel
 from orderlens.models.small.network import Transformer, attention, block_causal_mask
-from orderlens.models.smol.fast import runs_fast
-from orderlens.models.smol.model import fast_model
+from orderlens.models.smol.model import fast_model, runs_fast
 from orderlens.rules import parse_policies
 from orderlens.texts.samples import EncodedSample
 

@@ -31,6 +31,7 @@ import typer
 from adapter_training import AdapterTrainer, AdaptSettings
 from corpus import document_windows, encoded, in_turn, may_train
 from lowrank import LowRankRates
+from smol_causal import continue_rows
 from smol_distil import BLOCK, SEED, STOPS, WINDOW, chat_text, distil_chat, distil_text, original, say
 
 from orderlens.common.rng import keyed_generator
@@ -38,7 +39,6 @@ from orderlens.errors import OrderLensError
 from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings, check_adapter, load_adapter, merge
-from orderlens.models.smol.causal import continue_rows
 from orderlens.models.smol.llama import GgufFile, read_network, read_shape, read_tokenizer
 from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
 from orderlens.texts.rows import read_rows

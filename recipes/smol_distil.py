@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import smol_prompts
 import torch
+from smol_causal import continue_rows
 
 from orderlens.common.rng import keyed_generator
 from orderlens.models.files.tokenizer import FastTokenizer
 from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings
-from orderlens.models.smol.causal import continue_rows
 from orderlens.models.smol.model import END_OF_TEXT, TURN_END, read_original
 from orderlens.training.data import Tokens, write_shard
 

@@ -12,7 +12,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.errors import DataFileError, UserInputError
-from orderlens.models.characters import CharacterTokenizer
+from orderlens.models.files.tokenizer import CharacterTokenizer
 from orderlens.texts.loading import SplitRule, describe, load_data
 from orderlens.texts.sources import sample_rows
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orderlens.errors import UserInputError
-from orderlens.models.characters import CharacterTokenizer
+from orderlens.models.files.tokenizer import CharacterTokenizer
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample, Sample, encode_samples, in_chat
 

@@ -25,7 +25,7 @@ import numpy as np
 from orderlens.common.grid import block_edges
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
-from orderlens.models.characters import ALPHABET, CharacterTokenizer
+from orderlens.models.files.tokenizer import ALPHABET, CharacterTokenizer
 from orderlens.models.protocol import Attention, FloatArray, IntArray, LogProbRows, StateBatch, token_ids
 
 TILT_PERIOD = 64
@@ -127,7 +127,6 @@ class HiddenMarkovModel:
 
     @property
     def name(self) -> str:
-        """The spec that loads this model again."""
         defaults = {"seed": 0, "states": 12, "characters": len(ALPHABET), "block": 32}
         options: dict[str, object] = {
             key: value for key, value in self._options.items() if value != defaults[key]
@@ -140,26 +139,21 @@ class HiddenMarkovModel:
 
     @property
     def vocab_size(self) -> int:
-        """Characters, EOS and mask."""
         return len(self.tokenizer.characters) + 2
 
     @property
     def mask_id(self) -> int:
-        """The last id."""
         return self.tokenizer.mask_id
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """The one EOS id."""
         return frozenset({self.tokenizer.eos_id})
 
     @property
     def digest(self) -> str:
-        """Digest of the chain's tables and the incoherence."""
         return f"{self.parameters.digest()}-{self.incoherence}"
 
     def with_block_size(self, block_size: int) -> HiddenMarkovModel:
-        """Return the same chain with another block size."""
         options = self._options
         return HiddenMarkovModel(
             options["seed"],
@@ -172,7 +166,6 @@ class HiddenMarkovModel:
 
     @property
     def is_coherent(self) -> bool:
-        """Whether the conditionals are those of the chain: not under the tilt of the incoherent variant."""
         return self.incoherence == 0
 
     def joint_log_prob(self, tokens: Sequence[int]) -> float:
@@ -217,7 +210,6 @@ class HiddenMarkovModel:
     def advance(
         self, tokens: IntArray, first: int, state_K: FloatArray | None = None
     ) -> tuple[FloatArray, float]:
-        """Return the belief after ``tokens`` (the first is at position ``first``) and their phase."""
         belief_K = self.parameters.initial_K if state_K is None else state_K
         emission_LK = self._evidence(self._without_afterlife(tokens[None], belief_K[None])[0])
         for seen_K in emission_LK:
@@ -240,7 +232,6 @@ class HiddenMarkovModel:
         return self._tilt(log_p_NWV, phase_N, starts_N, tokens_NW) if self.incoherence else log_p_NWV
 
     def open_session(self) -> HmmSession:
-        """Return a session without slots."""
         return HmmSession(self)
 
     def _without_afterlife(self, tokens_NW: IntArray, belief_NK: FloatArray) -> IntArray:
@@ -314,7 +305,6 @@ class HmmSession:
         self._slots: list[_Slot] = []
 
     def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
-        """Cache the belief at every block boundary of every prefix."""
         start = (self._model.parameters.initial_K, 0.0)
         self._slots = [_Slot(0, {0: start}) for _ in prefixes]
         for index, (prefix, offset) in enumerate(zip(prefixes, grid_offsets, strict=True)):
@@ -322,18 +312,15 @@ class HmmSession:
                 self._append(index, prefix[low:high])
 
     def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
-        """Append one finished block to each slot."""
         for index, tokens in zip(slots.tolist(), tokens_NW, strict=True):
             self._append(index, tokens)
 
     def keep(self, slots: IntArray) -> None:
-        """Keep (or repeat) the given slots, renumbered in this order."""
         self._slots = [
             replace(self._slots[i], boundaries=dict(self._slots[i].boundaries)) for i in slots.tolist()
         ]
 
     def evaluate(self, states: StateBatch) -> LogProbRows:
-        """Return the exact conditionals of the wanted rows."""
         pairs = zip(states.slots_N.tolist(), states.starts_N.tolist(), strict=True)
         cached = [self._slots[slot].boundaries[start] for slot, start in pairs]
         beliefs_NK = np.stack([belief for belief, _ in cached])

@@ -5,10 +5,16 @@ Importing this needs the plain install; what writes or builds torch models impor
 
 from __future__ import annotations
 
-from orderlens.testing.runs import assert_same_rows
 from orderlens.testing.small import small_model, write_small
 from orderlens.testing.stub import StubModel
-from orderlens.testing.traces import make_run, make_table, make_trace, random_path, random_trace
+from orderlens.testing.traces import (
+    assert_same_rows,
+    make_run,
+    make_table,
+    make_trace,
+    random_path,
+    random_trace,
+)
 
 __all__ = [
     "StubModel",

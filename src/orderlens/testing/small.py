@@ -24,7 +24,7 @@ def small_model(
     attention: Literal["block-causal", "full"] = "block-causal", block_size: int = 8, seed: int = 0
 ) -> TransformerModel:
     """Return a random model over 50 ids whose weights are scaled up, so that conditionals are peaked."""
-    from orderlens.models.characters import CharacterTokenizer
+    from orderlens.models.files.tokenizer import CharacterTokenizer
     from orderlens.models.small.model import TransformerModel
 
     network = _network(seed, vocab_size=50, attention=attention, block_size=block_size)

@@ -90,7 +90,6 @@ class StubModel:
         self.digest = _digest(table_PV) if digest is None else digest
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
-        """Return normalised log-probabilities [L, V] of every position."""
         ids_L = token_ids(tokens, self.vocab_size)
         blocks = block_edges(len(ids_L), self.block_size, grid_offset)
         edges = [(0, len(ids_L))] if self.attention == "full" else blocks
@@ -107,7 +106,6 @@ class StubModel:
         return log_p
 
     def with_block_size(self, block_size: int) -> StubModel:
-        """Return the same rows on another block grid."""
         return StubModel(
             self._rule,
             vocab_size=self.vocab_size,
@@ -122,7 +120,6 @@ class StubModel:
         )
 
     def open_session(self) -> StubSession:
-        """Return a session without slots."""
         return StubSession(self)
 
 
@@ -134,21 +131,17 @@ class StubSession:
         self._slots: list[IntArray] = []
 
     def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
-        """Remember the prefixes."""
         del grid_offsets
         self._slots = [np.asarray(prefix, np.int64) for prefix in prefixes]
 
     def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
-        """Append one finished block to each slot."""
         for index, tokens in zip(slots.tolist(), tokens_NW, strict=True):
             self._slots[index] = np.concatenate([self._slots[index], tokens])
 
     def keep(self, slots: IntArray) -> None:
-        """Keep (or repeat) the given slots, renumbered in this order."""
         self._slots = [self._slots[index] for index in slots.tolist()] if self._slots else []
 
     def evaluate(self, states: StateBatch) -> LogProbRows:
-        """Return the rows of the wanted positions."""
         seen = [
             np.concatenate([self._slots[slot][:start] if start else tokens[:0], tokens])
             for slot, start, tokens in zip(

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from orderlens.cli.doctor import examine
 from orderlens.errors import ModelLoadError, UnknownNameError
-from orderlens.models.dit import gpt2
+from orderlens.models.dit import model as gpt2
 from orderlens.models.family_index import find_family
 from orderlens.models.loading import load_model
 from support import write_bd3lm, write_mdlm, write_sedd

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.models.characters import CharacterTokenizer  # noqa: E402
+from orderlens.models.files.tokenizer import CharacterTokenizer  # noqa: E402
 from orderlens.models.protocol import StateBatch  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.model import TransformerModel  # noqa: E402

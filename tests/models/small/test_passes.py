@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.models.characters import CharacterTokenizer  # noqa: E402
 from orderlens.models.engine.layer_parts import rotary_at, rotate  # noqa: E402
+from orderlens.models.files.tokenizer import CharacterTokenizer  # noqa: E402
 from orderlens.models.protocol import StateBatch  # noqa: E402
 from orderlens.models.small import session as sessions  # noqa: E402
 from orderlens.models.small.config import TransformerConfig  # noqa: E402

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from orderlens.errors import ModelLoadError  # noqa: E402
-from orderlens.models.small.weights import dequantise, load_weights, quantise, save_weights  # noqa: E402
+from orderlens.models.small.folder import dequantise, load_weights, quantise, save_weights  # noqa: E402
 
 
 @settings(max_examples=40, deadline=None)

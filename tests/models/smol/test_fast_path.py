@@ -11,7 +11,7 @@ pytest.importorskip("tokenizers")
 import orderlens as ol  # noqa: E402
 from orderlens.models.files.roles import TokenRoles  # noqa: E402
 from orderlens.models.options import LoadOptions  # noqa: E402
-from orderlens.models.smol import fast  # noqa: E402
+from orderlens.models.smol import model as fast  # noqa: E402
 from orderlens.models.smol.adapter import load_adapter  # noqa: E402
 from orderlens.models.smol.llama import GgufFile  # noqa: E402
 from orderlens.models.smol.model import build, fast_model, merged  # noqa: E402

@@ -10,13 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
+from smol_causal import continue_rows  # noqa: E402
+
 from orderlens.errors import ModelLoadError  # noqa: E402
 from orderlens.models.evaluators.small import SmallEvaluator  # noqa: E402
 from orderlens.models.options import LoadOptions  # noqa: E402
 from orderlens.models.small.network import causal_attend  # noqa: E402
 from orderlens.models.smol import adapter as adapters  # noqa: E402
 from orderlens.models.smol import base  # noqa: E402
-from orderlens.models.smol.causal import continue_rows  # noqa: E402
 from orderlens.models.smol.llama import (  # noqa: E402
     GgufFile,
     halves,

@@ -92,7 +92,6 @@ class DecoderConfig:
 
     @property
     def n_parameters(self) -> int:
-        """Number of weights, embedding and output matrix included."""
         width, n_sparse = self.hidden_size, self.n_sparse_layers
         norms = 2 * width + (2 * self.head_width if self.qk_norm else 0)
         biases = self.qkv_width if self.qkv_bias else 0
@@ -105,7 +104,6 @@ class DecoderConfig:
 
     @property
     def kv_values_per_token(self) -> int:
-        """Numbers cached per token over all layers; full attention caches nothing."""
         return 0 if self.attention == "full" else 2 * self.n_layers * self.n_kv_heads * self.head_width
 
 

@@ -186,7 +186,6 @@ class DecoderModel(NetworkModel):
         super().__init__(facts, _assembled(weights, config), block)
 
     def with_dtype(self, name: str) -> Self:
-        """Return a copy whose weights and activations have another dtype."""
         weights = self.weights.to(pick_dtype(name, self.dtype))
         return self._changed(weights=weights, loaded=_assembled(weights, self.config))
 

@@ -55,17 +55,14 @@ class DitConfig:
 
     @property
     def head_width(self) -> int:
-        """Width of one attention head."""
         return self.width // self.n_heads
 
     @property
     def n_kv_heads(self) -> int:
-        """Key/value heads: as many as query heads."""
         return self.n_heads
 
     @property
     def n_parameters(self) -> int:
-        """Number of weights."""
         C, K, V = self.width, self.cond_width, self.vocab_size
         layer = 4 * C * C + 2 * C + 2 * FEED_FORWARD * C * C + (FEED_FORWARD + 1) * C + 6 * C * (K + 1)
         noise = K * (FREQUENCIES + 1) + K * (K + 1)
@@ -73,7 +70,6 @@ class DitConfig:
 
     @property
     def kv_values_per_token(self) -> int:
-        """Numbers cached per token over all layers; full attention caches nothing."""
         return 2 * self.n_layers * self.width if self.attention == "block-causal" else 0
 
 

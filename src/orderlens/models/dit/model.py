@@ -1,8 +1,13 @@
-"""MDLM, BD3-LM and SEDD checkpoints as models. One loader each; what they share is behind them."""
+"""MDLM, BD3-LM and SEDD checkpoints as models, with GPT-2's tokenizer where they ship none.
+
+It is looked for in the checkpoint's folder, then in the folder that ``$ORDERLENS_GPT2`` names, then on the
+hub, and only once text has to be encoded or decoded: token ids need no tokenizer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,11 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.checkpoint_info import CheckpointReader
 from orderlens.models.dit.config import DitConfig, parse_bd3lm, parse_mdlm, parse_sedd
-from orderlens.models.dit.gpt2 import END_OF_TEXT, Gpt2Tokenizer, fitting
-from orderlens.models.dit.network import DitNetwork
-from orderlens.models.dit.paged import PagedDit
+from orderlens.models.dit.network import DitNetwork, PagedDit
 from orderlens.models.dit.weights import EMBEDDING, check_tensors, load_weights
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
 from orderlens.models.engine.engine import ForwardEngine
@@ -23,8 +27,9 @@ from orderlens.models.engine.full import canvas_engine
 from orderlens.models.engine.model import CastableModel, Facts, Loaded
 from orderlens.models.files.checkpoint import Checkpoint, weights_digest
 from orderlens.models.files.configfile import CONFIG, read_json
+from orderlens.models.files.hub import resolve_snapshot
 from orderlens.models.files.roles import TokenRoles
-from orderlens.models.files.tokenizer import FastTokenizer, has_tokenizer
+from orderlens.models.files.tokenizer import SETTINGS, TOKENIZER, FastTokenizer, has_tokenizer
 from orderlens.models.options import LoadOptions
 from orderlens.models.protocol import Tokenizer
 
@@ -115,3 +120,71 @@ def _tokens(folder: Path, config: DitConfig) -> tuple[Tokenizer, TokenRoles]:
         eos = next(index for index in named if index is not None)
         tokenizer, special = own, own.special_ids - {eos, config.mask_id}
     return tokenizer, TokenRoles(config.mask_id, frozenset({eos}), special, config.vocab_size)
+
+
+VARIABLE = "ORDERLENS_GPT2"
+HUB = "hf:openai-community/gpt2"
+END_OF_TEXT = "<|endoftext|>"
+
+
+class Gpt2Tokenizer:
+    """GPT-2's tokenizer, found when it is first needed."""
+
+    def __init__(self, vocab_size: int) -> None:
+        """Promise a tokenizer whose ids are below ``vocab_size``."""
+        self._vocab_size = vocab_size
+        self._found: FastTokenizer | None = None
+        self._missing: UserInputError | None = None
+
+    def encode(self, text: str) -> list[int]:
+        return self._get().encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        try:
+            return self._get().decode(ids)
+        except UserInputError:
+            return " ".join(str(int(index)) for index in ids)
+
+    def _get(self) -> FastTokenizer:
+        if self._missing is not None:
+            raise self._missing
+        if self._found is None:
+            try:
+                self._found = find_gpt2(self._vocab_size)
+            except UserInputError as error:
+                self._missing = error
+                raise
+        return self._found
+
+
+def find_gpt2(vocab_size: int) -> FastTokenizer:
+    """Return GPT-2's tokenizer from the named folder or the hub.
+
+    Raises:
+        ModelLoadError: there is none, or it has more ids than the model.
+    """
+    named = os.environ.get(VARIABLE)
+    if named is not None and not has_tokenizer(Path(named)):
+        raise ModelLoadError(f"${VARIABLE} is '{named}', which holds no {TOKENIZER}")
+    folder = Path(named) if named is not None else _from_hub()
+    return fitting(FastTokenizer.from_folder(folder), vocab_size, folder)
+
+
+def fitting(tokenizer: FastTokenizer, vocab_size: int, folder: Path) -> FastTokenizer:
+    """Return the tokenizer, refusing one whose ids the model does not have."""
+    if tokenizer.largest_id >= vocab_size:
+        raise ModelLoadError(
+            f"{folder}: the tokenizer knows ids up to {tokenizer.largest_id}, but the model's vocabulary has "
+            f"{vocab_size}; it belongs to another checkpoint"
+        )
+    return tokenizer
+
+
+def _from_hub() -> Path:
+    try:
+        return resolve_snapshot(HUB, patterns=(TOKENIZER, SETTINGS))
+    except UserInputError as error:
+        raise ModelLoadError(
+            f"this checkpoint ships no tokenizer and GPT-2's cannot be had ({error}); put GPT-2's "
+            f"{TOKENIZER} into its folder, or name a folder that holds it in ${VARIABLE}"
+        ) from None

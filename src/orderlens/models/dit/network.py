@@ -3,11 +3,16 @@
 Every layer's norms are shifted, scaled and gated by the embedded noise level. What a position may attend to
 is the caller's business: each layer hands its queries, keys and values to an ``attend`` callable.
 
+A state with m of n positions masked is given the level σ at which absorbing noise masks that share of
+positions on average: 1 − e^(−σ) = m / n, kept inside the levels of the model's schedule. Networks without
+time conditioning read σ = 0 at every state, which still passes through all their layers.
+
 Shape letters: N windows, W width, T = N·W tokens, C model width, H heads, D head width, K noise embedding.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -15,20 +20,40 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orderlens.models.dit.config import ROPE_THETA, DitConfig
-from orderlens.models.dit.noise import embed_sigma, matched_sigma
-from orderlens.models.dit.weights import LayerWeights, Weights
+from orderlens.models.dit.config import FREQUENCIES, ROPE_THETA, DitConfig
+from orderlens.models.dit.weights import DitLayer, DitLinear, DitWeights
 from orderlens.models.engine.layer_parts import rotary_tables, rotate
+from orderlens.models.engine.pages import PagePool, attend, store_keys
 from orderlens.models.engine.weights import with_one
+from orderlens.models.engine.window import Windows
+
+PERIOD = 10000.0
+
+
+def matched_sigma(masked_NW: Tensor, sigmas: tuple[float, float]) -> Tensor:
+    """Return each state's noise level [N]: the one that masks as large a share of positions on average."""
+    share_N = masked_NW.float().mean(dim=1)
+    return (-torch.log1p(-share_N)).clamp(*sigmas)
+
+
+def embed_sigma(sigma_N: Tensor, first: DitLinear, second: DitLinear) -> Tensor:
+    """Return the vectors [N, K] that modulate every norm, in float32."""
+    half = FREQUENCIES // 2
+    steps = torch.arange(half, dtype=torch.float32, device=sigma_N.device)
+    angle_NF = sigma_N[:, None].float() * torch.exp(-math.log(PERIOD) * steps / half)
+    waves_NF = torch.cat((angle_NF.cos(), angle_NF.sin()), dim=1)
+    silu = torch.nn.functional.silu
+    return silu(second(silu(first(waves_NF))))
+
 
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer index, q_NHWD, k_NHWD, v_NHWD) -> o_NHWD."""
 
 
 class DitNetwork:
-    """Weights and shape, put together."""
+    """DitWeights and shape, put together."""
 
-    def __init__(self, weights: Weights, config: DitConfig) -> None:
+    def __init__(self, weights: DitWeights, config: DitConfig) -> None:
         self.weights, self.config = weights, config
         self._cos, self._sin = rotary_tables(
             config.head_width, ROPE_THETA, config.max_positions, self.device, self.dtype
@@ -36,12 +61,10 @@ class DitNetwork:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return self.weights.embedding_VC.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of its activations."""
         return self.weights.embedding_VC.dtype
 
     @torch.no_grad()
@@ -58,7 +81,6 @@ class DitNetwork:
         return with_one(norm(x_NWC, weights.final_norm_C) * (1 + scale) + shift)
 
     def canvas(self, tokens_NW: Tensor) -> Tensor:
-        """Return hidden states [N, W, X] of whole canvases, every position seeing all."""
         positions_NW = torch.arange(tokens_NW.shape[1], device=self.device).expand(tokens_NW.shape)
         return self.forward(
             tokens_NW, positions_NW, lambda _, q, k, v: functional.scaled_dot_product_attention(q, k, v)
@@ -75,7 +97,7 @@ class DitNetwork:
         x_NWC: Tensor,
         condition_NK: Tensor,
         rotary: tuple[Tensor, Tensor],
-        layer: LayerWeights,
+        layer: DitLayer,
         attend: Callable[..., Tensor],
     ) -> Tensor:
         shift1, scale1, gate1, shift2, scale2, gate2 = layer.modulation(condition_NK)[:, None].chunk(6, dim=2)
@@ -90,3 +112,40 @@ class DitNetwork:
 def norm(x: Tensor, weight_C: Tensor) -> Tensor:
     """Return the layer norm without bias, computed in float32."""
     return functional.layer_norm(x.float(), weight_C.shape).to(x.dtype) * weight_C
+
+
+class PagedDit:
+    """Windows that see their slot's cached prefix and themselves."""
+
+    gathers = True
+
+    def __init__(self, network: DitNetwork) -> None:
+        self.network = network
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.network.dtype
+
+    def splits(self, n_windows: int, longest_start: int) -> int:
+        del n_windows, longest_start
+        return 1
+
+    def hidden(self, windows: Windows, pool: PagePool) -> Tensor:
+        hidden_NWX = self.network.forward(
+            windows.tokens,
+            windows.positions,
+            lambda index, q, k, v: attend(q, k, v, index, windows, pool),
+        )
+        return hidden_NWX.flatten(0, 1)
+
+    def store(self, windows: Windows, pool: PagePool) -> None:
+
+        def keep(index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            store_keys(k, v, index, windows, pool)
+            return attend(q, k, v, index, windows, pool)
+
+        self.network.forward(windows.tokens, windows.positions, keep)

@@ -1,8 +1,8 @@
 """The tensors of a DDiT checkpoint: published names and shapes, and how they are loaded.
 
 The output layer has a bias, for which rows of hidden states have no place: it becomes a column of the output
-matrix, and every hidden state ends in a 1 (``models.engine.bias``). The noise embedding stays in float32, as
-published.
+matrix, and every hidden state ends in a 1 (``models.engine.weights``). The noise embedding stays in float32,
+as published.
 
 Shape letters: V vocabulary, C width, K width of the noise embedding, F feed-forward width.
 """
@@ -22,7 +22,7 @@ EMBEDDING = "vocab_embed.embedding"
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class DitLinear:
     """A matrix [out, in] and its bias [out]."""
 
     weight: Tensor
@@ -34,28 +34,28 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWeights:
+class DitLayer:
     """One layer; ``modulation`` gives shift, scale and gate of both halves [6 C]."""
 
     norm1_C: Tensor
-    qkv: Linear
-    out: Linear
+    qkv: DitLinear
+    out: DitLinear
     norm2_C: Tensor
-    up: Linear
-    down: Linear
-    modulation: Linear
+    up: DitLinear
+    down: DitLinear
+    modulation: DitLinear
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class DitWeights:
     """All tensors, on one device; ``unembed_VX`` is the output matrix with the bias as a column."""
 
     embedding_VC: Tensor
-    noise_in: Linear
-    noise_out: Linear
-    layers: tuple[LayerWeights, ...]
+    noise_in: DitLinear
+    noise_out: DitLinear
+    layers: tuple[DitLayer, ...]
     final_norm_C: Tensor
-    final_modulation: Linear
+    final_modulation: DitLinear
     unembed_VX: Tensor
 
 
@@ -92,20 +92,20 @@ def check_tensors(checkpoint: Checkpoint, config: DitConfig) -> None:
 
 def load_weights(
     checkpoint: Checkpoint, config: DitConfig, device: torch.device, dtype: torch.dtype
-) -> Weights:
+) -> DitWeights:
     """Return the tensors on ``device`` in ``dtype``."""
 
     def read(name: str, kind: torch.dtype = dtype) -> Tensor:
         return checkpoint.tensor(config.prefix + name).to(device, kind)
 
-    def linear(name: str, kind: torch.dtype = dtype) -> Linear:
-        return Linear(read(name + ".weight", kind), read(name + ".bias", kind))
+    def linear(name: str, kind: torch.dtype = dtype) -> DitLinear:
+        return DitLinear(read(name + ".weight", kind), read(name + ".bias", kind))
 
-    def layer(prefix: str) -> LayerWeights:
-        return LayerWeights(
+    def layer(prefix: str) -> DitLayer:
+        return DitLayer(
             norm1_C=read(prefix + "norm1.weight"),
-            qkv=Linear(read(prefix + "attn_qkv.weight")),
-            out=Linear(read(prefix + "attn_out.weight")),
+            qkv=DitLinear(read(prefix + "attn_qkv.weight")),
+            out=DitLinear(read(prefix + "attn_out.weight")),
             norm2_C=read(prefix + "norm2.weight"),
             up=linear(prefix + "mlp.0"),
             down=linear(prefix + "mlp.2"),
@@ -114,7 +114,7 @@ def load_weights(
 
     head = linear("output_layer.linear")
     assert head.bias is not None
-    return Weights(
+    return DitWeights(
         embedding_VC=read(EMBEDDING),
         noise_in=linear("sigma_map.mlp.0", torch.float32),
         noise_out=linear("sigma_map.mlp.2", torch.float32),

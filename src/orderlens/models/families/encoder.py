@@ -18,7 +18,7 @@ from orderlens.models.options import LoadOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EncoderKind:
     """One of the three families.
 
     Attributes:
@@ -34,9 +34,9 @@ class Kind:
     padded_start: bool = False
 
 
-BERT = Kind("BertForMaskedLM", ("[MASK]", 103), ("[SEP]", 102))
-ROBERTA = Kind("RobertaForMaskedLM", ("<mask>", 50264), ("</s>", 2), padded_start=True)
-MODERNBERT = Kind("ModernBertForMaskedLM", ("[MASK]", 50284), ("[SEP]", 50282))
+BERT = EncoderKind("BertForMaskedLM", ("[MASK]", 103), ("[SEP]", 102))
+ROBERTA = EncoderKind("RobertaForMaskedLM", ("<mask>", 50264), ("</s>", 2), padded_start=True)
+MODERNBERT = EncoderKind("ModernBertForMaskedLM", ("[MASK]", 50284), ("[SEP]", 50282))
 
 
 def load_bert(folder: Path, name: str, options: LoadOptions) -> CastableModel:
@@ -54,11 +54,11 @@ def load_modernbert(folder: Path, name: str, options: LoadOptions) -> CastableMo
     return _load(folder, name, options, MODERNBERT)
 
 
-def _load(folder: Path, name: str, options: LoadOptions, kind: Kind) -> CastableModel:
+def _load(folder: Path, name: str, options: LoadOptions, kind: EncoderKind) -> CastableModel:
     return hf.load_model(_source(folder, kind), name, options, lambda tokens_NW: {"input_ids": tokens_NW})
 
 
-def _source(folder: Path, kind: Kind) -> hf.Source:
+def _source(folder: Path, kind: EncoderKind) -> hf.Source:
     config = read_json(folder / CONFIG)
     values = Values(config, str(folder / CONFIG))
     if values.flag("is_decoder", default=False):

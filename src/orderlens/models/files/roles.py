@@ -28,13 +28,11 @@ class IdsOnly:
     """Stands in for a tokenizer where the checkpoint has none: token ids work, text is refused."""
 
     def encode(self, text: str) -> list[int]:
-        """Refuse."""
         raise UserInputError(
             f"this checkpoint has no tokenizer.json, so the text '{text[:40]}' cannot be encoded"
         )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the ids, spelled out."""
         return " ".join(str(int(index)) for index in ids)
 
 

@@ -1,7 +1,8 @@
-"""``tokenizer.json`` behind our Tokenizer protocol, through the ``tokenizers`` package: the one wrapper.
+"""Tokenizers: ``tokenizer.json`` through the package ``tokenizers``, BPE from two files, characters.
 
 Encoding adds no special tokens: texts are cut into prompt and target afterwards, and an inserted BOS would
-shift every position. Knows nothing of models.
+shift every position. A folder without ``tokenizer.json`` (Dream's published checkpoints) names the class of
+its tokenizer in ``tokenizer_config.json``, and with it the way it cuts a text into words.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 
 from orderlens.errors import MissingPackageError, ModelLoadError, one_line
 from orderlens.models.files.configfile import read_json
-from orderlens.models.files.merges import from_merges, has_merges
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token", "sep_token", "cls_token")
@@ -66,7 +66,6 @@ class FastTokenizer:
         return cls(_load(folder / TOKENIZER) if whole else from_merges(folder, settings), settings, folder)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of ``text`` without adding special tokens."""
         with self._spelling():
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
@@ -105,7 +104,6 @@ class FastTokenizer:
             return list(self._tokenizer.encode_batch(texts, add_special_tokens=False))
 
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
-        """Return the text of ``ids``; special tokens by name unless skipped, broken UTF-8 as U+FFFD."""
         return str(self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=skip_special))
 
     def byte_count(self, ids: Sequence[int]) -> int:
@@ -130,7 +128,6 @@ class FastTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, special ones included."""
         return int(self._tokenizer.get_vocab_size())
 
     @property
@@ -186,3 +183,91 @@ def _text(value: object) -> str | None:
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
+
+
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
+GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+WORDS: Mapping[str, str] = {
+    "GPT2Tokenizer": GPT2_WORDS,
+    "Qwen2Tokenizer": QWEN_WORDS,
+    "DreamTokenizer": QWEN_WORDS,
+}
+"""``tokenizer_class`` → the pattern of a word."""
+_COMPOSED = ("Qwen2Tokenizer", "DreamTokenizer")
+"""Classes that compose accents with their letters (NFC) before anything else."""
+
+
+def has_merges(folder: Path) -> bool:
+    """Return whether the folder holds both files."""
+    return (folder / VOCABULARY).is_file() and (folder / MERGES).is_file()
+
+
+def from_merges(folder: Path, settings: Mapping[str, Any]) -> Any:
+    """Build the ``tokenizers.Tokenizer``; ``settings`` is ``tokenizer_config.json``."""
+    try:
+        from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    except ImportError:
+        raise MissingPackageError(
+            f"{folder / VOCABULARY} needs the tokenizers package; pip install 'orderlens[torch]'"
+        ) from None
+    kind = str(settings.get("tokenizer_class"))
+    if kind not in WORDS:
+        raise ModelLoadError(
+            f"{folder} has no tokenizer.json, and tokenizer_config.json calls the tokenizer {kind}; "
+            f"readable without it are {', '.join(WORDS)}"
+        )
+    try:
+        tokenizer = Tokenizer(models.BPE.from_file(str(folder / VOCABULARY), str(folder / MERGES)))
+    except Exception as error:  # noqa: BLE001  the package raises bare Exception for malformed files
+        raise ModelLoadError(f"{folder / VOCABULARY} cannot be read: {one_line(error)}") from None
+    words = pre_tokenizers.Split(Regex(WORDS[kind]), "isolated")
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_])
+    tokenizer.decoder = decoders.ByteLevel()
+    if kind in _COMPOSED:
+        tokenizer.normalizer = normalizers.NFC()
+    _add_declared(tokenizer, settings.get("added_tokens_decoder") or {}, folder)
+    return tokenizer
+
+
+def _add_declared(tokenizer: Any, declared: Mapping[str, Any], folder: Path) -> None:
+    """Add the tokens that the settings declare, in the order of their ids, which must leave no gap."""
+    from tokenizers import AddedToken
+
+    for index, entry in sorted((int(key), entry) for key, entry in declared.items()):
+        text = str(entry["content"])
+        tokenizer.add_tokens([AddedToken(text, special=bool(entry.get("special")), normalized=False)])
+        if tokenizer.token_to_id(text) != index:
+            raise ModelLoadError(
+                f"{folder}: tokenizer_config.json gives '{text}' the id {index}; "
+                f"after {VOCABULARY} it would be {tokenizer.token_to_id(text)}"
+            )
+
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 .,;:!?'\"-()\n"
+UNKNOWN = "?"
+
+
+class CharacterTokenizer:
+    """One id per character; text is lower-cased and unknown characters become ``?``.
+
+    The ids after the characters are EOS (decoded as nothing) and the mask (decoded as ``_``).
+    """
+
+    def __init__(self, n_characters: int = len(ALPHABET)) -> None:
+        self.characters = ALPHABET[:n_characters]
+        self.eos_id = len(self.characters)
+        self.mask_id = self.eos_id + 1
+        self._ids = {character: index for index, character in enumerate(self.characters)}
+
+    def encode(self, text: str) -> list[int]:
+        unknown = self._ids.get(UNKNOWN, 0)
+        return [self._ids.get(character, unknown) for character in text.lower()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        extra = {self.eos_id: "", self.mask_id: "_"}
+        return "".join(extra[i] if i in extra else self.characters[i] for i in ids)

@@ -74,20 +74,16 @@ class TransformerModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
         return self.network.embedding.weight.device
 
     @property
     def n_parameters(self) -> int:
-        """Number of weights."""
         return sum(parameter.numel() for parameter in self.network.parameters())
 
     def with_block_size(self, block_size: int) -> TransformerModel:
-        """Return this network on another block grid (it was trained on its own; expect worse likelihoods)."""
         return self._like(self.network, self.digest, block_size)
 
     def with_dtype(self, name: str) -> TransformerModel:
-        """Return a copy whose weights and activations have another dtype (``"bfloat16"``, ``"float32"``)."""
         network = copy.deepcopy(self.network).to(pick_dtype(name, torch.float32))
         return self._like(network, f"{self.digest}-{name}", self.block_size)
 
@@ -104,7 +100,6 @@ class TransformerModel:
         )
 
     def log_probs(self, tokens: Sequence[int], grid_offset: int = 0) -> FloatArray:
-        """Return normalised log-probabilities [L, V]: one plain forward of the whole sequence."""
         if not len(tokens):
             return np.empty((0, self.vocab_size))
         with torch.inference_mode():
@@ -124,5 +119,4 @@ class TransformerModel:
         return block_causal_mask(ids_BT.shape[1], self.block_size, grid_offset, self.device)
 
     def open_session(self) -> TransformerSession:
-        """Return a session without slots."""
         return TransformerSession(self.network, self.block_size)

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from orderlens.common.machine import keep_freed_memory
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
-from orderlens.models.small.cache import KeyCache
 from orderlens.models.small.network import Transformer, attention, block_causal_mask
-from orderlens.models.small.passes import CachedWindows, window_keys, window_rows
+from orderlens.models.small.passes import CachedWindows, KeyCache, window_keys, window_rows
 
 STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
 """Windows of 32 tokens per forward: they fill the device and stay in its cache (CPU) or memory (GPU)."""
@@ -39,7 +38,6 @@ class TransformerSession:
 
     @torch.inference_mode()
     def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
-        """Cache the keys and values of every prefix, short ones padded on the right."""
         if not self._caches:
             return
         lengths_S = np.array([len(prefix) for prefix in prefixes], np.int64)
@@ -69,7 +67,6 @@ class TransformerSession:
 
     @torch.inference_mode()
     def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
-        """Append one finished block to each slot; its keys come from a forward of the final tokens."""
         width, starts_N = tokens_NW.shape[1], self._cache.lengths_S[slots]
         most = self._network.config.max_positions
         for members in self._batches(starts_N, width):
@@ -78,13 +75,11 @@ class TransformerSession:
         self._cache.lengthen(slots, width)
 
     def keep(self, slots: IntArray) -> None:
-        """Keep (or repeat) the given slots, renumbered in this order."""
         if self._caches:
             self._cache.keep(slots)
 
     @torch.inference_mode()
     def evaluate(self, states: StateBatch) -> HiddenRows:
-        """Return hidden states of the wanted rows; states with prefixes of one length run together."""
         config = self._network.config
         hidden_RC = self._weight.new_empty((len(states.row_state_R), config.width))
         by_state_R = np.argsort(states.row_state_R, kind="stable")

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from orderlens.errors import ModelLoadError
 from orderlens.models.small.config import TransformerConfig
+from orderlens.models.small.folder import file_digest
 from orderlens.models.small.network import Transformer
-from orderlens.models.small.weights import file_digest
 
 SETTINGS, SHARDS = "adapter.json", "adapter-*.safetensors"
 UP, DOWN, MASK = ".up", ".down", "mask"
