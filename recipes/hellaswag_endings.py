@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from orderlens.tasks.hellaswag import context, endings
+from orderlens.tasks.multiple_choice import context, endings
 from orderlens.texts.rows import read_rows
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -8,8 +8,18 @@ import pytest
 
 from orderlens import tasks
 from orderlens.errors import DataFileError, UnknownNameError, UserInputError
-from orderlens.tasks.flaws import instruction_flaw, letter_flaw, number_flaw, require_gradable
-from orderlens.tasks.graders import Verdict, as_index, count_options, gold_letter, grade_letter, grade_number
+from orderlens.tasks.graders import (
+    Verdict,
+    as_index,
+    count_options,
+    gold_letter,
+    grade_letter,
+    grade_number,
+    instruction_flaw,
+    letter_flaw,
+    number_flaw,
+    require_gradable,
+)
 from orderlens.tasks.protocol import choose_grader, cut_at_stop, likelihood_rules, pick_grader
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderlens.tasks import hellaswag
+from orderlens.tasks import multiple_choice as hellaswag
 
 DOC = {
     "activity_label": "Roof shingle removal",
@@ -32,7 +32,7 @@ def test_cleaning_equals_lm_eval(text: str) -> None:
 
 
 def test_prompt_shows_scene_and_endings() -> None:
-    prompt = hellaswag.write_prompt(DOC)
+    prompt = hellaswag.hellaswag_prompt(DOC)
     assert "Roof shingle removal: A man is sitting on a roof. He" in prompt
     assert "B.  rips tiles off." in prompt
     assert "one of ABCD" in prompt

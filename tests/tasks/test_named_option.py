@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orderlens.tasks import bundled
+from orderlens.tasks.bundled import frozen_items
 from orderlens.tasks.catalogue import get_task
 from orderlens.tasks.graders import NAMED_GRADER, grade_named
 
@@ -42,13 +42,13 @@ def test_a_document_without_options_or_answer_is_a_verdict(doc):
 def test_golden_solutions_are_right_whatever_letter_follows():
     task = get_task("choice")
     assert NAMED_GRADER in task.graders
-    for item in bundled.items("choice", "test", 300):
+    for item in frozen_items("choice")[:300]:
         solution = item["solution"].rsplit("\nAnswer:", 1)[0]
         assert task.graders[NAMED_GRADER](item, f"{solution}\nAnswer: Z").correct
 
 
 def test_a_solution_that_ends_on_another_option_is_wrong():
-    for item in bundled.items("choice", "test", 100):
+    for item in frozen_items("choice")[:100]:
         solution = item["solution"].rsplit("\nAnswer:", 1)[0]
         wrong = next(text for text in item["options"] if text != item["options"][item["answer_index"]])
         assert not grade_named(item, f"{solution} No, it is {wrong}.\nAnswer: {item['answer']}").correct

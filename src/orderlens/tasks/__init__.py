@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orderlens.tasks.catalogue import TASKS, get_task, task_names
-from orderlens.tasks.flaws import require_gradable
-from orderlens.tasks.graders import Verdict
+from orderlens.tasks.graders import Verdict, require_gradable
 from orderlens.tasks.protocol import Benchmark, Task, pick_grader
 
 __all__ = ["TASKS", "Task", "Verdict", "get_task", "grade", "task_names"]

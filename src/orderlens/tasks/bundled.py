@@ -9,18 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from orderlens.errors import DataFileError
-from orderlens.tasks.flaws import Flaw, letter_flaw, number_flaw
-from orderlens.tasks.graders import NAMED_GRADER, NUMBER_GRADER, grade_golden, grade_named
-from orderlens.tasks.mmlu_pro import letter_graders
-from orderlens.tasks.protocol import Document, Grader, by_id
-from orderlens.texts.sources import read_docs
+from orderlens.tasks.graders import (
+    NAMED_GRADER,
+    NUMBER_GRADER,
+    grade_golden,
+    grade_named,
+    letter_flaw,
+    number_flaw,
+)
+from orderlens.tasks.multiple_choice import letter_graders
+from orderlens.tasks.protocol import Benchmark, Document, by_id
 
 DEFAULT_ITEMS = 100
 RESPONSE_TOKENS = 128
@@ -47,55 +51,38 @@ def frozen_items(name: str) -> tuple[Document, ...]:
     return tuple(json.loads(line) for line in text.splitlines())
 
 
-@dataclass(frozen=True)
-class BundledTask:
-    """A task whose items come with the package.
-
-    Attributes:
-        name: the id, also the name of the frozen items.
-        summary: one line for listings.
-        graders: rules by name, default first.
-        find_flaw: says what makes a document ungradable.
-        lists: fields of a local file that hold lists.
-        max_new_tokens: response length when none is asked for.
-        stop: strings before which a response is cut.
-        cue: nothing: the prompt already ends in the words the bundled models were trained on.
-    """
-
-    name: str
-    summary: str
-    graders: Mapping[str, Grader]
-    find_flaw: Flaw
-    lists: tuple[str, ...] = ()
-    max_new_tokens: int = RESPONSE_TOKENS
-    stop: tuple[str, ...] = ("\nQuestion:",)
-    cue: str = ""
+class BundledTask(Benchmark):
+    """A task whose items come with the package; its prompts already end in the words the models know."""
 
     def load(self, source: str | Path | None = None, limit: int | None = None) -> dict[str, Document]:
         """Return the first ``limit`` test items (100 without a limit) by id."""
         if source is not None:
-            return by_id(self, read_docs(source, ("id", "prompt"), limit, self.lists), "id")
-        return by_id(self, frozen_items(self.name)[: DEFAULT_ITEMS if limit is None else limit], "id")
-
-    def flaw(self, doc: Document) -> str | None:
-        """Return what makes ``doc`` ungradable, or None."""
-        return self.find_flaw(doc)
-
-    def prompt(self, doc: Document) -> str:
-        """Return the prompt in the form the bundled models were trained on."""
-        return str(doc["prompt"])
+            return super().load(source, limit)
+        items = frozen_items(self.name)
+        return by_id(self, items[: DEFAULT_ITEMS if limit is None else limit], self.id_field)
 
 
+_SHARED: dict[str, Any] = {
+    "hub": None,
+    "id_field": "id",
+    "fields": ("id", "prompt"),
+    "write_prompt": lambda doc: str(doc["prompt"]),
+    "max_new_tokens": RESPONSE_TOKENS,
+    "stop": ("\nQuestion:",),
+    "cue": "",
+}
 ARITH = BundledTask(
-    "arith",
-    "generated word problems with 1 to 3 steps; no files needed",
-    {NUMBER_GRADER: grade_golden},
-    number_flaw("golden"),
+    name="arith",
+    summary="generated word problems with 1 to 3 steps; no files needed",
+    graders={NUMBER_GRADER: grade_golden},
+    find_flaw=number_flaw("golden"),
+    **_SHARED,
 )
 CHOICE = BundledTask(
-    "choice",
-    "generated four-way questions; no files needed",
-    {**letter_graders(), NAMED_GRADER: grade_named},
-    letter_flaw("options", "answer", "answer_index"),
+    name="choice",
+    summary="generated four-way questions; no files needed",
+    graders={**letter_graders(), NAMED_GRADER: grade_named},
+    find_flaw=letter_flaw("options", "answer", "answer_index"),
     lists=("options",),
+    **_SHARED,
 )

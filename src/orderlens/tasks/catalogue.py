@@ -15,11 +15,11 @@ def _lacks(task: object) -> str | None:
 TASKS: Registry[Task] = Registry(
     "task",
     {
-        "hellaswag": "orderlens.tasks.hellaswag:TASK",
-        "cmath": "orderlens.tasks.cmath:TASK",
-        "mmlu-pro": "orderlens.tasks.mmlu_pro:TASK",
+        "hellaswag": "orderlens.tasks.multiple_choice:HELLASWAG",
+        "cmath": "orderlens.tasks.word_problems:CMATH",
+        "mmlu-pro": "orderlens.tasks.multiple_choice:MMLU_PRO",
         "ifeval": "orderlens.tasks.ifeval:TASK",
-        "gsm8k": "orderlens.tasks.gsm8k:TASK",
+        "gsm8k": "orderlens.tasks.word_problems:GSM8K",
         "arith": "orderlens.tasks.bundled:ARITH",
         "choice": "orderlens.tasks.bundled:CHOICE",
     },

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from orderlens.errors import MissingPackageError
-from orderlens.tasks.flaws import instruction_flaw
-from orderlens.tasks.graders import Verdict, incorrect, no_text, response_text
+from orderlens.tasks.graders import Verdict, incorrect, instruction_flaw, no_text, response_text
 from orderlens.tasks.ifeval_checks import Checker, checkers, loosened, repeatable
 from orderlens.tasks.protocol import Benchmark, Document
 from orderlens.texts.sources import HubFile

@@ -15,12 +15,13 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from orderlens import api
 from orderlens.decode.generate import MAX_NEW_TOKENS
 from orderlens.errors import MissingPackageError, UserInputError
 from orderlens.models import abilities
 from orderlens.rules import parse_policies
+from orderlens.runs.job import generate_job, score_job
 from orderlens.runs.options import Computing, check_anchor
+from orderlens.runs.run import run_job
 from orderlens.runs.units import DEFAULT_BATCH
 from orderlens.store.reader import Run
 from orderlens.tasks.protocol import cut_at_stop
@@ -184,11 +185,8 @@ class OrderLensLM(LM):  # type: ignore[misc]
         ]
         found: dict[tuple[str | None, str], tuple[float, bool]] = {}
         if samples:
-            run = api.score(
-                self.model, samples, self.order, anchor=self.anchor, batch_size=self._batch,
-                out=self._folder(kind, samples), data_record={"source": f"lm-eval {kind}"},
-            )  # fmt: skip
-            found = _totals(run)
+            options = self._options(kind, samples, f"lm-eval {kind}")
+            found = _totals(run_job(score_job(self.model, samples, self.order, options), options))
         return [
             found[request.task_name, name] if target else (0.0, True)
             for name, request, (_, target) in zip(names, requests, pairs, strict=True)
@@ -202,14 +200,28 @@ class OrderLensLM(LM):  # type: ignore[misc]
             prompt = encode(request.args[0])
             kept = prompt[max(0, len(prompt) - max(0, self._room(fitting))) :]
             samples.append(Sample(name, kept, task=request.task_name))
-        run = api.generate(
-            self.model, samples, self.order, max_new_tokens=fitting, temperature=temperature, seed=self.seed,
-            anchor=self.anchor, batch_size=self._batch, out=self._folder(f"generate-{fitting}", samples),
-            data_record={"source": "lm-eval generate"},
-        )  # fmt: skip
-        rows = run.outputs().to_arrow().select(["task", "sample_id", "text"]).to_pylist()
+        options = self._options(f"generate-{fitting}", samples, "lm-eval generate")
+        job = generate_job(
+            self.model,
+            samples,
+            self.order,
+            options,
+            max_new_tokens=fitting,
+            temperatures=(temperature,),
+            seed=self.seed,
+            stop_at_eos=True,
+        )
+        rows = run_job(job, options).outputs().to_arrow().select(["task", "sample_id", "text"]).to_pylist()
         texts = {(row["task"], row["sample_id"]): row["text"] for row in rows}
         return [texts[request.task_name, name] for name, request in zip(names, requests, strict=True)]
+
+    def _options(self, kind: str, samples: Sequence[Sample], source: str) -> Computing:
+        return Computing(
+            anchor=self.anchor,
+            batch_size=self._batch,
+            out=self._folder(kind, samples),
+            data_record={"source": source},
+        )
 
     def _folder(self, kind: str, samples: Sequence[Sample]) -> Path | None:
         """Return the run folder of these samples: the same for the same requests, so that a rerun resumes."""

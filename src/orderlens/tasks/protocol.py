@@ -9,8 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from orderlens.errors import DataFileError, UnknownNameError, UserInputError
 from orderlens.registry import suggest
-from orderlens.tasks.flaws import Flaw, require_gradable
-from orderlens.tasks.graders import Verdict
+from orderlens.tasks.graders import Flaw, Verdict, require_gradable
 from orderlens.texts.sources import HubFile, read_docs
 
 Document: TypeAlias = Mapping[str, Any]

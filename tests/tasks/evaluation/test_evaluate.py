@@ -12,10 +12,10 @@ from orderlens import tasks
 from orderlens.errors import DataFileError, RunError, UnknownNameError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.runs import run as running
-from orderlens.tasks import hellaswag
+from orderlens.tasks import multiple_choice as hellaswag
 from orderlens.tasks.evaluation import accuracies, latest_verdicts, regrade
 from orderlens.tasks.evaluation.grading import response_of, score_endings
-from orderlens.tasks.evaluation.prompts import full_prompt, response_length
+from orderlens.tasks.evaluation.job import full_prompt, response_length
 
 ORDERS = "forced-ar,random:1"
 
@@ -91,7 +91,7 @@ def test_hellaswag_is_graded_by_the_models_own_scores(scenes: Path) -> None:
     assert list(docs) == ["0", "1", "2"]
     for verdict, output in zip(rows(run, "verdicts"), rows(run, "outputs"), strict=True):
         doc = docs[verdict["sample_id"]]
-        text = hellaswag.ending_prompt(doc, hellaswag.write_prompt(doc) + "\n\nSolution:", output["text"])
+        text = hellaswag.ending_prompt(doc, hellaswag.hellaswag_prompt(doc) + "\n\nSolution:", output["text"])
         before = model.tokenizer.encode(text)
         totals = []
         for ending in hellaswag.endings(doc):

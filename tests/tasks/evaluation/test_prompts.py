@@ -12,7 +12,7 @@ from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
 from orderlens.tasks import get_task
-from orderlens.tasks.evaluation.prompts import (
+from orderlens.tasks.evaluation.job import (
     ChosenTask,
     choose_tasks,
     document_json,

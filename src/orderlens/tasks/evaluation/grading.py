@@ -23,7 +23,7 @@ from orderlens.runs.tables import storable
 from orderlens.runs.units import Unit
 from orderlens.store.schema import TRACE_KEY, table_schema
 from orderlens.tasks import get_task
-from orderlens.tasks.evaluation.prompts import document_json
+from orderlens.tasks.evaluation.job import document_json
 from orderlens.tasks.graders import Verdict
 from orderlens.tasks.protocol import (
     Document,

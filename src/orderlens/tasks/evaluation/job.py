@@ -1,15 +1,194 @@
-"""The job of an evaluation: tasks and prompts turned into spec and units. Decodes nothing."""
+"""The job of an evaluation: documents turned into encoded prompts, spec and units, and what was left out.
+
+Knows tasks and tokenizers; decodes and grades nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from orderlens.common.arguments import whole_number
+from orderlens.common.grid import Canvas
 from orderlens.decode.generate import GenerationSettings
+from orderlens.errors import UserInputError
+from orderlens.models.abilities import as_question, chat_template
+from orderlens.models.protocol import Model
 from orderlens.runs.job import Job, Orders, check_generation, deployable, make_job
 from orderlens.runs.options import Computing, ModelLike, PathLike
-from orderlens.tasks.evaluation.prompts import choose_tasks, response_length, write_prompts
+from orderlens.tasks import get_task
+from orderlens.tasks.protocol import Benchmark, Document, Task, choose_grader
+from orderlens.texts.samples import EncodedSample, Sample, encode_samples
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenTask:
+    """One task of an evaluation: its documents by row id, where they came from, and the rule that grades."""
+
+    task: Task
+    grader: str
+    source: str
+    docs: Mapping[str, Document]
+
+    @property
+    def name(self) -> str:
+        """The task's id."""
+        return self.task.name
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One prompt as the model sees it (chat template or cue included)."""
+
+    doc: Document
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Everything to decode.
+
+    Attributes:
+        tasks: the tasks in the order asked for.
+        items: by (task, row id).
+        samples: the encoded prompts, in the same order.
+        skipped: row ids per task whose prompt and response cannot fit into the model's context.
+        chat: whether prompts are in the model's chat template.
+    """
+
+    tasks: Sequence[ChosenTask]
+    items: Mapping[tuple[str, str], Item]
+    samples: Sequence[EncodedSample]
+    skipped: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    chat: bool = False
+
+    def record(self) -> dict[str, Any]:
+        """Return what goes into the run's spec about the data."""
+        return {"tasks": {chosen.name: self._task_record(chosen) for chosen in self.tasks}}
+
+    def _task_record(self, chosen: ChosenTask) -> dict[str, Any]:
+        return {
+            "source": chosen.source,
+            "grader": chosen.grader,
+            "stop": list(chosen.task.stop),
+            "n_items": len(chosen.docs),
+            "skipped_too_long": list(self.skipped.get(chosen.name, ())),
+            "documents": documents_digest(chosen.docs),
+        }
+
+
+def choose_tasks(
+    names: str | Sequence[str],
+    *,
+    limit: int | None = None,
+    sources: Mapping[str, str | Path] | None = None,
+    graders: Mapping[str, str] | None = None,
+) -> list[ChosenTask]:
+    """Resolve task names, check graders, then load documents, so that typing errors cost nothing."""
+    tasks = named_tasks(names)
+    if limit is not None:
+        whole_number("limit", limit, least=1)
+    where = _by_task(sources or {}, tasks, "source")
+    rules = _by_task(graders or {}, tasks, "grader")
+    chosen = [choose_grader(task, rules.get(task.name)) for task in tasks]
+    return [
+        ChosenTask(
+            task, rule, _source_name(task, where.get(task.name)), task.load(where.get(task.name), limit)
+        )
+        for task, rule in zip(tasks, chosen, strict=True)
+    ]
+
+
+def named_tasks(names: str | Sequence[str]) -> list[Task]:
+    """Return the tasks of a list, or of names separated by commas."""
+    if isinstance(names, bytes) or not isinstance(names, Iterable):
+        raise UserInputError(f"tasks {names!r} must be names of tasks, as a list or separated by commas")
+    wanted = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
+    tasks = [get_task(name) for name in wanted if name]
+    if not tasks or len({task.name for task in tasks}) < len(tasks):
+        raise UserInputError(f"tasks '{names}' must name at least one task, each once")
+    return tasks
+
+
+def response_length(names: str | Sequence[str]) -> int:
+    """Return the response length of tasks decoded in one run: the longest that one of them asks for."""
+    return max(task.max_new_tokens for task in named_tasks(names))
+
+
+def write_prompts(
+    model: Model, tasks: Sequence[ChosenTask], settings: GenerationSettings, *, chat: bool = True
+) -> Prompts:
+    """Write and encode all prompts; those that cannot fit are set aside by name."""
+    items = {
+        (chosen.name, row): Item(doc, full_prompt(model, chosen.task, doc, chat))
+        for chosen in tasks
+        for row, doc in chosen.docs.items()
+    }
+    prompts = [Sample(row, item.prompt, task=name) for (name, row), item in items.items()]
+    encoded = encode_samples(model, prompts, need_target=False)
+    kept = [sample for sample in encoded if fits(model, len(sample.prompt), settings)]
+    if not kept:
+        raise UserInputError(
+            f"no prompt leaves room for {settings.max_new_tokens} tokens in the {model.max_positions} "
+            f"positions of {model.name}; lower --max-new-tokens"
+        )
+    left_out = {(str(sample.task), sample.id) for sample in encoded} - {(str(s.task), s.id) for s in kept}
+    skipped = {
+        chosen.name: [row for row in chosen.docs if (chosen.name, row) in left_out] for chosen in tasks
+    }
+    templated = chat and chat_template(model) is not None
+    return Prompts(tasks, items, kept, {name: rows for name, rows in skipped.items() if rows}, templated)
+
+
+def full_prompt(model: Model, task: Task, doc: Document, chat: bool) -> str:
+    """Return the prompt in the model's chat template, or followed by the task's cue when it has none."""
+    template = chat_template(model) if chat else None
+    if template is None:
+        return task.prompt(doc) + task.cue
+    return as_question(template, task.prompt(doc))
+
+
+def fits(model: Model, n_prompt: int, settings: GenerationSettings) -> bool:
+    """Say whether prompt and response, rounded up to whole blocks, fit into the model's context."""
+    anchor = settings.anchor or model.anchor
+    canvas = Canvas.plan(n_prompt, settings.max_new_tokens, model.block_size, anchor)
+    return canvas.end <= model.max_positions
+
+
+def documents_digest(docs: Mapping[str, Document]) -> str:
+    """Return a digest of documents, so that a resumed run cannot be graded against other references."""
+    state = hashlib.blake2b(digest_size=16)
+    for row, doc in docs.items():
+        state.update(f"{row}\x00{document_json(doc)}\x00".encode())
+    return state.hexdigest()
+
+
+def document_json(doc: Document) -> str:
+    """Return the one JSON spelling of a document."""
+    return json.dumps(doc, sort_keys=True, ensure_ascii=True, default=str)
+
+
+def _by_task(values: Mapping[str, Any], tasks: Sequence[Task], what: str) -> dict[str, Any]:
+    """Key ``values`` by task id; refuse one for a task that was not asked for."""
+    asked = {task.name for task in tasks}
+    found = {get_task(name).name: value for name, value in values.items()}
+    for name in found:
+        if name not in asked:
+            raise UserInputError(
+                f"{what} given for task '{name}', which is not among {', '.join(sorted(asked))}"
+            )
+    return found
+
+
+def _source_name(task: Task, source: str | Path | None) -> str:
+    """Return a name without a machine's folders in it."""
+    if source is not None:
+        return Path(source).name
+    return str(task.hub) if isinstance(task, Benchmark) and task.hub else "generated"
 
 
 def evaluate_job(

@@ -1,24 +1,36 @@
-"""HellaSwag: which of four endings continues a scene.
+"""HellaSwag and MMLU-Pro: one of several lettered options.
 
-As in the paper, the model first reasons greedily; then the ending with the highest normalised
-log-probability given prompt and reasoning is its choice (scored in forced order). That grade depends on the
-model's own confidence, so a second grader reads a letter out of the response; the prompt asks for both.
-Rows are keyed by their number in the file: the field ``ind`` repeats (9,609 different values in 10,042
-rows).
+HellaSwag asks which of four endings continues a scene. As in the paper, the model first reasons greedily;
+then the ending with the highest normalised log-probability given prompt and reasoning is its choice (scored
+in forced order). That grade depends on the model's own confidence, so a second grader reads a letter out of
+the response; the prompt asks for both. Rows are keyed by their number in the file: the field ``ind`` repeats
+(9,609 different values in 10,042 rows).
+
+MMLU-Pro has 3 to 10 options, zero-shot chain of thought, the letter on the last line. The reference is the
+letter in ``answer``; ``answer_index`` is used only when there is no letter. They disagree in one item, 3983
+(letter C, index 1): the other harnesses compare letters, and C (N—H) is the bond whose negative end is not
+written last, so the letter counts.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
-from orderlens.tasks.flaws import letter_flaw
-from orderlens.tasks.graders import Verdict, as_index, count_options, gold_letter, grade_letter, incorrect
+from orderlens.tasks.graders import (
+    Verdict,
+    as_index,
+    count_options,
+    gold_letter,
+    grade_letter,
+    incorrect,
+    letter_flaw,
+)
 from orderlens.tasks.letters import LETTERS, RULES
-from orderlens.tasks.protocol import Benchmark, Document, LikelihoodRule, TokenLogProbs
+from orderlens.tasks.protocol import Benchmark, Document, Grader, LikelihoodRule, TokenLogProbs
 from orderlens.texts.sources import HubFile
 
 Normalisation: TypeAlias = Literal["token", "byte", "none"]
@@ -44,7 +56,7 @@ def endings(doc: Document) -> list[str]:
     return [clean(str(ending)) for ending in doc["endings"]]
 
 
-def write_prompt(doc: Document) -> str:
+def hellaswag_prompt(doc: Document) -> str:
     """Show scene and lettered endings and ask for reasoning and a letter."""
     lines = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, endings(doc), strict=False))
     return (
@@ -60,7 +72,7 @@ def ending_prompt(doc: Document, prompt: str, response: str) -> str:
     return f"{prompt}{response.rstrip()}\n\n{context(doc)}"
 
 
-def grade(doc: Document, response: object, rule: str = "last-line") -> Verdict:
+def grade_label(doc: Document, response: object, rule: str = "last-line") -> Verdict:
     """Compare the letter in the response with ``label``."""
     return grade_letter(
         gold_letter(None, doc.get("label")), count_options(doc.get("endings")), response, rule
@@ -116,16 +128,54 @@ def likelihood_rule(normalisation: Normalisation) -> LikelihoodRule:
     return LikelihoodRule(endings, ending_prompt, partial(grade_scores, normalisation=normalisation))
 
 
-TASK = Benchmark(
+HELLASWAG = Benchmark(
     name="hellaswag",
     summary="which of four endings follows (10,042)",
     hub=HubFile("Rowan/hellaswag", "data/validation-*.parquet", "218ec52e09a7e7462a5400043bb9a69a41d06b76"),
     id_field=None,
     fields=("activity_label", "ctx_a", "ctx_b", "endings", "label"),
     lists=("endings",),
-    write_prompt=write_prompt,
-    graders={rule: partial(grade, rule=rule) for rule in RULES},
+    write_prompt=hellaswag_prompt,
+    graders={rule: partial(grade_label, rule=rule) for rule in RULES},
     find_flaw=letter_flaw("endings", None, "label"),
     max_new_tokens=512,
     likelihood={f"likelihood-{kind}": likelihood_rule(kind) for kind in NORMALISATIONS},
+)
+
+
+def mmlu_pro_prompt(doc: Document) -> str:
+    """Show question and lettered options and ask for ``ANSWER: X`` on the last line."""
+    options = list(doc["options"])
+    lettered = zip(LETTERS, options, strict=False)
+    lines = "\n".join(f"{letter}. {str(text).strip()}" for letter, text in lettered)
+    allowed = LETTERS[: len(options)]
+    return (
+        "Answer the multiple-choice question below. Think step by step before you answer. The last line of "
+        f"your response must be 'ANSWER: X' (without quotes), where X is one of {allowed}.\n\n"
+        f"Question:\n{doc['question']}\n\nOptions:\n{lines}"
+    )
+
+
+def grade_answer(doc: Document, response: object, rule: str = "last-line") -> Verdict:
+    """Compare the letter that ``rule`` reads with the reference letter."""
+    gold = gold_letter(doc.get("answer"), doc.get("answer_index"))
+    return grade_letter(gold, count_options(doc.get("options")), response, rule)
+
+
+def letter_graders() -> Mapping[str, Grader]:
+    """Return one grader per letter rule, for documents with ``answer`` or ``answer_index``."""
+    return {rule: partial(grade_answer, rule=rule) for rule in RULES}
+
+
+MMLU_PRO = Benchmark(
+    name="mmlu-pro",
+    summary="multiple choice with 3 to 10 options (12,032)",
+    hub=HubFile("TIGER-Lab/MMLU-Pro", "data/test-*.parquet", "b189ec765aa7ed75c8acfea42df31fdae71f97be"),
+    id_field="question_id",
+    fields=("question_id", "question", "options", "answer"),
+    lists=("options",),
+    write_prompt=mmlu_pro_prompt,
+    graders=letter_graders(),
+    find_flaw=letter_flaw("options", "answer", "answer_index"),
+    max_new_tokens=2048,
 )
