@@ -116,9 +116,7 @@ def stack(*parts: FloatArray) -> FloatArray:
 
 def rank_rows(x_BK: FloatArray, y_BK: FloatArray) -> FloatArray:
     """Return the Spearman correlation of each row of ``x`` with the same row of ``y`` [B]."""
-    from scipy.stats import rankdata
-
-    u, v = rankdata(x_BK, axis=1), rankdata(y_BK, axis=1)
+    u, v = (pd.DataFrame(values).rank(axis=1).to_numpy() for values in (x_BK, y_BK))
     u, v = u - u.mean(axis=1, keepdims=True), v - v.mean(axis=1, keepdims=True)
     scale = np.sqrt((u * u).sum(axis=1) * (v * v).sum(axis=1))
     rho = divide((u * v).sum(axis=1), scale)

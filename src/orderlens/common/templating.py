@@ -99,11 +99,14 @@ _PLACES = re.compile(r' (?:d|x|y)="[^"]*"')
 _DECIMALS = re.compile(r"(\d\.\d\d)\d+")
 
 
-def data_uri(path: Path) -> str:
-    """Return a picture as an address that holds it; places in a drawing keep two decimals of a point."""
-    if path.suffix != ".svg":
-        return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
-    text = path.read_text(encoding="utf-8")
+def data_uri(picture: Path | str) -> str:
+    """Return a picture, a file or SVG, as an address that holds it.
+
+    Places in a drawing keep two decimals of a point.
+    """
+    if isinstance(picture, Path) and picture.suffix != ".svg":
+        return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
+    text = picture if isinstance(picture, str) else picture.read_text(encoding="utf-8")
     slim = _PLACES.sub(lambda found: _DECIMALS.sub(r"\1", found[0]), text)
     slim = " ".join(slim[slim.index("<svg") :].split())
     return "data:image/svg+xml," + quote(slim, safe=" /:;=,.()*!'-_~@$+?")

@@ -6,7 +6,9 @@ drawn, so that a figure can be checked or redrawn without the run. This module d
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,11 +56,28 @@ def save_figure(
         raise UserInputError(f"unknown figure format {unknown[0]!r}; allowed: {', '.join(FORMATS)}")
     place = Path(folder)
     paths = [place / f"{name}.{kind}" for kind in formats]
-    with look():
-        for path in paths:
-            with replacing(path) as fresh:
-                figure.savefig(fresh, metadata=_METADATA[path.suffix[1:]])
+    for path in paths:
+        if path.suffix == ".svg":
+            write_text(path, svg_text(figure))
+            continue
+        with look(), replacing(path) as fresh:
+            figure.savefig(fresh, metadata=_METADATA[path.suffix[1:]])
     return [*paths, save_data(data, place / f"{name}.json")]
+
+
+_IDS = re.compile(r'(?<=id=")[a-z][0-9a-f]{10}(?=")|(?<=#)[a-z][0-9a-f]{10}(?=[")])')
+
+
+def svg_text(figure: Figure) -> str:
+    """Return a figure as SVG.
+
+    Ids are numbered: matplotlib hashes clip boxes, whose last bits the layout solver does not repeat.
+    """
+    out = io.StringIO()
+    with look():
+        figure.savefig(out, format="svg", metadata=_METADATA["svg"])
+    names: dict[str, str] = {}
+    return _IDS.sub(lambda found: names.setdefault(found[0], f"id{len(names)}"), out.getvalue())
 
 
 def save_data(data: Mapping[str, Any], path: Path) -> Path:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from orderlens.analysis.table import Column, Table
 from orderlens.claims.judge import OPEN, SUPPORTED, Check, Finding, Outcome
 from orderlens.metrics.estimate import Estimate
-from orderlens.show.report.charts import Point, Row, dot_plot, lorenz_plot, nice_ticks
 from orderlens.show.report.questions import interval, questions
 
 
@@ -58,7 +55,7 @@ def test_the_likelihood_is_answered_by_the_judge_and_shown_with_the_floor(word, 
     assert (found.short, found.word) == (short, word)
     assert "0.500 (0.400 to 0.600) nats per token" in found.answer
     assert "rounding alone makes 2 × 10⁻⁵" in found.answer
-    assert [line.dots[0].hollow for line in found.chart.lines] == [True, False, False]
+    assert [dots[0].hollow for _, dots in found.chart.rows] == [True, False, False]
     assert "Oracle max-q -0.900" in found.chart.title
     assert path.answer == (
         "Var(log q) runs from 0.70 nats² (Max-prob) to 3.00 nats² (Oracle max-q). "
@@ -83,10 +80,7 @@ def test_the_least_and_the_most_uneven_deployable_order_are_drawn():
     ]  # fmt: skip
     tables = {"fixed-sequence": plane(**ORDERS)}
     chart = questions(tables, [], {"curves": curves, "length": 2})[1].chart
-    assert [(item.name, item.value) for item in chart.curves] == [
-        ("Max-prob", "Gini 0.20"),
-        ("Forced-AR", "Gini 0.40"),
-    ]
+    assert [(name, gini) for name, _, gini in chart.curves] == [("Max-prob", 0.2), ("Forced-AR", 0.4)]
 
 
 def test_what_committing_together_costs_is_told_against_one_at_a_time():
@@ -97,7 +91,7 @@ def test_what_committing_together_costs_is_told_against_one_at_a_time():
     found = questions({}, [], policies=rows)[2]
     assert found.title == "What does committing together cost?"
     assert "Max-prob, top=4 took 16 passes for 64 tokens and −0.40 nats per token" in found.answer
-    assert [line.name for line in found.chart.lines] == ["Max-prob", "Max-prob, top=4"]
+    assert [name for name, _ in found.chart.rows] == ["Max-prob", "Max-prob, top=4"]
 
 
 def test_wrong_answers_by_task():
@@ -112,7 +106,7 @@ def test_wrong_answers_by_task():
     assert found.word == OPEN
     told = "That correct answers have the lower Var is supported for cmath; left open for ifeval, gsm8k."
     assert found.answer == told
-    assert [dot.hollow for dot in found.chart.lines[0].dots] == [False, True]
+    assert [dot.hollow for dot in found.chart.rows[0][1]] == [False, True]
 
 
 def test_intervals_and_small_numbers():
@@ -120,17 +114,3 @@ def test_intervals_and_small_numbers():
     assert interval(Estimate(0.5), 1) == "0.5"
     assert interval(Estimate(0.0), 2) == "0.00"
     assert interval(Estimate(-2e-7), 3) == "−2 × 10⁻⁷"
-
-
-def test_places_lie_inside_the_picture_and_ticks_are_round():
-    chart = dot_plot("t", "l", [Row("a" * 40, (Point(1.0, 0.5, 1.5),)), Row("b", (Point(math.nan),))])
-    (line,) = chart.lines
-    assert chart.left <= line.dots[0].low < line.dots[0].x < line.dots[0].high <= chart.width
-    assert len(line.name) < len(line.title) == 40
-    named = dot_plot("t", "l", [Row("max-prob+threshold=0.6+edit=0.8", (Point(1.0),))]).lines[0].name
-    assert (named[:4], named[-9:], len(named)) == ("max-", "+edit=0.8", 22)
-    assert dot_plot("t", "l", [Row("b", (Point(math.nan),))]) is None
-    assert nice_ticks(0.11, 0.93) == pytest.approx([0.2, 0.4, 0.6, 0.8])
-    assert nice_ticks(-3, 3) == pytest.approx([-2, 0, 2])
-    assert nice_ticks(1, 1) == []
-    assert lorenz_plot("t", [("x", [0.0, math.nan], 0.1)]) is None

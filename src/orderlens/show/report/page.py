@@ -24,8 +24,9 @@ from orderlens.claims.judge import Finding, Reading
 from orderlens.common.files import write_text
 from orderlens.common.templating import Markdown, write_page
 from orderlens.errors import StorageError
+from orderlens.figures.cards import draw
 from orderlens.figures.catalogue import Drawn
-from orderlens.figures.save import save_data, save_table
+from orderlens.figures.save import save_data, save_table, svg_text
 from orderlens.show.report.questions import Question
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ def write_report(path: Path, page: Page) -> Path:
         path,
         "report.html.j2",
         page=page,
+        charts={item.id: svg_text(draw(item.chart)) for item in page.questions if item.chart},
         tables=[grid(table) for table in page.tables],
         provenance=[(name, origin(facts), _json(facts)) for name, facts in page.runs.items()],
         style=style,

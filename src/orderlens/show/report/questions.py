@@ -13,9 +13,9 @@ from typing import Any
 
 from orderlens.analysis.table import Table
 from orderlens.claims.judge import NOT_SUPPORTED, OPEN, SUPPORTED, Finding, Word
+from orderlens.figures.cards import Card, Dot, LorenzCard, dot_card, lorenz_card
 from orderlens.metrics.estimate import Estimate
 from orderlens.rules.cards import display_name
-from orderlens.show.report.charts import DotPlot, LorenzPlot, Point, Row, dot_plot, lorenz_plot
 
 _YES: Mapping[Word, str] = {SUPPORTED: "Yes.", NOT_SUPPORTED: "Not here.", OPEN: "Not decided."}
 
@@ -39,7 +39,7 @@ class Question:
     answer: str
     short: str = ""
     word: str = ""
-    chart: DotPlot | LorenzPlot | None = None
+    chart: Card | None = None
     note: str = ""
 
 
@@ -87,12 +87,12 @@ def _likelihood(tables: Mapping[str, Table], finding: Finding | None) -> Questio
     else:
         answer += "."
     aware = {str(row["order"]): row["kind"] == "target-aware" for row in rows}
-    chart = dot_plot(
+    chart = dot_card(
         "Mean log q per token by order: "
         + "; ".join(f"{display_name(name)} {_estimate(row['mean']).value:.3f}" for name, row in _named(rows)),
         "mean log q (nats per token)",
         [
-            Row(display_name(name), (_point(_estimate(row["mean"]), hollow=aware[name]),))
+            (display_name(name), [_dot(_estimate(row["mean"]), hollow=aware[name])])
             for name, row in _named(rows)
         ],
     )
@@ -128,26 +128,26 @@ def _decoded_path(tables: Mapping[str, Table], title: str) -> Question:
         return Question("path", title, "Not measured: there is no trace with numbers.")
     name = "content_var" if any(column.name == "content_var" for column in content.columns) else "var"
     rows = [
-        Row(
+        (
             " ".join(filter(None, (_key(key, row[key]) for key in content.keys))),
-            (_point(_estimate(row[name])),),
+            [_dot(_estimate(row[name]))],
         )
         for row in content.rows
         if _estimate(row[name]).is_defined
     ][:12]
-    values = [row.points[0].value for row in rows]
+    values = [dots[0].value for _, dots in rows]
     if not values:
         return Question("path", title, "Not measured: Var is undefined in every trace.")
     answer = f"Var(log q) of generated text lies between {min(values):.2f} and {max(values):.2f} nats²."
-    chart = dot_plot(
-        "Var of log q: " + "; ".join(f"{row.name} {row.points[0].value:.2f}" for row in rows),
+    chart = dot_card(
+        "Var of log q: " + "; ".join(f"{label} {dots[0].value:.2f}" for label, dots in rows),
         "Var(log q), nats²",
         rows,
     )
     return Question("path", title, answer, chart=chart, note="Bars: 95 % intervals over prompts.")
 
 
-def _lorenz(data: Mapping[str, Any] | None) -> LorenzPlot | None:
+def _lorenz(data: Mapping[str, Any] | None) -> LorenzCard | None:
     if data is None:
         return None
     usual = [item for item in data["curves"] if item["kind"] != "target-aware"] or data["curves"]
@@ -156,7 +156,7 @@ def _lorenz(data: Mapping[str, Any] | None) -> LorenzPlot | None:
     title = "Lorenz curves of −log q in the first block: " + "; ".join(
         f"{name}, Gini {gini:.2f}" for name, _, gini in curves
     )
-    return lorenz_plot(title, curves)
+    return lorenz_card(title, curves)
 
 
 def _lorenz_note(data: Mapping[str, Any] | None) -> str:
@@ -184,8 +184,8 @@ def _correctness(tables: Mapping[str, Table], findings: Sequence[Finding]) -> Qu
     for row in () if within is None else within.rows:
         right, wrong = _estimate(row["var_correct"]), _estimate(row["var_incorrect"])
         name = f"{_key('task', row['task'])} {_key('order', row['order'])}"
-        rows.append(Row(name, (_point(right), _point(wrong, hollow=True))))
-    chart = dot_plot(
+        rows.append((name, [_dot(right), _dot(wrong, hollow=True)]))
+    chart = dot_card(
         "Var of log q of correct and of wrong answers, by task and order", "Var(log q), nats²", rows[:12]
     )
     more = f" The first 12 of {len(rows)} cells." if len(rows) > 12 else ""
@@ -211,13 +211,13 @@ def _together(policies: Sequence[Mapping[str, Any]]) -> Question:
         if base is not None:
             text += f" and {_signed(row['mean'] - base['mean'])} nats per token against one at a time"
         lines.append(text)
-    rows = [Row(display_name(str(row["order"])), (Point(row["n"] / row["passes"]),)) for row in policies]
+    rows = [(display_name(str(row["order"])), [Dot(row["n"] / row["passes"])]) for row in policies]
     return Question(
         "together",
         "What does committing together cost?",
         "; ".join(lines[:2]) + ".",
-        chart=dot_plot(
-            "Tokens per forward pass: " + "; ".join(f"{row.name} {row.points[0].value:.1f}" for row in rows),
+        chart=dot_card(
+            "Tokens per forward pass: " + "; ".join(f"{name} {dots[0].value:.1f}" for name, dots in rows),
             "tokens per forward pass",
             rows[:12],
         ),
@@ -226,7 +226,7 @@ def _together(policies: Sequence[Mapping[str, Any]]) -> Question:
 
 
 def _judged(
-    anchor: str, title: str, answer: str, finding: Finding | None, chart: DotPlot | None, note: str
+    anchor: str, title: str, answer: str, finding: Finding | None, chart: Card | None, note: str
 ) -> Question:
     if finding is None:
         return Question(anchor, title, answer, chart=chart, note=note)
@@ -248,8 +248,8 @@ def _estimate(cell: object) -> Estimate:
     return cell if isinstance(cell, Estimate) else Estimate.undefined("no number")
 
 
-def _point(cell: Estimate, *, hollow: bool = False) -> Point:
-    return Point(cell.value, cell.low, cell.high, hollow)
+def _dot(cell: Estimate, *, hollow: bool = False) -> Dot:
+    return Dot(cell.value, cell.low, cell.high, hollow)
 
 
 def interval(cell: Estimate, digits: int) -> str:
