@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,38 +72,24 @@ def relink(text: str, source: str, page: str) -> str:
 
 def commands_page() -> str:
     """Return every verb with its options, as ``--help`` says them."""
-    from typer.main import get_command
-
-    from orderlens.cli.main import build_app
+    from orderlens.cli.command import default_of, label
+    from orderlens.cli.main import VERBS, load_verb
     from orderlens.common.templating import fill
+    from orderlens.runs.request import options
 
     verbs = [
-        {"name": name, "told": (command.help or "").strip().partition("\n")[0], "rows": _rows(command)}
-        for name, command in _verbs(get_command(build_app()), "orderlens")
+        {
+            "name": f"orderlens {name}",
+            "told": load_verb(name).summary,
+            "rows": [
+                {
+                    "names": f"`{label(item)}`",
+                    "told": item.opt.help,
+                    "default": default_of(item).strip(" []").removeprefix("default: "),
+                }
+                for item in options(load_verb(name).kind)
+            ],
+        }
+        for name in VERBS
     ]
     return fill("commands.md.j2", verbs=verbs)
-
-
-def _verbs(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        yield name, command
-        return
-    for verb, child in inner.items():
-        yield from _verbs(child, f"{name} {verb}")
-
-
-def _rows(command: Any) -> list[dict[str, str]]:
-    shown = (item for item in command.params if not getattr(item, "hidden", False) and item.name != "help")
-    return [_row(item) for item in shown]
-
-
-def _row(item: Any) -> dict[str, str]:
-    plain = item.param_type_name != "option"
-    names = [(item.metavar or item.name).upper()] if plain else item.opts
-    empty = item.default is None or item.default is False or item.default == () or callable(item.default)
-    return {
-        "names": ", ".join(f"`{name}`" for name in names),
-        "told": getattr(item, "help", None) or "",
-        "default": "needed" if item.required else "" if empty else f"`{item.default}`",
-    }

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from orderlens.models.loading import load_model
     from orderlens.rules import parse_policy
     from orderlens.rules.orders import parse_order
-    from orderlens.runs.engine import Engine
+    from orderlens.runs.options import Engine
     from orderlens.store.reader import Run, open_run
     from orderlens.studies.replicate import replicate
     from orderlens.texts.loading import load_samples
     from orderlens.texts.samples import Sample
 
 _ATTRIBUTES = {
-    "Engine": "orderlens.runs.engine",
+    "Engine": "orderlens.runs.options",
     "Run": "orderlens.store.reader",
     "Sample": "orderlens.texts.samples",
     "Study": "orderlens.analysis.study",

@@ -73,10 +73,10 @@ def test_undefined_tables_still_come(run, capsys):
 
 
 def test_null_works_with_and_without_a_run(run, capsys, monkeypatch):
-    assert main(["analyze", run, "--table", "quadrants", "--null", *FAST]) == 0
+    assert main(["analyze", run, "--table", "quadrants,null", *FAST]) == 0
     assert "this run's traces, verdicts redrawn" in capsys.readouterr().out
     monkeypatch.setattr("orderlens.analysis.null.simulate_study", lambda seed: simulate_study(40, seed=seed))
-    assert main(["analyze", "--null", "--json"]) == 0
+    assert main(["analyze", "--table", "null", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["tables"][0]["table"] == "null"
     assert "simulated study" in content["tables"][0]["notes"][0]
@@ -93,10 +93,10 @@ def test_list(capsys):
     ("arguments", "message"),
     [
         (["{run}", "--table", "quadrant"], "did you mean 'quadrants'"),
-        (["{run}", "--format", "html"], "unknown format 'html'"),
+        (["{run}", "--format", "html"], "--format 'html' is unknown; allowed: text, csv"),
         (["{run}", "--evaluator", "tiny-at"], "unknown evaluator 'tiny-at'"),
         (["{run}", "--level", "2"], "confidence level"),
-        (["{run}", "--bootstrap", "-5"], "got -5"),
+        (["{run}", "--bootstrap", "-5"], "--bootstrap -5 must be at least 0"),
         (["/nowhere/at/all"], "/nowhere/at/all"),
         ([], "no run given"),
     ],
@@ -115,6 +115,6 @@ def test_a_folder_is_no_place_for_a_table(run, capsys, tmp_path):
 
 
 def test_the_verb_does_not_import_torch():
-    modules = "orderlens.cli.analyze, orderlens.analysis, orderlens.metrics"
+    modules = "orderlens.cli.read, orderlens.analysis, orderlens.metrics"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from rich.progress import Progress
 
-from orderlens.cli import console
-from orderlens.cli.console import Bar, crew_line, print_json, print_line, printable_json, progress_bar
+from orderlens.cli import console, terminal
+from orderlens.cli.console import Bar, crew_line, print_json, print_line, progress_bar
+from orderlens.cli.terminal import printable_json
 from orderlens.common.plaintext import printable
 from orderlens.runs.worker_log import WorkerState
 
@@ -53,8 +54,8 @@ def test_json_is_harmless_to_look_at_and_the_same_data(text: str) -> None:
     ],
 )
 def test_a_terminal_that_knows_ascii_alone(text: str, spelled: str) -> None:
-    console.install()
-    assert text.encode("ascii", console.ENCODING_ERRORS).decode() == spelled
+    terminal.install()
+    assert text.encode("ascii", terminal.ENCODING_ERRORS).decode() == spelled
 
 
 def test_json_on_an_ascii_terminal_is_escaped(monkeypatch) -> None:
@@ -116,8 +117,8 @@ def test_without_a_terminal_lines_take_the_place_of_a_bar(quiet: bool, capsys) -
 
 def test_a_process_that_does_not_lead_prints_failures_with_its_name(capsys, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdout", sys.stdout)  # comes back afterwards
-    monkeypatch.setattr(console, "_HUSHED", [])
-    console.hush("rank 3")
+    monkeypatch.setattr(terminal, "MUTED", [])
+    terminal.mute("rank 3")
     console.print_text("hidden")
     sys.stdout.write("hidden")
     with progress_bar("tokens", 4) as advance:
@@ -129,7 +130,7 @@ def test_a_process_that_does_not_lead_prints_failures_with_its_name(capsys, monk
 
 
 def test_log_records_are_lines_of_their_own_and_safe(capsys) -> None:
-    handler = console._Lines(logging.WARNING)
+    handler = terminal._Lines(logging.WARNING)
     handler.emit(logging.LogRecord("x", logging.WARNING, "", 0, "two\nlines \x1b[2J%s", ("!",), None))
     assert capsys.readouterr().err == "orderlens: warning: two lines \\x1b[2J!\n"
 

@@ -102,12 +102,6 @@ def test_orders_are_added_to_a_run(capsys, data, tmp_path):
     assert len(ol.open_run(tmp_path / "run").reveals()) == 2 * 3 * 8
 
 
-def test_an_earlier_spelling_is_still_understood(capsys, data, tmp_path):
-    wanted = ["generate", "--model", "hmm", "--data", data, "--max-new-tokens", "4", "--orders", "forced-ar"]
-    assert run(capsys, *wanted, "--no-eos-stop", "-o", tmp_path / "g")[0] == 0
-    assert ol.open_run(tmp_path / "g").spec["stop_at_eos"] is False
-
-
 def test_measurements_are_stored(capsys, data, tmp_path):
     out = tmp_path / "m"
     measured = ["--target-tokens", "16", "--circulation", "3", "--noise-floor"]
@@ -144,14 +138,15 @@ BAD = [
     (["--model", "./nowhere"], "'nowhere' does not exist"),
     (["--orders", "forced"], "did you mean 'forced-ar'?"),
     (["--data", "missing.jsonl"], "'missing.jsonl' does not exist"),
-    (["--anchor", "middle"], "anchor 'middle' is unknown; allowed are zero and prompt"),
+    (["--anchor", "middle"], "--anchor 'middle' is unknown; allowed: zero, prompt"),
     (["--target-tokens", "0"], "--target-tokens 0 must be at least 1"),
     (["--limit", "0"], "--limit 0 must be at least 1"),
-    (["--batch-size", "0"], "batch_size=0 must be at least 1"),
-    (["--block-size", "0"], "block_size=0 must be at least 1"),
-    (["--limit", "many"], "--limit"),
-    (["--colour"], "--colour"),
-    (["--circulation", "-1"], "circulation=-1"),
+    (["--batch-size", "0"], "--batch-size 0 must be at least 1"),
+    (["--block-size", "0"], "--block-size 0 must be at least 1"),
+    (["--limit", "many"], "--limit 'many' must be a whole number"),
+    (["--colour"], "unknown option --colour"),
+    (["--blok-size", "8"], "unknown option --blok-size; did you mean '--block-size'?"),
+    (["--circulation", "-1"], "--circulation -1 must be at least 0"),
 ]
 
 

@@ -25,10 +25,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orderlens as ol
-from orderlens.cli.main import build_app, main
-from orderlens.cli.surface import surface
+from orderlens.cli.main import main
+from support.surface import surface
 
-SURFACE = surface(build_app())
+SURFACE = surface()
 EXAMPLES = int(os.environ.get("ORDERLENS_FUZZ", "60"))
 HANGS_S = 120
 """A command that takes longer than this, even on a busy machine, computes what it should have refused."""
@@ -149,7 +149,7 @@ class Outcome:
             yield f"exit code {self.code}"
         if "Traceback" in self.err + self.out:
             yield "a traceback"
-        if "unexpected " in self.err:
+        if "internal error" in self.err:
             yield "an unforeseen error"
         lines = [line for line in self.err.splitlines() if line.startswith("orderlens: ")]
         errors = [line for line in lines if not line.startswith("orderlens: warning: ")]

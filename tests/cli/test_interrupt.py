@@ -141,7 +141,10 @@ def test_a_stopped_run_says_what_is_kept_and_goes_on(data, tmp_path, stop_after,
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 @pytest.mark.parametrize(
     ("place", "word"),
-    [("orderlens.api.score", "no unit was finished"), ("orderlens.cli.inputs.load_inputs", "nothing was")],
+    [
+        ("orderlens.runs.run.run_job", "no unit was finished"),
+        ("orderlens.models.loading.load_model", "nothing was"),
+    ],
 )
 def test_an_interrupt_of_an_import_is_an_interrupt(monkeypatch, capsys, tmp_path, stop, code, place, word):
     """Extension modules make an ImportError of a signal that comes while they are loaded."""
@@ -176,7 +179,7 @@ def test_an_analysis_writes_all_or_nothing(tmp_path, start):
         "hmm", [ol.Sample(str(i), [1, 2], [3, 4, 5, 6]) for i in range(30)], ["forced-ar", "random"], out=run
     )
     table.write_text("what was here before", encoding="utf-8")
-    command = ["analyze", run, "--bootstrap", 1_000_000, "--out", table]
+    command = ["analyze", run, "--bootstrap", 1_000_000, "--out", table, "--overwrite"]
     begun = tmp_path / "begun"
     process = start(*command, program=["-c", MARKED.format(begun=str(begun))])
     code, _, err = stop_when(process, begun.exists)

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from orderlens.cli import evaluate
+from orderlens.cli import console, evaluate
 from orderlens.cli.policy_table import cut, policy_table
 
 LONG = "max-prob:select=argmax+klass=0.9:0.01+edit=0.9"
@@ -74,7 +74,7 @@ def test_no_rows_are_a_table_of_heads() -> None:
 
 
 def test_evaluate_lists_policies_by_task_and_grader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate.stdout, "width", 80)
+    monkeypatch.setattr(console.stdout, "width", 80)
     numbers = {"n": 3, "accuracy": 1 / 3, "low": 0.1, "high": 0.9, "n_without_answer": 0, "seed": None}
     cells = [("arith", LONG, "last"), ("choice", LONG, "line"), ("arith", "max-prob+top=2", "last")]
     rows = [{"task": task, "order": order, "grader": grader} | numbers for task, order, grader in cells]

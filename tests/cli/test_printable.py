@@ -12,8 +12,8 @@ import pytest
 from rich.table import Table
 
 from orderlens.cli import console
-from orderlens.cli.console import ENCODING_ERRORS, install, printable_json
 from orderlens.cli.main import main
+from orderlens.cli.terminal import ENCODING_ERRORS, install, printable_json
 from orderlens.common.plaintext import printable
 
 HOSTILE = {

@@ -1,6 +1,6 @@
 """The command line is frozen: scripts rely on every verb, option, type and default.
 
-A deliberate change is written down with ``python -m orderlens.cli.surface > tests/cli/surface.json``.
+A deliberate change is written down with ``python tests/support/surface.py > tests/cli/surface.json``.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from orderlens.cli.main import build_app
-from orderlens.cli.surface import surface
+from support.surface import surface
 
 AGREED = Path(__file__).parent / "surface.json"
 
 
 def test_nothing_changed_by_accident():
-    agreed, found = json.loads(AGREED.read_text(encoding="utf-8")), surface(build_app())
+    agreed, found = json.loads(AGREED.read_text(encoding="utf-8")), surface()
     assert set(found) == set(agreed)
     for verb, parameters in agreed.items():
         assert {item["names"][0]: item for item in found[verb]} == {
@@ -24,7 +23,7 @@ def test_nothing_changed_by_accident():
 
 
 def test_every_verb_has_json_and_every_out_has_its_letter():
-    found = surface(build_app())
+    found = surface()
     for verb, parameters in found.items():
         names = [name for item in parameters for name in item["names"]]
         assert "--json" in names or verb in ("orderlens", "theory", "runs"), verb

@@ -243,9 +243,9 @@ def test_fit_reports_intervals_and_misfit(capsys, tmp_path) -> None:
     ("arguments", "message"),
     [
         (["sigma0", "--k", "0"], "k must be finite and at least 1; got 0.0"),
-        (["sigma0", "--k", "one"], "--k 'one' must be numbers separated by commas"),
+        (["sigma0", "--k", "one"], "--k 'one' must be a number"),
         (["curve", "--sigma", "-1"], "sigma must be positive and finite; got -1.0"),
-        (["curve", "--points", "1"], "--points 1 must be between 2 and 100,000"),
+        (["curve", "--points", "1"], "--points 1 must be at least 2"),
         (["profile", "/does/not/exist.csv"], "'/does/not/exist.csv' does not exist"),
         (["nonsense"], "nonsense"),
     ],

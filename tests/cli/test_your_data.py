@@ -125,7 +125,7 @@ def test_a_text_file_is_read_as_asked_and_said(capsys, tmp_path):
     assert "one text per line" in text
     code, _, err = run(capsys, *arguments, "--split", "words", "--out", tmp_path / "words")
     assert code == 2
-    assert "split 'words' is unknown; choose none, lines, paragraphs" in err
+    assert "--split 'words' is unknown; allowed: none, lines, paragraphs" in err
 
 
 def test_a_short_text_file_is_refused_and_not_shortened(capsys, tmp_path):

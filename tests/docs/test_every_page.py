@@ -15,14 +15,15 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import typer
-
 from orderlens.analysis import table_names
-from orderlens.cli.main import _USAGE_ERROR, LOOSE, build_app
+from orderlens.cli.command import request_of
+from orderlens.cli.main import GROUPS, VERBS, load_verb
 from orderlens.errors import UserInputError
 from orderlens.figures import figure_names
 from orderlens.rules import parse_policy
+from orderlens.runs.request import options
 from orderlens.tasks import task_names
+from support.surface import names as names_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("", "docs/**/", "design/", "benchmarks/", "src/orderlens/models/data/*/")
@@ -64,17 +65,19 @@ def typed(lines: list[str]) -> Iterator[str]:
             yield re.split(r"\s#", command)[0].strip()
 
 
-@cache
-def command_line():
-    return typer.main.get_command(build_app())
+def verb_of(words: list[str]) -> tuple[str, list[str]]:
+    """Return the name of the verb that these words begin with ("" if none), and what follows it."""
+    for count in (2, 1):
+        if " ".join(words[:count]) in VERBS:
+            return " ".join(words[:count]), words[count:]
+    return "", words
 
 
-def verb_of(words: list[str]):
-    """Return the verb that these words begin with, and what follows its name."""
-    command = command_line()
-    while hasattr(command, "commands") and words and words[0] in command.commands:
-        command, words = command.commands[words[0]], words[1:]
-    return command, words
+def flags_of(verb: str) -> set[str]:
+    """Return the options of a verb as they are typed."""
+    return {
+        flag for item in options(load_verb(verb).kind) for name in names_of(item) for flag in name.split("/")
+    }
 
 
 def listed(value: object) -> set[str]:
@@ -91,20 +94,25 @@ def shown_plugins(page: str) -> set[str]:
 
 def flaw(line: str, own: set[str]) -> str:
     """Return what the command line would refuse in this command before it does anything."""
-    command, words = verb_of(shlex.split(line))
+    name, words = verb_of(shlex.split(line))
+    if not name or "--help" in words:
+        return (
+            "" if not words or words[0] in (*GROUPS, "--help", "--version") else f"no such verb: {words[0]}"
+        )
+    verb = load_verb(name)
     try:
-        found = command.make_context(command.name, words, **LOOSE.get(command.name, {})).params
-        for policy in listed(found.get("orders")) | listed(found.get("policies")):
-            if not own & set(re.split(r"[+:=]", policy)):
+        asked = vars(request_of(verb, [word for word in words if word != "--debug"]))
+        for policy in listed(asked.get("orders")) | listed(asked.get("policies")):
+            if not own & set(re.split(r"[+:=]", str(policy))):
                 parse_policy(policy)
-    except (UserInputError, _USAGE_ERROR) as error:
+    except UserInputError as error:
         return str(error)
-    if command.name in LOOSE:
+    if verb.loose:
         return ""
     known = {"figure": figure_names(), "tasks": task_names()}
-    if command.name == "analyze":
+    if name == "analyze":
         known["table"] = table_names()
-    return ", ".join(set().union(*(listed(found.get(key)) - {*names, *own} for key, names in known.items())))
+    return ", ".join(set().union(*(listed(asked.get(key)) - {*names, *own} for key, names in known.items())))
 
 
 def test_commands_are_understood() -> None:
@@ -120,15 +128,15 @@ def test_commands_are_understood() -> None:
 
 def test_options_in_running_text_exist() -> None:
     """Of the verb that stands before them, with or without ``orderlens``."""
-    verbs, wrong = set(command_line().commands) - set(LOOSE), []
+    wrong = []
     for page in PRESENT:
         for span in spans(page):
             words = re.sub(r"[\[\]…]", " ", span.removeprefix("orderlens ")).split()
-            if words and words[0] in verbs:
-                command, rest = verb_of(words)
-                known = {name for item in command.params for name in (*item.opts, *item.secondary_opts)}
-                if not set(OPTION.findall(" ".join(rest))) <= known | {"--help", "--debug"}:
-                    wrong.append((page, span))
+            name, rest = verb_of(words)
+            if not name or load_verb(name).loose:
+                continue
+            if not set(OPTION.findall(" ".join(rest))) <= flags_of(name) | {"--help", "--debug"}:
+                wrong.append((page, span))
     assert not wrong
 
 
@@ -136,11 +144,8 @@ def test_options_by_themselves_exist() -> None:
     """An option in backticks without its verb is one of some verb, benchmark or recipe."""
     scripts = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "recipes").glob("*.py")]
     code = "".join(path.read_text(encoding="utf-8") for path in scripts)
-    known, waiting = {*re.findall(r"--[a-z][\w-]*", code), *OTHERS, "--debug"}, [command_line()]
-    while waiting:
-        command = waiting.pop()
-        known |= {name for item in command.params for name in (*item.opts, *item.secondary_opts)}
-        waiting += getattr(command, "commands", {}).values()
+    known = {*re.findall(r"--[a-z][\w-]*", code), *OTHERS, "--debug", "--help", "--version"}
+    known |= {flag for name in VERBS for flag in flags_of(name)}
     alone = [(page, span) for page in PRESENT for span in spans(page) if span.startswith("--")]
     assert not [(page, span) for page, span in alone if not set(OPTION.findall(span)) <= known]
     assert len(alone) > 100, "the options are found"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orderlens.errors import UserInputError
-from orderlens.runs.engine import Engine, as_engine
+from orderlens.runs.options import Engine, as_engine
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,14 @@ def test_workers_are_given_once():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"kind": "slurm"}, "engine 'slurm' is unknown; allowed are local and ray"),
+        ({"kind": "slurm"}, "engine='slurm' is unknown; allowed: local, ray"),
         ({"workers": 0}, "workers=0 must be at least 1"),
         ({"workers": 1.5}, "workers=1.5 must be a whole number"),
         ({"threads": 0}, "threads=0 must be at least 1"),
         ({"attempts": 0}, "attempts=0 must be at least 1"),
         ({"stall_s": 0}, "stall_s=0 must be a number of seconds above 0"),
         ({"stall_s": float("nan")}, "must be a number of seconds above 0"),
-        ({"address": "auto"}, "address 'auto' is that of a Ray cluster; add engine ray"),
+        ({"address": "auto"}, "address='auto' is that of a Ray cluster; add engine ray"),
         ({"kind": "ray", "address": "http://x"}, "must be auto or HOST:PORT of the cluster's head"),
     ],
 )

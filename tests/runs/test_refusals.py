@@ -41,7 +41,7 @@ def generate(**options):
             lambda: RunSpec.from_json({"kind": "import"}),
             "kind 'import' has no .* it was not decoded",
         ),
-        (lambda: ol.evaluate("hmm", 7, ["random"]), "tasks 7 must be names of tasks"),
+        (lambda: ol.evaluate("hmm", 7, ["random"]), "tasks=7 must be a list"),
         (lambda: ol.evaluate("hmm", "arith,arith", ["random"]), "must name at least one task, each once"),
     ],
 )

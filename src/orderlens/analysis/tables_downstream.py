@@ -173,9 +173,7 @@ def _never_worse(row: dict[str, object]) -> str:
         if float(str(row[f"{half}_mean_lo_var"])) < float(str(row[f"{half}_mean_hi_var"]))
     ]
     found = f"is worse at {' and '.join(worse)}" if worse else "is never worse in the halves of the mean"
-    return (
-        f"{row['task']}: low Var {found}. The halves do not hold the mean fixed; see 'controls' and --null."
-    )
+    return f"{row['task']}: low Var {found}. The halves do not hold the mean fixed; see controls and null."
 
 
 @table("choosing an order per item by Var, mean, chance, oracle", suits=never)

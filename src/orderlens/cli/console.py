@@ -6,18 +6,11 @@ what could steer a terminal is shown as its escape, wherever it came from; ASCII
 
 from __future__ import annotations
 
-import codecs
-import io
-import json
-import logging
-import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -33,13 +26,16 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
+from orderlens.cli import terminal
 from orderlens.cli.progress import Forecast, Lines
-from orderlens.common.plaintext import UNSAFE, escape, plain, printable
+from orderlens.cli.terminal import print_json, print_line
+from orderlens.common.plaintext import printable
 
 if TYPE_CHECKING:
     from orderlens.runs.worker_log import WorkerState
 
 
+__all__ = ["Bar", "SafeConsole", "print_json", "print_line", "print_text", "progress_bar", "stderr", "stdout"]
 UNKNOWN_WIDTH = 80
 """Columns of a terminal that does not say how many it has."""
 
@@ -74,59 +70,9 @@ def table_width() -> int:
     return stdout.width if stdout.is_terminal else UNBOUND_WIDTH
 
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON instead of text.")]
-
-
-def print_json(value: Any) -> None:
-    """Print ``value`` as JSON on standard output (NaN and infinities become null)."""
-    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
-    text = json.dumps(plain(value), ensure_ascii=encoding != "utf8", indent=2, allow_nan=False)
-    sys.stdout.write(printable_json(text) + "\n")
-
-
 def print_text(text: str) -> None:
     """Print plain text; markup in it is shown, never interpreted."""
     stdout.print(text)
-
-
-_HUSHED: list[str] = []
-"""The name of this process where another one speaks for all of them."""
-
-
-def hush(name: str) -> None:
-    """Print nothing but failures from now on, with the name of this process: another one speaks for all."""
-    _HUSHED.append(name)
-    sys.stdout = io.StringIO()
-
-
-def print_line(message: str) -> None:
-    """Print one line for people on standard error: a failure or a warning."""
-    stderr.print(
-        f"orderlens: {''.join(f'{name}: ' for name in _HUSHED)}{message}",
-        style="red" if stderr.is_terminal else None,
-    )
-
-
-class _Lines(logging.Handler):
-    """Log records as lines on standard error, made safe like everything else."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = " ".join(record.getMessage().split())
-        stderr.print(f"orderlens: {record.levelname.lower()}: {text}")
-
-
-def prepare_streams() -> None:
-    """Let nothing that is printed fail or bypass the consoles.
-
-    A terminal that cannot show a character gets an ASCII spelling; warnings and log records become lines.
-    """
-    install()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=ENCODING_ERRORS)
-    root = logging.getLogger()
-    if not any(isinstance(handler, _Lines) for handler in root.handlers):
-        root.addHandler(_Lines(logging.WARNING))
 
 
 class Bar:
@@ -199,44 +145,12 @@ def progress_bar(
         TimeRemainingColumn(),
     )
     forecast = Forecast(shorter, total) if shorter else None
-    if not quiet and not _HUSHED and not stderr.is_terminal:
+    if not quiet and not terminal.MUTED and not stderr.is_terminal:
         lines = Lines(label, total, forecast, stderr.print)
         yield lines
         lines.finish()
         return
-    with Progress(*columns, console=stderr, disable=quiet or bool(_HUSHED), transient=False) as bar:
+    with Progress(*columns, console=stderr, disable=quiet or bool(terminal.MUTED), transient=False) as bar:
         running = Bar(bar, bar.add_task(label, total=total), forecast)
         yield running
         running.finish()
-
-
-_ASCII = {
-    "–": "-", "—": "-", "−": "-", "─": "-", "━": "-", "…": "...", "×": "x", "·": ".", "•": "*", "→": "->",
-    "≤": "<=", "≥": ">=", "≈": "~", "±": "+/-", "²": "^2", "₀": "0", "σ": "sigma", "ρ": "rho", "Σ": "sum",
-    "Γ": "Gamma", "γ": "gamma", "Δ": "Delta", "τ": "tau", "‘": "'", "’": "'", "“": '"', "”": '"', "│": "|",
-    "╸": "-", "╺": "-", "\u00a0": " ", "\u202f": " ",
-}  # fmt: skip
-ENCODING_ERRORS = "orderlens-ascii"
-"""Name of the codec error handler that :func:`install` registers."""
-
-
-def printable_json(text: str) -> str:
-    r"""Return serialised JSON with unsafe characters as ``\uXXXX``: the same data, harmless to look at."""
-    return UNSAFE.sub(_json_escape, text)
-
-
-def install() -> None:
-    """Make the ASCII spelling known to the codecs, for terminals that cannot show more."""
-    codecs.register_error(ENCODING_ERRORS, _spell)
-
-
-def _json_escape(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
-
-
-def _spell(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    lost = error.object[error.start : error.end]
-    return "".join(_ASCII.get(letter) or escape(ord(letter)) for letter in lost), error.end

@@ -1,20 +1,19 @@
-"""``orderlens doctor``: what is installed, which device, what will work."""
+"""``orderlens doctor``: what is installed, which device, what will work.
 
-from __future__ import annotations
+No postponed annotations here: the types of fields are read when the command line is built.
+"""
 
 import os
 import platform
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-import typer
-from rich.table import Table
-
 from orderlens._version import __version__
-from orderlens.cli.console import JsonFlag, print_json, stdout
+from orderlens.cli.command import Output, takes
 from orderlens.common.machine import total_memory
 from orderlens.errors import ModelLoadError
+from orderlens.runs.request import Opt
 
 _PACKAGES = {
     "numpy": ("everything", "pip install orderlens"),
@@ -30,24 +29,33 @@ _PACKAGES = {
 }
 
 
-def doctor(
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Say what to expect of this model here, without loading it."),
-    ] = None,
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Doctor(Output):
     """Say what is installed, which device will be used, and what will work."""
-    report = examine(model)
-    if json:
+
+    model: Annotated[str | None, Opt("Say what to expect of this model here, without loading it.", "-m")] = (
+        None
+    )
+
+
+@takes(Doctor)
+def doctor(asked: Doctor) -> int:
+    """Print the report; 2 when the model cannot work here."""
+    from orderlens.cli.console import print_json
+
+    report = examine(asked.model)
+    if asked.json:
         print_json(report)
     else:
         _show(report)
-    if report["model"] is not None and report["model"]["problem"] is not None:
-        raise typer.Exit(2)
+    return 2 if report["model"] is not None and report["model"]["problem"] is not None else 0
 
 
 def _show(report: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from orderlens.cli.console import stdout
+
     machine = report["machine"]
     stdout.print(f"orderlens {report['orderlens']}, Python {machine['python']}, {machine['system']}")
     stdout.print(f"{machine['cores']} cores, {machine['memory_gib']:.1f} GiB memory, "

@@ -1,18 +1,16 @@
-"""``orderlens evaluate``: downstream tasks under several orders, and grading a finished run again."""
+"""``orderlens evaluate``: downstream tasks under several orders, and grading a finished run again.
 
-from __future__ import annotations
+No postponed annotations here: the types of fields are read when the command line is built.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from orderlens.cli import options as opt
-from orderlens.cli.console import JsonFlag, print_json, progress_bar, stdout
-from orderlens.cli.interrupt import keeping, kept_in
-from orderlens.cli.option_groups import Grid, Machine, computing
-from orderlens.cli.policy_table import policy_table
+from orderlens.api import Evaluate, run_evaluate
+from orderlens.cli.command import Output, takes
 from orderlens.errors import UserInputError
+from orderlens.runs.request import Opt
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,87 +18,42 @@ if TYPE_CHECKING:
     from orderlens.store.reader import Run
 
 TOO_LONG = "prompt too long"
-_ORDERS = "forced-ar,max-prob,top-margin,random"
 
 
-def evaluate(
-    *,
-    out: opt.OutOption,
-    tasks: Annotated[str, typer.Option("--tasks", help="Comma-separated; see 'orderlens tasks'.")] = "",
-    model: opt.ModelOption = "tiny",
-    orders: opt.OrdersOption = _ORDERS,
-    limit: opt.LimitOption = None,
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-new-tokens",
-            show_default="by task",
-            help="Longest response; 16384 is the paper's and the most.",
-        ),
-    ] = None,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
-    seed: opt.SeedOption = 0,
-    source: Annotated[
-        list[str] | None, typer.Option("--source", help="TASK=FILE: a local file instead of the hub.")
-    ] = None,
-    grader: Annotated[
-        list[str] | None, typer.Option("--grader", help="TASK=RULE, e.g. mmlu-pro=first-match.")
-    ] = None,
-    chat: Annotated[bool, typer.Option(help="Use the model's chat template where it has one.")] = True,
-    regrade: Annotated[
-        bool, typer.Option("--regrade", help="Only grade the responses in the run again; needs no model.")
-    ] = False,
-    grid: Grid,
-    machine: Machine,
-    json: JsonFlag = False,
-) -> None:
-    """Decode and grade benchmarks under several reveal orders; an unfinished run is resumed."""
-    graders = _pairs(grader, "--grader", "TASK=RULE")
-    if regrade:
-        _show(_graded_again(out, graders), out, as_json=json)
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCommand(Evaluate, Output):
+    """``evaluate``, or the grading alone."""
+
+    regrade: Annotated[bool, Opt("Only grade the responses in the run again; needs no model.")] = False
+
+
+@takes(EvaluateCommand, Evaluate)
+def evaluate(asked: EvaluateCommand) -> None:
+    """Decode and grade, or grade again, and print."""
+    from orderlens.cli.console import progress_bar
+    from orderlens.cli.interrupt import keeping, kept_in
+
+    out = str(asked.out)
+    if asked.regrade:
+        from orderlens.tasks.evaluation import regrade
+
+        with keeping(lambda: f"the responses and earlier verdicts in {out} are as they were; run it again"):
+            run = regrade(out, graders=asked.rules)
+        _show(run, out, as_json=asked.json)
         return
-    if not tasks.strip():
+    if not asked.tasks:
         raise UserInputError("--tasks is missing; name tasks separated by commas, see 'orderlens tasks'")
-    from orderlens import api
-
+    shorter = "--limit, --max-new-tokens"
     with (
         keeping(lambda: kept_in(out)),
-        progress_bar("evaluating (tokens)", None, quiet=json, shorter="--limit, --max-new-tokens") as bar,
+        progress_bar("evaluating (tokens)", None, quiet=asked.json, shorter=shorter) as bar,
     ):
-        run = api.evaluate(
-            model,
-            tasks,
-            orders,
-            limit=limit,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            seed=seed,
-            sources=_pairs(source, "--source", "TASK=FILE"),
-            graders=graders,
-            chat=chat,
-            **computing(out, grid, machine) | {"progress": bar},
-        )
-    _show(run, out, as_json=json)
+        run = run_evaluate(replace(asked, progress=bar))
+    _show(run, out, as_json=asked.json)
 
 
-def _graded_again(out: str, graders: Mapping[str, str]) -> Run:
-    from orderlens.tasks.evaluation import regrade
-
-    with keeping(lambda: f"the responses and earlier verdicts in {out} are as they were; run it again"):
-        return regrade(out, graders=graders)
-
-
-def _pairs(values: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
-    pairs = {}
-    for value in values or ():
-        name, sign, rest = value.partition("=")
-        if not (name and sign and rest):
-            raise UserInputError(f"{option} '{value}' must have the form {form}")
-        pairs[name] = rest
-    return pairs
-
-
-def _show(run: Run, out: str, *, as_json: bool) -> None:
+def _show(run: "Run", out: str, *, as_json: bool) -> None:
+    from orderlens.cli.console import print_json, stdout
     from orderlens.tasks.evaluation import accuracies, ungraded
 
     rows, without = accuracies(run), ungraded(run)
@@ -125,8 +78,10 @@ def _show(run: Run, out: str, *, as_json: bool) -> None:
     stdout.print(f"what it says: orderlens downstream {out}")
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _table(rows: Sequence[Mapping[str, Any]]) -> "Table":
     """Return the accuracies under a title for every task and grader."""
+    from orderlens.cli.console import stdout
+    from orderlens.cli.policy_table import policy_table
     from orderlens.rules import spec_of
 
     below: dict[str, list[tuple[str, ...]]] = {}

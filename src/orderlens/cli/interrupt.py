@@ -1,7 +1,6 @@
 """Ctrl-C and SIGTERM: say what is kept and how to go on, then leave with 128 + the signal's number.
 
-typer turns a KeyboardInterrupt into a silent exit, so it is caught before it gets there: by ``keeping``
-around work that leaves something behind, by the command group for everything else.
+``keeping`` surrounds work that leaves something behind; ``cli.main`` catches everything else.
 """
 
 from __future__ import annotations
@@ -11,9 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
-
-from typer.core import TyperGroup
 
 from orderlens.errors import OrderLensError, StoppedError
 
@@ -82,22 +78,3 @@ def _committed(out: str) -> tuple[int, int]:
     return sum(item.get("units", 0) for item in facts), sum(
         item.get("rows", {}).get("reveals", 0) for item in facts
     )
-
-
-class Verbs(TyperGroup):
-    """A group of commands whose summaries are shown uncut, and whose interrupts are not silent."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands with their first sentences, folded instead of cut."""
-        shown = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, item.get_short_help_str(10_000)) for name, item in shown if item and not item.hidden]
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command; what typer would turn into a silent exit says that nothing was written."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            raise interrupted(stop, NOTHING) from stop

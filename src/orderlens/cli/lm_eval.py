@@ -1,52 +1,62 @@
-"""``orderlens lm-eval``: lm-eval's own tasks on our models, with traces beside its results."""
+"""``orderlens lm-eval``: lm-eval's own tasks on our models, with traces beside its results.
 
-from __future__ import annotations
+No postponed annotations here: the types of fields are read when the command line is built.
+"""
 
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from json import loads
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from orderlens.cli import options as opt
-from orderlens.cli.console import JsonFlag, print_json
-from orderlens.cli.interrupt import keeping, kept_in
+from orderlens.cli.command import Output, takes
 from orderlens.common.files import refuse_place
 from orderlens.errors import DataFileError, MissingPackageError, UnknownNameError, UserInputError, one_line
+from orderlens.runs.options import BatchSize, BlockSize, Device, Dtype, Limit, ModelName, local_place
+from orderlens.runs.request import Opt
 
 
-def lm_eval(
-    context: typer.Context,
-    tasks: Annotated[str, typer.Option("--tasks", help="lm-eval task names, comma-separated.")],
-    out: Annotated[Path, opt.out_option("Folder for lm-eval's results and our traces.")],
-    model: opt.ModelOption = "tiny",
-    order: Annotated[
-        str, typer.Option("--order", help="Reveal order; see 'orderlens orders'.")
-    ] = "forced-ar",
-    limit: opt.LimitOption = None,
-    include_path: Annotated[
-        Path | None, typer.Option("--include-path", help="Folder with further lm-eval task files.")
-    ] = None,
-    traces: Annotated[bool, typer.Option(help="Keep the traces of all requests under OUT/traces.")] = True,
-    block_size: opt.BlockOption = None,
-    batch_size: opt.BatchOption = None,
-    device: opt.DeviceOption = None,
-    dtype: opt.DtypeOption = None,
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class LmEval(Output):
     """Run lm-eval tasks; options that are not listed here (--num_fewshot 5 …) go to lm-eval as they are."""
+
+    tasks: Annotated[Sequence[str], Opt("lm-eval task names, separated by commas.")]
+    out: Annotated[
+        Path, Opt("Folder for lm-eval's results and our traces.", "-o", metavar="FOLDER", read=local_place)
+    ]
+    model: ModelName
+    order: Annotated[str, Opt("Reveal order; see 'orderlens orders'.")] = "forced-ar"
+    limit: Limit = None
+    include_path: Annotated[Path | None, Opt("Folder with further lm-eval task files.")] = None
+    traces: Annotated[bool, Opt("Keep the traces of all requests under OUT/traces.", negative=True)] = True
+    block_size: BlockSize = None
+    device: Device = None
+    batch_size: BatchSize = None
+    dtype: Dtype = None
+    rest: tuple[str, ...] = ()
+
+
+@takes(LmEval, loose=True)
+def lm_eval(asked: LmEval) -> None:
+    """Hand the request to lm-eval."""
+    from orderlens.cli.console import print_json
+    from orderlens.cli.interrupt import keeping, kept_in
+
+    out = asked.out
     refuse_place(out, folder=True)
-    arguments = {"model": model, "order": order, "block_size": block_size, "device": device, "dtype": dtype}
-    arguments["traces"] = str(out / "traces") if traces else None
-    command = ["--batch_size", str(batch_size or "auto"), "--output_path", str(out), "--log_samples"]
-    command += ["--limit", str(limit)] if limit is not None else []
-    command += ["--include_path", str(include_path)] if include_path is not None else []
+    if not asked.tasks:
+        raise UserInputError("--tasks is empty; name lm-eval tasks separated by commas")
+    names = ("model", "order", "block_size", "device", "dtype")
+    arguments = {name: getattr(asked, name) for name in names}
+    arguments["traces"] = str(out / "traces") if asked.traces else None
+    command = ["--batch_size", str(asked.batch_size or "auto"), "--output_path", str(out), "--log_samples"]
+    command += ["--limit", str(asked.limit)] if asked.limit is not None else []
+    command += ["--include_path", str(asked.include_path)] if asked.include_path is not None else []
     with keeping(lambda: kept_in(out)):
-        launch([*command, *context.args], _split(tasks), arguments, quiet=json)
-    if json:
+        launch([*command, *asked.rest], asked.tasks, arguments, quiet=asked.json)
+    if asked.json:
         print_json(_newest_results(out) | {"out": str(out)})
 
 
@@ -111,10 +121,3 @@ def _newest_results(out: Path) -> dict[str, Any]:
         return {"results": {}}
     found = loads(files[-1].read_text(encoding="utf-8"))
     return {"results": found.get("results", {}), "file": str(files[-1])}
-
-
-def _split(tasks: str) -> list[str]:
-    names = opt.entries(tasks)
-    if not names:
-        raise UserInputError("--tasks is empty; name lm-eval tasks separated by commas")
-    return names

@@ -1,4 +1,4 @@
-"""The ``orderlens`` command: assembles the verbs and turns errors into one line and an exit code.
+"""The ``orderlens`` command: finds the verb and turns errors into one line and an exit code.
 
 Exit codes: 0 done, 2 bad input, 1 failure, 130 interrupted, 143 terminated. ``--debug`` anywhere shows the
 traceback.
@@ -9,101 +9,106 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import re
 import sys
 from collections.abc import Sequence
-
-import typer
+from typing import Any
 
 from orderlens._version import __version__
-from orderlens.cli.console import hush, prepare_streams, print_line, stderr
-from orderlens.cli.interrupt import NOTHING, Verbs, interrupted, listen, stopped_by
-from orderlens.cli.option_groups import spread
+from orderlens.cli.command import Verb, overview, run
+from orderlens.cli.interrupt import NOTHING, interrupted, listen, stopped_by
+from orderlens.cli.terminal import mute, prepare_streams, print_line
 from orderlens.common.files import refusal
-from orderlens.common.machine import is_out_of_memory
 from orderlens.errors import OrderLensError, UserInputError, one_line
-from orderlens.runs.ranks import this_rank
 
 VERBS = {
-    "score": "score",
-    "generate": "generate",
-    "sweep": "generate:sweep",
-    "evaluate": "evaluate",
-    "downstream": "downstream",
-    "frontier": "frontier",
+    "score": "decode:score",
+    "generate": "decode:generate",
+    "sweep": "decode:sweep",
+    "evaluate": "evaluate:evaluate",
+    "downstream": "studies:downstream",
+    "frontier": "studies:frontier",
     "lm-eval": "lm_eval:lm_eval",
     "orders": "listing:orders",
-    "models": "listing:model_verbs",
+    "models": "listing:models",
+    "models get": "listing:get",
     "tasks": "listing:tasks",
-    "runs": "runs:run_verbs",
-    "analyze": "analyze",
-    "figures": "figures",
-    "report": "report",
-    "view": "view",
-    "replicate": "replicate",
-    "demo": "replicate:demo",
-    "theory": "theory:theory_verbs",
-    "train": "train",
-    "doctor": "doctor",
+    "runs list": "runs:list_runs",
+    "runs show": "runs:show",
+    "runs verify": "runs:verify",
+    "runs export": "runs:export",
+    "runs import": "runs:import_traces",
+    "runs compact": "runs:compact",
+    "runs watch": "watch:watch",
+    "analyze": "read:analyze",
+    "figures": "read:figures",
+    "report": "read:report",
+    "view": "read:view",
+    "replicate": "studies:replicate",
+    "demo": "studies:demo",
+    "theory sigma0": "theory:sigma0",
+    "theory curve": "theory:curve",
+    "theory check": "theory:check",
+    "theory profile": "theory:profile",
+    "theory fit": "theory:fit",
+    "train": "train:train",
+    "doctor": "doctor:doctor",
 }
-"""Verb → module of this package and the function or group in it (of the verb's name unless given), in the
-order of ``--help``."""
-LOOSE = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_options": True}}
-"""Verbs that hand on options they do not know."""
-
-
-FORMER = {"--eos-stop": "--stop-at-eos", "--no-eos-stop": "--no-stop-at-eos"}
-"""Earlier spellings of options, still understood."""
-
-_USAGE_ERROR: type[Exception] = next(
-    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+"""Verb → module of this package and the command in it, in the order of ``--help``."""
+GROUPS = {
+    "runs": "Look at, verify, export, import and compact runs.",
+    "theory": "The uniform-spreading theory: critical noise, curves, the paper's claims, your traces.",
+}
+"""Verbs that are only a heading for others."""
+ABOUT = "See what the decoding order does inside an order-agnostic language model."
+BEGIN = (
+    "Begin with 'orderlens demo', or 'orderlens score --model hmm --limit 4 --out runs/first' and 'orderlens "
+    "report runs/first'. Add --debug to any command to see the traceback of a failure."
 )
-"""Wrong options and arguments. Found through typer, which uses click or a copy of its own by version."""
 
 
-_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
-_NUMBERS = {
-    "int_parsing": "a whole number",
-    "float_parsing": "a number",
-    "less_than_equal": "at most {le}",
-    "greater_than_equal": "at least {ge}",
-}
-"""What pydantic calls a word that is no number, or one out of range → what is allowed."""
+def load_verb(name: str) -> Verb[Any]:
+    """Return a command by its name, ``score`` or ``runs show``."""
+    module, _, attribute = VERBS[name].partition(":")
+    found: Verb[Any] = getattr(importlib.import_module(f"orderlens.cli.{module}"), attribute)
+    return found
 
 
-def build_app() -> typer.Typer:
-    """Return the command-line application with all verbs."""
-    app = typer.Typer(
-        name="orderlens",
-        cls=Verbs,
-        context_settings={"max_content_width": 100},
-        help="See what the decoding order does inside an order-agnostic language model.",
-        epilog="Begin with 'orderlens demo', or 'orderlens score --model hmm --limit 4 --out runs/first' "
-        "and 'orderlens report runs/first'. Add --debug to any command to see the traceback of a failure.",
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-    )
+def dispatch(words: Sequence[str]) -> int:
+    """Run the command that the words name; return its exit code."""
+    first, second = [*words[:2], "", ""][:2]
+    if first == "--version":
+        sys.stdout.write(f"{__version__}\n")
+        return 0
+    if f"{first} {second}" in VERBS:
+        return run(f"{first} {second}", load_verb(f"{first} {second}"), words[2:])
+    if first in VERBS:
+        return run(first, load_verb(first), words[1:])
+    if first in ("", "--help") or (first in GROUPS and second in ("", "--help")):
+        sys.stdout.write(_help(first if first in GROUPS else "") + "\n")
+        return 0
+    raise UserInputError(_unknown(first, second))
 
-    @app.callback(invoke_without_command=True)
-    def root(
-        context: typer.Context,
-        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-    ) -> None:
-        if version:
-            typer.echo(__version__)
-            raise typer.Exit
-        if context.invoked_subcommand is None:
-            typer.echo(context.get_help())
 
-    for name, place in VERBS.items():
-        module, _, attribute = place.partition(":")
-        verb = getattr(importlib.import_module(f"orderlens.cli.{module}"), attribute or name)
-        if isinstance(verb, typer.Typer):
-            app.add_typer(verb, name=name)
-        else:
-            app.command(name, context_settings=LOOSE.get(name))(spread(verb))
-    return app
+def _unknown(first: str, second: str) -> str:
+    from orderlens.registry import suggest
+
+    if first in GROUPS:
+        known = [name.partition(" ")[2] for name in VERBS if name.startswith(f"{first} ")]
+        return f"unknown command '{first} {second}'{suggest(second, known)}; known: {', '.join(known)}"
+    kind = "option" if first.startswith("-") else "command"
+    known = list(dict.fromkeys(name.partition(" ")[0] for name in VERBS))
+    return f"unknown {kind} '{first}'{suggest(first, known)}; 'orderlens --help' lists all"
+
+
+def _help(group: str) -> str:
+    """Return the list of commands, or of those of a group."""
+    if group:
+        names = {name.partition(" ")[2]: name for name in VERBS if name.startswith(f"{group} ")}
+        rows = {short: load_verb(name).summary for short, name in names.items()}
+        return overview(f"orderlens {group}", GROUPS[group], rows, [])
+    tops = dict.fromkeys(name.partition(" ")[0] for name in VERBS)
+    rows = {name: GROUPS.get(name) or load_verb(name).summary for name in tops}
+    return overview("orderlens", ABOUT, rows, [("--version", "Print the version and exit.")], BEGIN)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -112,21 +117,11 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = "--debug" in arguments
     prepare_streams()
-    if (rank := this_rank()) is not None and not rank.leads:
-        hush(f"rank {rank.index}")
     try:
+        _mute_followers()
         _refuse_deleted_folder()
-        plain = [FORMER.get(item, item) for item in arguments if item != "--debug"]
-        outcome = build_app()(args=plain, prog_name="orderlens", standalone_mode=False)
-        return outcome if isinstance(outcome, int) else 0
-    except typer.Exit as stop:
-        return int(stop.exit_code)
-    except _USAGE_ERROR as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help is the answer
-            typer.echo(str(getattr(error, "message", error)))
-            return 0
-        return _fail(_usage_message(error), 2, debug)
-    except (KeyboardInterrupt, typer.Abort) as stop:
+        return dispatch([item for item in arguments if item != "--debug"])
+    except KeyboardInterrupt as stop:
         return _stop(stop, debug)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -134,13 +129,21 @@ def main(arguments: Sequence[str]) -> int:
     except OrderLensError as error:
         return _fail(one_line(error), error.exit_code, debug)
     except Exception as error:  # noqa: BLE001  the last line of defence: one line instead of a traceback
-        behind = stopped_by(error)
-        return _fail(*explain(error), debug) if behind is None else _stop(behind, debug)
+        cause = stopped_by(error)
+        return _fail(*explain(error), debug) if cause is None else _stop(cause, debug)
+
+
+def _mute_followers() -> None:
+    """Let the leading rank of several print for all."""
+    from orderlens.runs.ranks import this_rank
+
+    if (rank := this_rank()) is not None and not rank.leads:
+        mute(f"rank {rank.index}")
 
 
 def _stop(stop: BaseException, debug: bool) -> int:
-    told = interrupted(stop, NOTHING)
-    return _fail(one_line(told), told.exit_code, debug)
+    said = interrupted(stop, NOTHING)
+    return _fail(one_line(said), said.exit_code, debug)
 
 
 def _refuse_deleted_folder() -> None:
@@ -150,20 +153,10 @@ def _refuse_deleted_folder() -> None:
         raise UserInputError("the folder you are in was deleted; change to another one (cd)") from None
 
 
-def _usage_message(error: Exception) -> str:
-    message = getattr(error, "format_message", None)
-    text = " ".join(str(message() if message else error).split())
-    if extra := _EXTRA.fullmatch(text):
-        return f"nothing takes '{extra[1]}' here; write a list as one word (a,b,c), quote what holds spaces"
-    details = getattr(error.__cause__, "errors", None)  # typer's own words do not name the value
-    if details and (wanted := _NUMBERS.get((first := details()[0])["type"])):
-        allowed = wanted.format(**first.get("ctx", {}))
-        return f"{text.partition(': ')[0]}: '{first['input']}' must be {allowed}"
-    return text
-
-
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug and sys.exc_info()[0] is not None:
+        from orderlens.cli.console import stderr
+
         stderr.print_exception()
     print_line(message)
     return code
@@ -204,6 +197,8 @@ def explain(error: Exception) -> tuple[str, int]:
         return f"no credentials for the object store ({text}); set them up as its client expects", 2
     if isinstance(error, RecursionError):
         return "the input is nested too deeply to be read", 2
+    from orderlens.common.machine import is_out_of_memory
+
     if is_out_of_memory(error):
         return "not enough memory; use fewer or shorter texts at once (--batch-size, --limit, lengths)", 1
     if isinstance(error, OverflowError):
@@ -213,4 +208,4 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if isinstance(error.filename, str) else ""
         return f"the system refused: {where}{refusal(error)}", 1
-    return f"unexpected {name}: {text} (run again with --debug for the traceback)", 1
+    return f"internal error, {name}: {text}; please report it with what --debug prints", 1

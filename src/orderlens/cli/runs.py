@@ -1,30 +1,29 @@
-"""``orderlens runs list|show|verify|export|import|compact|watch``: look after run folders."""
+"""``orderlens runs list|show|verify|export|import|compact|watch``: look after run folders.
 
-from __future__ import annotations
+No postponed annotations here: the types of fields are read when the command line is built.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.table import Table
-
-from orderlens.cli import options as opt
-from orderlens.cli.console import JsonFlag, print_json, print_text, stdout
-from orderlens.cli.interrupt import Verbs
-from orderlens.cli.watch import watch
+from orderlens.cli.command import Output, takes
+from orderlens.cli.read import Writes
 from orderlens.common.files import refuse_place, write_text
 from orderlens.errors import UserInputError, counted
+from orderlens.runs.options import as_pairs, local_place, pairs, run_place
+from orderlens.runs.request import NEEDED, Opt
 
 if TYPE_CHECKING:
     from orderlens.store.protocol import Folder
     from orderlens.store.verify import Report
 
-RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run folder or its address (s3://…).")]
+RunPath = Annotated[str, Opt("A run folder or its address (s3://…).", place=True, metavar="RUN")]
 
 
-def _run_folder(path: str) -> Folder:
+def _run_folder(path: str) -> "Folder":
     """Return the folder of exactly one run, after checking that it is one."""
     from orderlens.store.folder import open_folder
     from orderlens.store.specfile import read_spec
@@ -34,16 +33,24 @@ def _run_folder(path: str) -> Folder:
     return folder
 
 
-def list_runs(
-    folder: Annotated[str, typer.Argument(help="A folder with runs in it, or one run.")] = ".",
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ListRuns(Output):
     """List the runs in a folder with their state and size."""
+
+    folder: Annotated[str, Opt("A folder with runs in it, or one run.", place=True)] = "."
+
+
+@takes(ListRuns)
+def list_runs(asked: ListRuns) -> None:
+    """Print the list."""
+    from rich.table import Table
+
+    from orderlens.cli.console import print_json, stdout
     from orderlens.store.overview import overview
     from orderlens.store.reader import find_runs
 
-    found = [overview(item) for item in find_runs(folder)]
-    if json:
+    found = [overview(item) for item in find_runs(asked.folder)]
+    if asked.json:
         print_json(found)
         return
     table = Table("run", "state", "units", "reveals", "size", "orders", box=None, pad_edge=False)
@@ -68,35 +75,38 @@ def _size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def show(
-    run: RunPath,
-    sample: Annotated[
-        str | None, typer.Option("--sample", help="Draw this sample: tokens, reveal numbers, confidence.")
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class Show(Writes, Output):
+    """Show what a run is (state, tables, spec, provenance), or draw one of its samples."""
+
+    run: RunPath
+    sample: Annotated[str | None, Opt("Draw this sample: tokens, reveal numbers, confidence.")] = None
     order: Annotated[
-        list[str] | None, typer.Option("--order", help="With --sample: only this order; repeat to compare.")
-    ] = None,
+        Sequence[str], Opt("With --sample: only this order; repeat to compare.", repeat=True)
+    ] = ()
     film: Annotated[
         Path | None,
-        typer.Option(
-            "--film", parser=opt.local_place, help="With --sample: write an animated SVG of the decoding."
+        Opt(
+            "With --sample: write an animated SVG of the decoding instead.", metavar="FILE", read=local_place
         ),
-    ] = None,
-    overwrite: opt.OverwriteFlag = False,
-    json: JsonFlag = False,
-) -> None:
-    """Show what a run is (state, tables, spec, provenance), or draw one of its samples."""
+    ] = None
+
+
+@takes(Show)
+def show(asked: Show) -> None:
+    """Print facts, or a sample."""
+    from orderlens.cli.console import print_json, print_text
     from orderlens.store.overview import details
 
-    if film is not None:
-        refuse_place(film, overwrite=overwrite)
-    if sample is not None:
-        show_sample(run, sample, order or [], film=film, as_json=json)
+    if asked.film is not None:
+        refuse_place(asked.film, overwrite=asked.overwrite)
+    if asked.sample is not None:
+        show_sample(asked.run, asked.sample, asked.order, film=asked.film, as_json=asked.json)
         return
-    if order or film:
-        raise UserInputError(f"{'--order' if order else '--film'} goes with --sample ID")
-    facts = details(_run_folder(run))
-    if json:
+    if asked.order or asked.film:
+        raise UserInputError(f"{'--order' if asked.order else '--film'} goes with --sample ID")
+    facts = details(_run_folder(asked.run))
+    if asked.json:
         print_json(facts)
         return
     for name in ("run", "state", "schema", "units", "parts"):
@@ -111,31 +121,38 @@ def show(
         print_text(f"computed in {len(facts['environments'])} different environments (see --json)")
 
 
-def verify(
-    run: RunPath,
-    repair: Annotated[bool, typer.Option(help="Move damage aside and queue its units again.")] = False,
-    quick: Annotated[bool, typer.Option(help="Compare only presence and size of parts.")] = False,
-    force: Annotated[bool, typer.Option(help="Repair although workers may be active.")] = False,
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Verify(Output):
     """Check a run against its records; exit code 1 when something is wrong.
 
     With --repair the damage is moved to the folder quarantine, and running the original command again
     computes what is missing.
     """
+
+    run: RunPath
+    repair: Annotated[bool, Opt("Move damage aside and queue its units again.")] = False
+    quick: Annotated[bool, Opt("Compare only presence and size of parts.")] = False
+    force: Annotated[bool, Opt("Repair although workers may be active.")] = False
+
+
+@takes(Verify)
+def verify(asked: Verify) -> int:
+    """Print what was found; 1 when something is wrong and was left so."""
+    from orderlens.cli.console import print_json
     from orderlens.store.verify import repair_run, verify_run
 
-    folder = _run_folder(run)
-    report = repair_run(folder, force=force) if repair else verify_run(folder, quick=quick)
-    if json:
-        print_json({**report.to_json(), "repaired": repair and not report.ok})
+    folder = _run_folder(asked.run)
+    report = repair_run(folder, force=asked.force) if asked.repair else verify_run(folder, quick=asked.quick)
+    if asked.json:
+        print_json({**report.to_json(), "repaired": asked.repair and not report.ok})
     else:
-        _print_report(report, repair)
-    if not report.ok and not repair:
-        raise typer.Exit(1)
+        _print_report(report, asked.repair)
+    return 0 if report.ok or asked.repair else 1
 
 
-def _print_report(report: Report, repaired: bool) -> None:
+def _print_report(report: "Report", repaired: bool) -> None:
+    from orderlens.cli.console import print_text
+
     rows = ", ".join(f"{count:,} {name}" for name, count in sorted(report.rows.items())) or "no rows"
     state = "complete" if report.complete else "not complete"
     print_text(
@@ -157,101 +174,110 @@ def _print_report(report: Report, repaired: bool) -> None:
         print_text("  add --repair to move the damage aside and queue the units again")
 
 
-def export(
-    run: Annotated[list[str], typer.Argument(metavar="RUN…", help="One or several runs.")],
-    out: Annotated[Path, opt.out_option("The file to write.", "FILE")],
-    table: Annotated[str, typer.Option(help="reveals, samples, outputs, verdicts, …")] = "reveals",
-    format: Annotated[  # noqa: A002  the flag is --format
-        str | None, typer.Option(help="parquet, csv, jsonl or arrow; default: the file's suffix.")
-    ] = None,
-    tokens: Annotated[
-        bool, typer.Option("--tokens", help="With the text of each token (table reveals only).")
-    ] = False,
-    overwrite: opt.OverwriteFlag = False,
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Export(Writes, Output):
     """Write one table of one or several runs to a file."""
+
+    run: Annotated[
+        Sequence[str], Opt("One or several runs.", place=True, metavar="RUN…", given=NEEDED, repeat=True)
+    ]
+    out: Annotated[Path, Opt("The file to write.", "-o", metavar="FILE", read=local_place)]
+    table: Annotated[str, Opt("reveals, samples, outputs, verdicts, …")] = "reveals"
+    form: Annotated[
+        str | None, Opt("parquet, csv, jsonl or arrow.", name="format", shown="the file's suffix")
+    ] = None
+    tokens: Annotated[bool, Opt("With the text of each token (table reveals only).")] = False
+
+
+@takes(Export)
+def export(asked: Export) -> None:
+    """Write the file."""
+    from orderlens.cli.console import print_json, print_text
     from orderlens.store.export import export_table
     from orderlens.store.reader import open_run
 
-    rows = export_table(open_run(run), table, out, format, tokens=tokens, overwrite=overwrite)
-    if json:
+    run, out, table = open_run(list(asked.run)), asked.out, asked.table
+    rows = export_table(run, table, out, asked.form, tokens=asked.tokens, overwrite=asked.overwrite)
+    if asked.json:
         print_json({"file": str(out), "table": table, "rows": rows})
     else:
         print_text(f"{out}: {counted(rows, 'row')} of {table}")
 
 
-def compact(
-    run: RunPath,
-    target_rows: Annotated[int, typer.Option(min=1, help="Reveals that are merged at once.")] = 1 << 21,
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Compact(Output):
     """Merge the many small parts of a complete run into few large ones."""
-    from dataclasses import asdict
 
+    run: RunPath
+
+
+@takes(Compact)
+def compact(asked: Compact) -> None:
+    """Merge and say what came of it."""
+    from orderlens.cli.console import print_json, print_text
     from orderlens.store.compact import compact_run
 
-    done = compact_run(_run_folder(run), target_rows=target_rows)
-    if json:
-        print_json({"run": run, **asdict(done)})
+    done = compact_run(_run_folder(asked.run))
+    if asked.json:
+        print_json({"run": asked.run, **asdict(done)})
         return
     before, after = _size(done.bytes_before), _size(done.bytes_after)
-    print_text(f"{run}: {done.parts_before} parts ({before}) became {done.parts_after} ({after})")
+    print_text(f"{asked.run}: {done.parts_before} parts ({before}) became {done.parts_after} ({after})")
 
 
-def import_traces(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, TSV, JSON lines or Parquet, see docs.")],
-    out: Annotated[str, typer.Option("--out", "-o", parser=opt.run_place, metavar="RUN", help="Run folder.")],
-    column: Annotated[
-        list[str] | None, typer.Option("--column", help="FIELD=COLUMN, where names do not tell: logq=lp.")
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Name of what decoded.")] = None,
-    block_size: Annotated[
-        int | None, typer.Option("--block-size", min=1, help="Tokens per block; default: one block.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0.0, help="Of rows that do not say; 0 is greedy.")
-    ] = None,
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Import(Output):
     """Make a run of traces that another decoder recorded.
 
     A row is a revealed token with at least sample, order, logq (nats), and step or position.
     """
-    from dataclasses import asdict
 
+    file: Annotated[Path, Opt("CSV, TSV, JSON lines or Parquet, see docs.", place=True)]
+    out: Annotated[str, Opt("Run folder.", "-o", metavar="RUN", read=run_place)]
+    column: Annotated[
+        Sequence[str],
+        Opt(
+            "FIELD=COLUMN, where names do not tell: logq=lp.",
+            repeat=True,
+            metavar="FIELD=COLUMN",
+            read=pairs("column", "FIELD=COLUMN"),
+        ),
+    ] = ()
+    model: Annotated[str | None, Opt("Name of what decoded.", "-m")] = None
+    block_size: Annotated[int | None, Opt("Tokens per block.", shown="one block", least=1)] = None
+    temperature: Annotated[float | None, Opt("Of rows that do not say; 0 is greedy.", least=0)] = None
+
+
+@takes(Import)
+def import_traces(asked: Import) -> None:
+    """Import and name what to do next."""
+    from orderlens.cli.console import print_json, print_text
     from orderlens.texts.foreign import import_run
 
+    out = asked.out
     found = import_run(
-        file, out, columns=_pairs(column or ()), model=model, block_size=block_size, temperature=temperature
+        asked.file,
+        out,
+        columns=as_pairs("column", asked.column),
+        model=asked.model,
+        block_size=asked.block_size,
+        temperature=asked.temperature,
     )
-    if json:
+    if asked.json:
         print_json(asdict(found))
         return
     counts = (counted(found.n_samples, "sample"), counted(found.n_traces, "trace"))
-    print_text(f"{out}: {', '.join(counts)}, {counted(found.n_reveals, 'reveal')} from {file}")
+    print_text(f"{out}: {', '.join(counts)}, {counted(found.n_reveals, 'reveal')} from {asked.file}")
     for note in found.notes:
         print_text(f"  {note}")
     print_text(f"next: orderlens view {out}, orderlens report {out}, orderlens analyze {out}")
-
-
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
-    """Return field → column of ``--column FIELD=COLUMN``."""
-    found: dict[str, str] = {}
-    for text in texts:
-        field, sign, column = text.partition("=")
-        if not (field and sign and column):
-            raise UserInputError(f"--column '{text}' is not of the form FIELD=COLUMN")
-        if field in found:
-            raise UserInputError(f"--column names {field} twice; give each field one column")
-        found[field] = column
-    return found
 
 
 def show_sample(
     run: str, sample_id: str, orders: Sequence[str], *, film: Path | None = None, as_json: bool = False
 ) -> None:
     """Print the traces of a sample below each other, or as JSON what pages show of it; or write a film."""
+    from orderlens.cli.console import print_json, print_text, stdout
     from orderlens.show.views import Shown, fetch_sample, plain_sample
     from orderlens.store.reader import open_run
 
@@ -268,10 +294,3 @@ def show_sample(
     print_text(shown.text(max(stdout.width, 40)))
     if len(traces) < len(view.traces):
         print_text(f"\n{len(view.traces)} traces in all; name others with --order: {', '.join(view.labels)}")
-
-
-run_verbs = typer.Typer(
-    cls=Verbs, help="Look at, verify, export, import and compact runs.", no_args_is_help=True
-)
-for verb in (list_runs, show, verify, export, import_traces, compact, watch):
-    run_verbs.command(verb.__name__.partition("_")[0])(verb)

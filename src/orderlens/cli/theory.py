@@ -1,54 +1,70 @@
-"""``orderlens theory``: the uniform-spreading theory on the command line."""
+"""``orderlens theory``: the uniform-spreading theory on the command line.
 
-from __future__ import annotations
+No postponed annotations here: the types of fields are read when the command line is built.
+"""
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from orderlens.cli import options as opt
-from orderlens.cli.console import JsonFlag, print_json, print_text, progress_bar
-from orderlens.cli.interrupt import Verbs
-from orderlens.cli.options import numbers
+from orderlens.cli.command import Output, takes
+from orderlens.cli.read import Writes
 from orderlens.common.files import refuse_place
 from orderlens.errors import UserInputError, counted
+from orderlens.runs.options import local_place
+from orderlens.runs.request import BadValueError, Opt, Request
 
 if TYPE_CHECKING:
     from orderlens.cli.theory_traces import Trace
 
-SigmaOption = Annotated[str, typer.Option("--sigma", help="Comma-separated noise scales.")]
-KOption = Annotated[float, typer.Option("--k", help="Number of equal competitors.")]
-FileArgument = Annotated[
-    Path, typer.Argument(help="A run folder, or a JSON, CSV, Parquet or text file with log q.")
-]
-ColumnOption = Annotated[str, typer.Option("--column", help="Column that holds log q.")]
-StepOption = Annotated[str, typer.Option("--step", help="Column that sorts the rows of a trace.")]
-ByOption = Annotated[
-    str | None,
-    typer.Option(
-        "--by",
-        show_default="sample_id, order, …",
-        help="Columns that name a trace of a file, comma-separated; none: one trace in all.",
-    ),
-]
-SampleOption = Annotated[str | None, typer.Option("--sample", help="Only this sample_id.")]
-OrderOption = Annotated[str | None, typer.Option("--order", help="Only this order.")]
+Sigma = Annotated[Sequence[float], Opt("Noise scales, separated by commas.")]
+K = Annotated[float, Opt("Number of equal competitors.")]
 
 
-def sigma0(
-    k: Annotated[str, typer.Option("--k", help="Comma-separated numbers of equal competitors.")] = "1",
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TraceFile(Request):
+    """Which traces of a run or file, and what its columns are called."""
+
+    file: Annotated[Path, Opt("A run folder, or a JSON, CSV, Parquet or text file with log q.", place=True)]
+    column: Annotated[str, Opt("Column that holds log q.")] = "logq"
+    by: Annotated[
+        Sequence[str] | None,
+        Opt(
+            "Columns that name a trace of a file, separated by commas; none: one trace in all.",
+            shown="sample_id, order, …",
+        ),
+    ] = None
+    step: Annotated[str, Opt("Column that sorts the rows of a trace.")] = "step"
+    sample: Annotated[str | None, Opt("Only this sample_id.")] = None
+    order: Annotated[str | None, Opt("Only this order.")] = None
+
+    @property
+    def naming(self) -> tuple[str, ...] | None:
+        """Columns that name a trace; None leaves them to the file, () is one trace in all."""
+        if self.by is not None and not self.by:
+            raise UserInputError("--by names no column; give some separated by commas, or none")
+        return () if self.by == ("none",) else None if self.by is None else tuple(self.by)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sigma0(Output):
     """Print the noise up to which log-recoverability is concave, and the q where that fails first."""
+
+    k: Annotated[Sequence[float], Opt("Numbers of equal competitors, separated by commas.")] = (1,)
+
+
+@takes(Sigma0)
+def sigma0(asked: Sigma0) -> None:
+    """Print one line per number of competitors."""
+    from orderlens.cli.console import print_json, print_text
     from orderlens.theory import critical_point
 
     rows = []
-    for count in _numbers("--k", k, "1,7"):
+    for count in _some("k", asked.k):
         point = critical_point(count)
         rows.append({"k": count, "sigma0": point.sigma, "q": point.q})
-    if json:
+    if asked.json:
         print_json(rows)
         return
     for row in rows:
@@ -56,28 +72,34 @@ def sigma0(
         print_text(f"sigma0(k={row['k']:g}) = {row['sigma0']:.{digits}f}   at q = {row['q']:.{places}f}")
 
 
-def curve(
-    sigma: SigmaOption = "0.1,0.5,1,2",
-    k: KOption = 1,
-    points: Annotated[int, typer.Option("--points", help="Values of q, even in logit q.")] = 19,
+@dataclass(frozen=True, kw_only=True)
+class Curve(Writes, Output):
+    """Print f, g and its derivatives d1 and d2 in log q against q, and where g is convex."""
+
+    sigma: Sigma = (0.1, 0.5, 1, 2)
+    k: K = 1
+    points: Annotated[int, Opt("Values of q, even in logit q.", least=2, most=100_000)] = 19
     figures: Annotated[
         Path | None,
-        typer.Option("--figures", parser=opt.local_place, help="Also write the theory's figures."),
-    ] = None,
-    overwrite: opt.OverwriteFlag = False,
-    json: JsonFlag = False,
-) -> None:
-    """Print f, g and its derivatives d1 and d2 in log q against q, and where g is convex."""
-    rows = _curve_rows(_numbers("--sigma", sigma, "0.3,1"), k, points)
+        Opt("Also write the theory's figures to this folder.", metavar="FOLDER", read=local_place),
+    ] = None
+
+
+@takes(Curve)
+def curve(asked: Curve) -> None:
+    """Print the curve, write its figures."""
+    from orderlens.cli.console import print_json, print_text
+
+    rows = _curve_rows(_some("sigma", asked.sigma), asked.k, asked.points)
     written: list[Path] = []
-    if figures is not None:
+    if (folder := asked.figures) is not None:
         from orderlens.figures.save import FORMATS
         from orderlens.figures.theory import FIGURES, save_theory_figures
 
-        files = [figures / f"{name}.{kind}" for name in FIGURES for kind in (*FORMATS, "json")]
-        refuse_place(figures, folder=True, overwrite=overwrite, files=files)
-        written = save_theory_figures(figures)
-    if json:
+        files = [folder / f"{name}.{kind}" for name in FIGURES for kind in (*FORMATS, "json")]
+        refuse_place(folder, folder=True, overwrite=asked.overwrite, files=files)
+        written = save_theory_figures(folder)
+    if asked.json:
         print_json({"rows": rows, "figures": [str(path) for path in written]})
         return
     _print_rows(rows, {"sigma": "g", "k": "g", "q": ".4f", "convex": ""}, ".6g")
@@ -85,14 +107,12 @@ def curve(
         print_text(str(path))
 
 
-def _curve_rows(sigmas: list[float], k: float, points: int) -> list[dict[str, Any]]:
+def _curve_rows(sigmas: Sequence[float], k: float, points: int) -> list[dict[str, Any]]:
     import numpy as np
     from scipy.special import expit, log_expit
 
     from orderlens import theory
 
-    if not 2 <= points <= 100_000:
-        raise UserInputError(f"--points {points} must be between 2 and 100,000")
     logit = np.linspace(-7.0, 7.0, points)
     y, rows = log_expit(logit), []
     for noise in sigmas:
@@ -108,19 +128,26 @@ def _curve_rows(sigmas: list[float], k: float, points: int) -> list[dict[str, An
     return rows
 
 
-def check(json: JsonFlag = False) -> None:
-    """Re-derive every numerical claim of the paper's appendix; print its number, ours, whether it stands."""
+@dataclass(frozen=True, kw_only=True)
+class Check(Output):
+    """Re-derive every numerical claim of the paper's appendix; print its number, ours, whether it holds."""
+
+
+@takes(Check)
+def check(asked: Check) -> None:
+    """Print one claim after the other."""
     from orderlens.claims.audit import CLAIM_COUNT, check_claims
+    from orderlens.cli.console import print_json, print_text, progress_bar
 
     claims = []
-    with progress_bar("claims", CLAIM_COUNT, quiet=json) as advance:
+    with progress_bar("claims", CLAIM_COUNT, quiet=asked.json) as advance:
         for claim in check_claims():
             claims.append(claim)
             advance()
     counts = {
         word: sum(claim.standing == word for claim in claims) for word in ("holds", "incomplete", "fails")
     }
-    if json:
+    if asked.json:
         print_json({"claims": [asdict(claim) for claim in claims], "counts": counts})
         return
     for claim in claims:
@@ -131,35 +158,33 @@ def check(json: JsonFlag = False) -> None:
     print_text(", ".join(f"{count} {word}" for word, count in counts.items()) + f" of {len(claims)} claims")
 
 
-def profile(
-    file: FileArgument,
-    sigma: SigmaOption = "0.1,0.3,0.5,1",
-    k: KOption = 1,
-    column: ColumnOption = "logq",
-    by: ByOption = None,
-    step: StepOption = "step",
-    sample: SampleOption = None,
-    order: OrderOption = None,
-    top: Annotated[int, typer.Option("--top", help="Bottleneck steps to list.")] = 5,
-    limit: Annotated[int, typer.Option("--limit", help="Traces to report.")] = 10,
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Profile(TraceFile, Output):
     """Report log A, Jensen loss, second-order value and the bottleneck steps of traces."""
-    from orderlens.cli.theory_traces import TraceColumns, parse_by, read_traces
 
-    noises = _numbers("--sigma", sigma, "0.3,1")
-    if limit < 1 or top < 0:
-        raise UserInputError(f"--limit {limit} must be at least 1 and --top {top} at least 0")
+    sigma: Sigma = (0.1, 0.3, 0.5, 1)
+    k: K = 1
+    top: Annotated[int, Opt("Bottleneck steps to list.", least=0)] = 5
+    limit: Annotated[int, Opt("Traces to report.", least=1)] = 10
+
+
+@takes(Profile)
+def profile(asked: Profile) -> None:
+    """Print the profile of some traces."""
+    from orderlens.cli.console import print_json, print_text
+    from orderlens.cli.theory_traces import TraceColumns, read_traces
+
+    noises = _some("sigma", asked.sigma)
     reports, total = [], 0
-    columns = TraceColumns(column, step=step, by=parse_by(by))
-    for trace in read_traces(file, columns, sample, order):
+    columns = TraceColumns(asked.column, step=asked.step, by=asked.naming)
+    for trace in read_traces(asked.file, columns, asked.sample, asked.order):
         total += 1
-        if total <= limit:
-            reports.append(_report(trace, noises, k, top))
-    if json:
+        if total <= asked.limit:
+            reports.append(_report(trace, noises, asked.k, asked.top))
+    if asked.json:
         print_json({"traces": reports, "n_traces": total})
         return
-    print_text(f"{file}: {_count(total)}")
+    print_text(f"{asked.file}: {_count(total)}")
     for report in reports:
         _print_report(report)
     if total > len(reports):
@@ -170,7 +195,7 @@ def _count(n_traces: int) -> str:
     return f"{counted(n_traces, 'trace')} found"
 
 
-def _report(trace: Trace, sigmas: list[float], k: float, top: int) -> dict[str, Any]:
+def _report(trace: "Trace", sigmas: Sequence[float], k: float, top: int) -> dict[str, Any]:
     from orderlens import theory
 
     y = trace.values
@@ -196,6 +221,8 @@ def _report(trace: Trace, sigmas: list[float], k: float, top: int) -> dict[str, 
 
 
 def _print_report(report: dict[str, Any]) -> None:
+    from orderlens.cli.console import print_text
+
     print_text(
         f"{report['label']}: n = {report['n']}, mean {report['mean']:.4f}, Var {report['var']:.4f}, "
         f"min {report['min']:.4f}, q < 1/2 on {100 * report['share_below_half']:.1f} % of steps"
@@ -222,34 +249,34 @@ def _print_report(report: dict[str, Any]) -> None:
         print_text("invalid: some step lies outside the Taylor radius of the mean; trust the Jensen loss")
 
 
-def fit(
-    file: FileArgument,
-    column: ColumnOption = "logq",
-    by: ByOption = None,
-    step: StepOption = "step",
-    hits: Annotated[str, typer.Option("--hits", help="Column: was the target the argmax?")] = "is_argmax",
-    sample: SampleOption = None,
-    order: OrderOption = None,
-    bootstrap: Annotated[int, typer.Option("--bootstrap", help="Resamples of whole texts; 0: none.")] = 0,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the resampling.")] = 0,
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Fit(TraceFile, Output):
     """Fit noise and number of competitors to the argmax hits of scored traces, with the misfit."""
+
+    hits: Annotated[str, Opt("Column: was the target the argmax?")] = "is_argmax"
+    bootstrap: Annotated[int, Opt("Resamples of whole texts; 0: none.")] = 0
+
+
+@takes(Fit)
+def fit(asked: Fit) -> None:
+    """Print the fit."""
     import numpy as np
 
-    from orderlens.cli.theory_traces import TraceColumns, parse_by, read_traces, texts_of
+    from orderlens.cli.console import print_json, print_text
+    from orderlens.cli.theory_traces import TraceColumns, read_traces, texts_of
     from orderlens.theory import fit_noise
 
-    traces = list(read_traces(file, TraceColumns(column, hits, step, parse_by(by)), sample, order))
+    columns = TraceColumns(asked.column, asked.hits, asked.step, asked.naming)
+    traces = list(read_traces(asked.file, columns, asked.sample, asked.order))
     flags = [trace.hits for trace in traces if trace.hits is not None]
     if len(flags) < len(traces):
         raise UserInputError(
-            f"{file} lacks the column {hits!r} (was the target the argmax?); score it, or --hits"
+            f"{asked.file} lacks the column {asked.hits!r} (was the target the argmax?); score it, or --hits"
         )
     values = np.concatenate([trace.values for trace in traces])
     groups = np.repeat(texts_of(traces), [trace.values.size for trace in traces])
-    result = fit_noise(values, np.concatenate(flags), groups=groups, bootstrap=bootstrap, seed=seed)
-    if json:
+    result = fit_noise(values, np.concatenate(flags), groups=groups, bootstrap=asked.bootstrap)
+    if asked.json:
         print_json({**asdict(result), "remarks": result.remarks, "n_traces": len(traces)})
         return
     low, high = result.sigma_interval
@@ -266,26 +293,18 @@ def fit(
         print_text(f"note: {remark}")
 
 
-def _numbers(option: str, text: str, like: str) -> list[float]:
-    found = numbers(option, text, float, like)
-    if not found:
-        raise UserInputError(f"{option} is empty; give numbers separated by commas, e.g. {like}")
-    return found
+def _some(option: str, values: Sequence[float]) -> Sequence[float]:
+    if not values:
+        raise BadValueError(option, "", "is empty; give numbers separated by commas, e.g. 0.3,1")
+    return values
 
 
 def _print_rows(rows: list[dict[str, Any]], formats: dict[str, str], default: str) -> None:
     """Print rows in right-aligned columns, never cut to the width of a terminal."""
+    from orderlens.cli.console import print_text
+
     cells = [[format(value, formats.get(name, default)) for name, value in row.items()] for row in rows]
     lines = [list(rows[0]), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     for line in lines:
         print_text("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
-
-
-theory_verbs = typer.Typer(
-    cls=Verbs,
-    help="The uniform-spreading theory: critical noise, curves, the paper's claims, your traces.",
-    no_args_is_help=True,
-)
-for verb in (sigma0, curve, check, profile, fit):
-    theory_verbs.command(verb.__name__)(verb)

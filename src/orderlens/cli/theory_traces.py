@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderlens.cli.options import entries
 from orderlens.errors import DataFileError, UserInputError
 from orderlens.texts.rows import kind_of, parse_json, read_lines, read_rows
 
@@ -57,16 +56,6 @@ class Trace:
     def label(self) -> str:
         """The name on one line."""
         return ", ".join(f"{key}={value}" for key, value in self.name.items()) or "trace"
-
-
-def parse_by(text: str | None) -> tuple[str, ...] | None:
-    """Return the columns of ``--by``: None where it is not given, none of them for ``none``."""
-    if text is None:
-        return None
-    names = tuple(entries(text))
-    if not names:
-        raise UserInputError("--by names no column; give some separated by commas, or none")
-    return () if names == ("none",) else names
 
 
 def read_traces(

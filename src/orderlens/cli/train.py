@@ -1,77 +1,81 @@
-"""``orderlens train``: a small order-agnostic (or autoregressive) model from text."""
+"""``orderlens train``: a small order-agnostic (or autoregressive) model from text.
 
-from __future__ import annotations
+No postponed annotations here: the types of fields are read when the command line is built.
+"""
 
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import typer
-
-from orderlens.cli import options as opt
-from orderlens.cli.console import JsonFlag, print_json, print_text, progress_bar
-from orderlens.cli.interrupt import keeping
+from orderlens.cli.command import Output, takes
 from orderlens.common.files import refuse_place
+from orderlens.runs.options import Device, Split, local_place
+from orderlens.runs.request import NEEDED, Opt
 
 
-class AttentionChoice(StrEnum):
-    """What the model may see."""
-
-    block_causal = "block-causal"
-    full = "full"
-    permutation = "permutation"
-    causal = "causal"
-
-
-def train(
-    data: Annotated[
-        list[Path], typer.Option("--data", "-d", help="JSON lines, CSV, Parquet or text file; repeatable.")
-    ],
-    out: Annotated[Path, opt.out_option("Model folder to write.")],
-    steps: Annotated[int | None, typer.Option("--steps", help="Number of steps [default: 200].")] = None,
-    max_minutes: Annotated[
-        float | None, typer.Option("--max-minutes", help="Train for so long instead; ends fully decayed.")
-    ] = None,
-    attention: Annotated[
-        AttentionChoice, typer.Option("--attention", help="causal trains an autoregressive model.")
-    ] = AttentionChoice.block_causal,
-    layers: Annotated[int, typer.Option("--layers", help="Transformer layers.")] = 3,
-    width: Annotated[int, typer.Option("--width", help="Model width.")] = 96,
-    heads: Annotated[int, typer.Option("--heads", help="Attention heads.")] = 3,
-    block_size: Annotated[int, typer.Option("--block-size", help="Tokens per block.")] = 32,
-    window: Annotated[int, typer.Option("--window", help="Tokens per training window.")] = 128,
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Windows per step.")] = 8,
-    vocab_size: Annotated[int, typer.Option("--vocab-size", help="Ids of the new tokenizer.")] = 1024,
-    tokenizer: Annotated[
-        str | None, typer.Option("--tokenizer", help="A tokenizer.json, or 'tiny' for the bundled one.")
-    ] = None,
-    split: opt.SplitOption = "none",
-    seed: Annotated[int, typer.Option("--seed", help="Keys weights, masks and shuffling.")] = 0,
-    device: opt.DeviceOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")] = False,
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Train(Output):
     """Train a small model from text; the folder it writes is a valid --model."""
+
+    data: Annotated[
+        Sequence[Path],
+        Opt(
+            "JSON lines, CSV, Parquet or text file; repeatable.",
+            "-d",
+            given=NEEDED,
+            repeat=True,
+            metavar="PATH",
+        ),
+    ]
+    out: Annotated[Path, Opt("Model folder to write.", "-o", metavar="FOLDER", read=local_place)]
+    steps: Annotated[int | None, Opt("Number of steps.", shown="200")] = None
+    max_minutes: Annotated[float | None, Opt("Number of minutes to train instead; ends fully decayed.")] = (
+        None
+    )
+    attention: Annotated[
+        Literal["block-causal", "full", "permutation", "causal"],
+        Opt("What a token sees; causal trains an autoregressive model."),
+    ] = "block-causal"
+    layers: Annotated[int, Opt("Transformer layers.")] = 3
+    width: Annotated[int, Opt("Model width.")] = 96
+    heads: Annotated[int, Opt("Attention heads.")] = 3
+    block_size: Annotated[int, Opt("Tokens per block.")] = 32
+    window: Annotated[int, Opt("Tokens per training window.")] = 128
+    batch_size: Annotated[int, Opt("Windows per step.")] = 8
+    vocab_size: Annotated[int, Opt("Ids of the new tokenizer.")] = 1024
+    tokenizer: Annotated[str | None, Opt("A tokenizer.json, or 'tiny' for the bundled one.")] = None
+    split: Split = "none"
+    seed: Annotated[int, Opt("Keys weights, masks and shuffling.")] = 0
+    device: Device = None
+    resume: Annotated[bool, Opt("Go on from the checkpoint in --out.")] = False
+
+
+@takes(Train)
+def train(asked: Train) -> None:
+    """Train and say what came out."""
+    from dataclasses import fields
+
+    from orderlens.cli.console import print_json, print_text, progress_bar
+    from orderlens.cli.interrupt import keeping
     from orderlens.models.engine.device import pick_device
-    from orderlens.texts.rows import check_split
     from orderlens.training.from_text import TextTraining, train_from_text
 
-    refuse_place(out, folder=True)
-    if steps is None and max_minutes is None:
-        steps = 200
-    options = TextTraining(
-        steps=steps, max_minutes=max_minutes, attention=attention.value, layers=layers, width=width,
-        heads=heads, block_size=block_size, window=window, batch_size=batch_size, vocab_size=vocab_size,
-        tokenizer=tokenizer, split=check_split(split), seed=seed, device=str(pick_device(device)),
-    )  # fmt: skip
-    shorter = "--steps, --max-minutes" if max_minutes is None else None
+    refuse_place(asked.out, folder=True)
+    shared = {
+        item.name: getattr(asked, item.name) for item in fields(TextTraining) if hasattr(asked, item.name)
+    }
+    steps = 200 if asked.steps is None and asked.max_minutes is None else asked.steps
+    options = TextTraining(**shared | {"steps": steps, "device": str(pick_device(asked.device))})
+    shorter = "--steps, --max-minutes" if asked.max_minutes is None else None
     with (
-        keeping(lambda: _kept(out)),
-        progress_bar("training (%)", 100, quiet=json, shorter=shorter) as advance,
+        keeping(lambda: _kept(asked.out)),
+        progress_bar("training (%)", 100, quiet=asked.json, shorter=shorter) as advance,
     ):
-        summary = train_from_text(data, out, options, resume=resume, report=_Percent(advance))
-    if json:
+        summary = train_from_text(
+            asked.data, asked.out, options, resume=asked.resume, report=_Percent(advance)
+        )
+    if asked.json:
         print_json(summary)
     else:
         print_text(_describe(summary))

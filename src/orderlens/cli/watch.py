@@ -1,43 +1,54 @@
-"""``orderlens runs watch``: what the workers of a run are doing, from another terminal or machine."""
+"""``orderlens runs watch``: what the workers of a run are doing, from another terminal or machine.
 
-from __future__ import annotations
+No postponed annotations here: the types of fields are read when the command line is built.
+"""
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.console import Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
-
-from orderlens.cli.console import JsonFlag, print_json, stdout
+from orderlens.cli.command import Output, takes
+from orderlens.cli.runs import RunPath
+from orderlens.runs.request import Opt
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
     from orderlens.runs.worker_log import WorkerState
     from orderlens.store.protocol import Folder
 
 SILENT_S = 60.0
-"""Seconds after which a worker that said nothing is shown as silent."""
+"""Seconds after which a worker that reported nothing is shown as silent."""
+EVERY_S = 2.0
+"""Seconds between two looks."""
 
 
-def watch(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or its address (s3://…).")],
-    every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
-    json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Watch(Output):
     """Watch a run at work: units, tokens per second, what each worker does; ends when the run does."""
+
+    run: RunPath
+    once: Annotated[bool, Opt("Look once and leave.")] = False
+
+
+@takes(Watch)
+def watch(asked: Watch) -> None:
+    """Draw until the run ends."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from orderlens.cli.console import print_json, stdout
     from orderlens.store.folder import open_folder
     from orderlens.store.specfile import read_spec
 
-    folder = open_folder(run)
+    folder = open_folder(asked.run)
     read_spec(folder)
-    if json:
+    if asked.json:
         print_json(look(folder))
         return
-    if once or not stdout.is_terminal:  # a log wants one look, not a screen that redraws itself
+    if asked.once or not stdout.is_terminal:  # a log wants one look, not a screen that redraws itself
         for part in picture(look(folder)):
             stdout.print(part)
         return
@@ -47,13 +58,11 @@ def watch(
             live.update(Group(*picture(facts)), refresh=True)
             if facts["state"] != "running":
                 return
-            time.sleep(every)
+            time.sleep(EVERY_S)
 
 
-def look(folder: Folder) -> dict[str, Any]:
+def look(folder: "Folder") -> dict[str, Any]:
     """Return what can be seen of a run at work, as plain values."""
-    from dataclasses import asdict
-
     from orderlens.runs.worker_log import read_failures, read_states, steps_left
     from orderlens.store.overview import overview
 
@@ -72,7 +81,7 @@ def look(folder: Folder) -> dict[str, Any]:
     }
 
 
-def note(state: WorkerState, now: float) -> str:
+def note(state: "WorkerState", now: float) -> str:
     """Return the worker's state in a word; one that works and says nothing is silent, or known to be dead."""
     from orderlens.runs.worker_log import ENDED
 
@@ -84,8 +93,11 @@ def note(state: WorkerState, now: float) -> str:
     return state.state if silent < SILENT_S else f"silent for {silent:.0f} s"
 
 
-def picture(facts: dict[str, Any]) -> list[Text | Table]:
+def picture(facts: dict[str, Any]) -> "list[Text | Table]":
     """Return one look as lines and a table."""
+    from rich.table import Table
+    from rich.text import Text
+
     head = f"{facts['run']}: {facts['state']}, units committed: {facts['units']}{_pace(facts)}"
     columns = ("worker", "host", "device", "state", "units", "tokens", "tokens/s")
     table = Table(*columns, box=None, pad_edge=False)
@@ -108,7 +120,9 @@ def _numbers(row: dict[str, Any]) -> list[str]:
     return [f"{row['units']:,}", f"{row['tokens']:,}", f"{row['rate']:,.0f}"]
 
 
-def _failed(rows: Sequence[dict[str, Any]]) -> list[Text]:
+def _failed(rows: Sequence[dict[str, Any]]) -> "list[Text]":
+    from rich.text import Text
+
     return [
         Text(f"failed: {', '.join(row['samples'][:3])} (attempt {row['attempt'] + 1}): {row['error']}")
         for row in rows

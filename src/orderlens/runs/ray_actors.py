@@ -15,7 +15,7 @@ from orderlens.errors import (
     WorkersLostError,
     one_line,
 )
-from orderlens.runs.engine import Engine
+from orderlens.runs.options import Engine
 from orderlens.runs.worker import WorkerResult, WorkerSlot, WorkerTask, work
 
 _ANSWER_S = 10.0

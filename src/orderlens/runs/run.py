@@ -48,9 +48,9 @@ def run_job(job: Job, options: Computing, *, extend: bool = False) -> Run:
     """
     _refuse_unidentified(job, options)
     rank, on_gpu = this_rank(), device_type(job.model) == "cuda"
-    if rank is not None and options.engine.kind == "local" and options.engine.workers is None:
+    if rank is not None and options.chosen_engine.kind == "local" and options.chosen_engine.workers is None:
         return _run_here(job.shared_by(rank.count), options, rank, extend=extend)
-    if options.engine.kind == "local" and _slots(options, on_gpu) == 1:
+    if options.chosen_engine.kind == "local" and _slots(options, on_gpu) == 1:
         return _run_here(job, options, extend=extend)
     return _run_pool(job, options, on_gpu=on_gpu, extend=extend)
 
@@ -67,7 +67,7 @@ def _refuse_unidentified(job: Job, options: Computing) -> None:
 
 def _slots(options: Computing, on_gpu: bool) -> int:
     """Return how many workers there will be: as asked, else one per GPU of this machine or of the cluster."""
-    engine = options.engine
+    engine = options.chosen_engine
     if engine.kind == "ray":
         from orderlens.runs.ray_actors import slots
 
@@ -122,7 +122,7 @@ def _log(folder: Folder, job: Job, rank: Rank | None) -> Iterator[WorkerLog]:
 def _role(folder: Folder, log: WorkerLog, options: Computing, rank: Rank | None) -> WorkerRole:
     if rank is None:
         return LoggedRole(log)
-    failures = Failures(folder, options.engine.attempts)
+    failures = Failures(folder, options.chosen_engine.attempts)
     if rank.leads:
         failures.forget()
     return SharedRole(log, failures, rank.index, rank.count, closes=rank.leads)
@@ -201,13 +201,13 @@ def _run_pool(job: Job, options: Computing, *, on_gpu: bool, extend: bool) -> Ru
             writer.finish(items)
             return open_run(out)
     folder = writer.folder
-    Failures(folder, options.engine.attempts).forget()
+    Failures(folder, options.chosen_engine.attempts).forget()
     forget_workers(folder)
     task = _task(whole, items, left, options, folder)
     _release(whole)
     slots = min(slots, len(left))
     pool = _pool(task, options, slots, on_gpu)
-    Supervisor(pool, slots, task, folder, options.engine.stall_s, options.progress).run()
+    Supervisor(pool, slots, task, folder, options.chosen_engine.stall_s, options.progress).run()
     with open_writer(out, task.stated) as writer:
         writer.finish(items)
     return open_run(out)
@@ -223,7 +223,7 @@ def _task(job: Job, items: Items, left: list[str], options: Computing, folder: F
         _findable(str(job.spec.model["name"])),
         options.dtype,
         new_session(),
-        options.engine.attempts,
+        options.chosen_engine.attempts,
         DEFAULT_LEASE_S,
     )
 
@@ -253,7 +253,7 @@ def _release(job: Job) -> None:
 
 
 def _pool(task: WorkerTask, options: Computing, slots: int, on_gpu: bool) -> WorkerPool:
-    engine = options.engine
+    engine = options.chosen_engine
     if engine.kind == "ray":
         from orderlens.runs.ray_actors import RayActors
 

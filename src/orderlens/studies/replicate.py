@@ -1,90 +1,109 @@
-"""``orderlens.replicate``: the paper's C4 experiments from plain arguments to results."""
+"""``orderlens.replicate``: the paper's C4 experiments from plain arguments to results.
 
-from __future__ import annotations
+No postponed annotations here: the types of fields are read when the command line is built.
+"""
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from orderlens.models.protocol import Model
-from orderlens.runs.engine import EngineLike, as_engine
-from orderlens.runs.options import Computing, ModelLike, PathLike
-from orderlens.studies.replicate_plan import ReplicatePlan, make_plan
-from orderlens.studies.results import Results, replicate_results
-from orderlens.studies.runner import Show, decode
+from orderlens.runs.options import Computing, Limit, Machine, ModelName, PathLike, Seed, Split, local_place
+from orderlens.runs.request import NEEDED, Opt, verb
+
+if TYPE_CHECKING:
+    from orderlens.models.protocol import Model
+    from orderlens.studies.replicate_plan import ReplicatePlan
+    from orderlens.studies.results import Results
+    from orderlens.studies.runner import Show
 
 
-def replicate(
-    model: ModelLike = "tiny",
-    data: PathLike | None = None,
-    *,
-    out: PathLike,
-    preset: str = "quick",
-    limit: int | None = None,
-    temperatures: Sequence[float] | None = None,
-    evaluator: str = "auto",
-    split: str = "none",
-    seed: int = 0,
-    block_size: int | None = None,
-    batch_size: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    engine: EngineLike = None,
-    workers: int | None = None,
-    show: Show | None = None,
-) -> Results:
-    """Run the paper's C4 experiments into a folder and read them; the same call resumes what was interrupted.
+@dataclass(frozen=True)
+class Replicate(Machine):
+    """Run the paper's C4 experiments; the same command resumes what was interrupted."""
 
-    Args:
-        model: a model, a spec, or the path of a checkpoint folder.
-        data: a file or built-in name; ``passages`` for the preset ``demo``, else ``c4``.
-        out: the folder; ``index.html`` in it is the page.
-        preset: ``demo``, ``quick`` or ``full``.
-        limit: number of texts instead of the preset's.
-        temperatures: of the sweep instead of the preset's.
-        evaluator: autoregressive evaluator of external perplexity.
-        split: what is one text in a ``.txt`` file: ``none`` (the file), ``lines`` or ``paragraphs``.
-        seed: seed of the token draws at temperature > 0.
-        block_size: tokens per block; 32 by default, as in the paper.
-        batch_size: texts per work unit; chosen for the model by default.
-        device: where to put model and evaluator.
-        dtype: precision of the model.
-        engine: what computes: ``"local"``, ``"ray"`` or an ``orderlens.Engine``.
-        workers: processes or Ray actors that share the work; one per GPU by default.
-        show: opens a progress bar per stage.
+    model: ModelName = "tiny"
+    data: Annotated[
+        "PathLike | None",
+        Opt("File or built-in name.", "-d", shown="passages for demo, else c4", metavar="TEXT"),
+    ] = None
+    _: KW_ONLY
+    out: Annotated[
+        "PathLike",
+        Opt(
+            "Folder; unfinished work there is resumed.",
+            "-o",
+            given=NEEDED,
+            read=local_place,
+            metavar="FOLDER",
+        ),
+    ]
+    preset: Annotated[str, Opt("demo, quick (100 texts) or full (1,000).")] = "quick"
+    limit: Limit = None
+    temperatures: Annotated[
+        Sequence[float] | None, Opt("Temperatures of the sweep, separated by commas.", shown="the preset's")
+    ] = None
+    evaluator: Annotated[
+        str,
+        Opt("External perplexity: auto, tiny-ar, smol-ar, or hf:openai-community/gpt2-large (the paper's)."),
+    ] = "auto"
+    split: Split = "none"
+    seed: Seed = 0
+    block_size: Annotated[int | None, "tokens per block; 32 by default, as in the paper."] = None
+    show: Annotated["Show | None", "opens a progress bar per stage."] = None
 
-    Returns:
-        Plan, tables, findings, figures and notes.
-    """
-    if isinstance(model, str | os.PathLike):
-        name, loaded = os.fspath(model), None
-    else:
-        name, loaded = model.name, model
-    plan = make_plan(
-        preset,
-        name,
-        None if data is None else os.fspath(data),
-        n_texts=limit,
-        temperatures=None if temperatures is None else tuple(temperatures),
-        evaluator=evaluator,
-        split=split,
-        seed=seed,
-        block_size=block_size,
-        batch_size=batch_size,
+    def plan(self) -> "ReplicatePlan":
+        """Return the plan of the folder."""
+        from orderlens.studies.replicate_plan import make_plan
+
+        warm = None if self.temperatures is None else tuple(value for value in self.temperatures if value > 0)
+        named = isinstance(self.model, str | os.PathLike)
+        return make_plan(
+            self.preset,
+            os.fspath(self.model) if named else self.model.name,  # type: ignore[arg-type, union-attr]
+            None if self.data is None else os.fspath(self.data),
+            n_texts=self.limit,
+            temperatures=warm,
+            evaluator=self.evaluator,
+            split=self.split,
+            seed=self.seed,
+            block_size=self.block_size,
+            batch_size=self.batch_size,
+        )
+
+    def computing(self) -> Computing:
+        """Return how the stages compute."""
+        return Computing(device=self.device, dtype=self.dtype, engine=self.chosen_engine)
+
+
+def run_replicate(request: Replicate) -> "Results":
+    """Plan, tables, findings, figures and notes."""
+    loaded = None if isinstance(request.model, str | os.PathLike) else request.model
+    return run_plan(
+        request.plan(),
+        os.fspath(request.out),
+        model=loaded,
+        computing=request.computing(),
+        show=request.show,
     )
-    computing = Computing(device, dtype, engine=as_engine(engine, workers))
-    return run_plan(plan, os.fspath(out), model=loaded, computing=computing, show=show)
 
 
 def run_plan(
-    plan: ReplicatePlan,
+    plan: "ReplicatePlan",
     out: str | Path,
     stages: Iterable[str] | None = None,
     *,
-    model: Model | None = None,
+    model: "Model | None" = None,
     computing: Computing | None = None,
-    show: Show | None = None,
-) -> Results:
+    show: "Show | None" = None,
+) -> "Results":
     """Run the stages that are not complete yet, then write the results; see ``runner.decode``."""
+    from orderlens.studies.results import replicate_results
+    from orderlens.studies.runner import decode
+
     decoded = decode(plan, out, stages, model=model, computing=computing, show=show)
     return replicate_results(out, decoded.why_no_scores)
+
+
+replicate = verb(Replicate, run_replicate)

@@ -74,7 +74,12 @@ class OrderLensLM(LM):  # type: ignore[misc]
         self.order = parse_policies(order)
         if len(self.order) != 1 or self.order[0].needs_target:
             raise UserInputError(f"order '{order}' must be one order that needs no target")
-        options = Computing(device, dtype, block_size, None if anchor is None else check_anchor(anchor))
+        options = Computing(
+            device=device,
+            dtype=dtype,
+            block_size=block_size,
+            anchor=None if anchor is None else check_anchor(anchor),
+        )
         self.model = options.load(pretrained or model)
         self.anchor = options.anchor_of(self.model)
         self.seed = int(seed)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import typer
 
-from orderlens.cli.options import local_place, run_place
+from orderlens.errors import UserInputError
+from orderlens.runs.options import local_place, run_place
 
 
 def test_a_tilde_behind_an_equals_sign_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +21,7 @@ def test_a_tilde_behind_an_equals_sign_is_the_home_folder(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("place", "told"),
     [
-        (" ", "it is empty"),
+        (" ", "is empty; name a file or folder"),
         ("/", "the root of the file system"),
         ("s3://bucket/a", "is an address"),
         ("a\0b", "no file can have this name"),
@@ -29,5 +29,5 @@ def test_a_tilde_behind_an_equals_sign_is_the_home_folder(monkeypatch: pytest.Mo
     ],
 )
 def test_places_that_cannot_be_meant_are_refused(place: str, told: str) -> None:
-    with pytest.raises(typer.BadParameter, match=told):
+    with pytest.raises(UserInputError, match=told):
         local_place(place)

@@ -1,0 +1,253 @@
+"""From words on the command line to a request, and from a request's class to ``--help``.
+
+The only module that imports click: it splits the words and lays out the help. Reading and checking values is
+``orderlens.runs.request``'s.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import cleandoc
+from typing import Annotated, Any, Generic, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from orderlens.errors import UserInputError
+from orderlens.runs.request import NEEDED, BadValueError, Opt, Option, Request, options
+
+Q = TypeVar("Q", bound=Request)
+WIDTH = 100
+"""Most columns of ``--help``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb(Generic[Q]):
+    """A command: its request, and the work that takes one and returns the exit code (None is 0).
+
+    Attributes:
+        kind: the request's class.
+        work: what the command does.
+        about: the class whose docstring is the help.
+        loose: hand on options that the request does not know, as its field ``rest``.
+    """
+
+    kind: type[Q]
+    work: Callable[[Q], int | None]
+    about: type
+    loose: bool = False
+
+    @property
+    def help(self) -> str:
+        """What the command does."""
+        return cleandoc(self.about.__doc__ or "")
+
+    @property
+    def summary(self) -> str:
+        """First paragraph of the help."""
+        return " ".join(self.help.partition("\n\n")[0].split())
+
+
+def takes(
+    kind: type[Q], about: type | None = None, *, loose: bool = False
+) -> Callable[[Callable[[Q], int | None]], Verb[Q]]:
+    """Make a function the work of a command with the options of ``kind``."""
+    return lambda work: Verb(kind, work, about or kind, loose)
+
+
+def run(name: str, verb: Verb[Any], words: Sequence[str]) -> int:
+    """Read the words and do the work; return the exit code.
+
+    Raises:
+        UserInputError: an option is unknown, missing or has a value that it cannot have.
+    """
+    try:
+        request = request_of(verb, words, name)
+    except click.exceptions.Exit as stop:  # --help
+        return stop.exit_code
+    return verb.work(request) or 0
+
+
+def request_of(verb: Verb[Q], words: Sequence[str], name: str = "") -> Q:
+    """Return what the words ask for.
+
+    Raises:
+        UserInputError: as ``run``.
+    """
+    try:
+        with _Command(name, verb).make_context(f"orderlens {name}", list(words)) as context:
+            return _request(verb, context)
+    except click.ClickException as error:
+        raise UserInputError(_complaint(error, verb)) from None
+
+
+def _request(verb: Verb[Q], context: click.Context) -> Q:
+    known = {item.name: item for item in options(verb.kind)}
+    given: dict[str, Any] = {"rest": tuple(context.args)} if verb.loose else {}
+    try:
+        for name, item in known.items():
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                given[name] = _read(item, context.params[name])
+            elif item.on_command_line is NEEDED:
+                raise UserInputError(f"{item.flag} is missing: {item.opt.help[0].lower()}{item.opt.help[1:]}")
+            elif item.opt.given is not None:
+                given[name] = item.opt.given
+        return verb.kind(**given)
+    except BadValueError as error:
+        flag = known[error.option].flag if error.option in known else error.option
+        raise UserInputError(f"{flag} {shown_value(error.value)} {error.why}") from None
+
+
+def shown_value(value: object) -> str:
+    """Return a value as messages show it."""
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def _read(item: Option, value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    try:
+        if isinstance(value, tuple):
+            return tuple(item.read(text) for text in value)
+        return item.read(value)
+    except BadValueError as error:
+        raise BadValueError(item.name, error.value, error.why) from None
+
+
+def _complaint(error: click.ClickException, verb: Verb[Any]) -> str:
+    """Return what is wrong with the words, in ours."""
+    from orderlens.registry import suggest
+
+    if isinstance(error, click.NoSuchOption):
+        flags = [item.flag for item in options(verb.kind) if not item.opt.place]
+        return f"unknown option {error.option_name}{suggest(error.option_name, flags)}; --help lists all"
+    if isinstance(error, click.BadOptionUsage):
+        return f"{error.option_name} needs a value; --help says which"
+    text = " ".join(error.format_message().split())
+    if text.startswith("Got unexpected extra argument"):
+        extra = text[text.index("(") + 1 : -1] if "(" in text else text
+        extra = extra.rpartition("(")[2]
+        return (
+            f"unexpected argument '{extra}'; separate list items with commas, without spaces, "
+            "and quote what holds spaces"
+        )
+    return text
+
+
+class _Command(click.Command):
+    """A command whose help shows arguments, options and one heading per panel."""
+
+    def __init__(self, name: str, verb: Verb[Any]) -> None:
+        self.verb = verb
+        super().__init__(
+            name,
+            help=verb.help,
+            params=[_parameter(item) for item in options(verb.kind)],
+            context_settings={"max_content_width": WIDTH}
+            | ({"ignore_unknown_options": True, "allow_extra_args": True} if verb.loose else {}),
+        )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, panel by panel."""
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for item in options(self.verb.kind):
+            heading = "Arguments" if item.opt.place else item.opt.panel or "Options"
+            panels.setdefault(heading, []).append((label(item), f"{item.opt.help}{default_of(item)}"))
+        panels["Options"].append(("--help", "Show this message and exit."))
+        for heading, rows in panels.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+
+def label(item: Option) -> str:
+    """Return an option as ``--help`` lists it: letter, name, negation and what its value is."""
+    if item.opt.place:
+        return item.flag
+    names = f"{item.opt.short}, {item.flag}" if item.opt.short else item.flag
+    if item.is_flag:
+        return f"{names} / --no-{item.flag[2:]}" if item.opt.negative else names
+    return f"{names} {item.opt.metavar or _metavar(item)}"
+
+
+def _metavar(item: Option) -> str:
+    if words := allowed(item):
+        return f"[{'|'.join(words)}]"
+    kind = type_name(item)
+    return {"int": "INTEGER", "float": "NUMBER", "Path": "PATH"}.get(
+        kind, "LIST" if item.is_several else "TEXT"
+    )
+
+
+def allowed(item: Option) -> tuple[str, ...]:
+    """Return the words that the option accepts, where they are few."""
+    from typing import Literal, get_args, get_origin
+
+    kinds = [item.kind, *get_args(item.kind)]
+    literal = next((kind for kind in kinds if get_origin(kind) is Literal), None)
+    return item.opt.choices or get_args(literal) if literal is not None or item.opt.choices else ()
+
+
+def type_name(item: Option) -> str:
+    """Return the type of one value: int, float, bool, Path or str."""
+    from pathlib import Path
+    from typing import get_args
+
+    kinds = {item.kind, *get_args(item.kind)}
+    return next((kind.__name__ for kind in (bool, int, float, Path) if kind in kinds), "str")
+
+
+def default_of(item: Option) -> str:
+    """Return the default as ``--help`` shows it."""
+    value = item.on_command_line
+    if value is NEEDED:
+        return "  [required]"
+    text = item.opt.shown or default_text(value)
+    return f"  [default: {text}]" if text and not (item.is_flag and value is False) else ""
+
+
+def default_text(value: Any) -> str:
+    """Return a default as one would type it."""
+    if value is None or value == ():
+        return ""
+    if isinstance(value, tuple | list):
+        return ",".join(map(default_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _parameter(item: Option) -> click.Parameter:
+    if item.opt.place:
+        several: dict[str, Any] = {"nargs": -1} if item.is_several else {}
+        return click.Argument([item.name], required=False, metavar=item.flag, **several)
+    names = [item.name, *([item.opt.short] if item.opt.short else [])]
+    if item.is_flag:
+        flag = f"{item.flag}/--no-{item.flag[2:]}" if item.opt.negative else item.flag
+        return click.Option([*names, flag], is_flag=True)
+    repeated: dict[str, Any] = {"multiple": True} if item.opt.repeat else {}
+    return click.Option([*names, item.flag], **repeated)
+
+
+def overview(
+    title: str, about: str, rows: Mapping[str, str], options_shown: Iterable[tuple[str, str]], end: str = ""
+) -> str:
+    """Return the help of a group of commands."""
+    formatter = click.HelpFormatter(max_width=WIDTH)
+    formatter.write_usage(title, "[OPTIONS] COMMAND [ARGS]...")
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_text(about)
+    with formatter.section("Options"):
+        formatter.write_dl([*options_shown, ("--help", "Show this message and exit.")])
+    with formatter.section("Commands"):
+        formatter.write_dl(list(rows.items()))
+    if end:
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(end)
+    return formatter.getvalue().rstrip("\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(Request):
+    """What every command takes."""
+
+    json: Annotated[bool, Opt("Print machine-readable JSON instead of text.")] = field(default=False)

@@ -1,0 +1,92 @@
+"""Standard output and error, before anything is printed: encodings, log records, the one line of a failure.
+
+Light, so that ``--help`` and a refused value do not wait for what draws tables (``cli.console``).
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import logging
+import os
+import re
+import sys
+from typing import Any
+
+from orderlens.common.plaintext import UNSAFE, escape, plain, printable
+
+_ASCII = {
+    "–": "-", "—": "-", "−": "-", "─": "-", "━": "-", "…": "...", "×": "x", "·": ".", "•": "*", "→": "->",
+    "≤": "<=", "≥": ">=", "≈": "~", "±": "+/-", "²": "^2", "₀": "0", "σ": "sigma", "ρ": "rho", "Σ": "sum",
+    "Γ": "Gamma", "γ": "gamma", "Δ": "Delta", "τ": "tau", "‘": "'", "’": "'", "“": '"', "”": '"', "│": "|",
+    "╸": "-", "╺": "-", "\u00a0": " ", "\u202f": " ",
+}  # fmt: skip
+ENCODING_ERRORS = "orderlens-ascii"
+"""Name of the codec error handler that :func:`install` registers."""
+MUTED: list[str] = []
+"""The name of this process where another one prints for all of them."""
+
+
+def mute(name: str) -> None:
+    """Print nothing but failures from now on, with the name of this process: another one prints for all."""
+    MUTED.append(name)
+    sys.stdout = io.StringIO()
+
+
+def print_line(message: str) -> None:
+    """Print one line for people on standard error: a failure or a warning."""
+    text = printable(f"orderlens: {''.join(f'{name}: ' for name in MUTED)}{message}")
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    sys.stderr.write(f"\x1b[31m{text}\x1b[0m\n" if coloured else f"{text}\n")
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` as JSON on standard output (NaN and infinities become null)."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
+    text = json.dumps(plain(value), ensure_ascii=encoding != "utf8", indent=2, allow_nan=False)
+    sys.stdout.write(printable_json(text) + "\n")
+
+
+class _Lines(logging.Handler):
+    """Log records as lines on standard error, made safe like everything else."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = " ".join(record.getMessage().split())
+        sys.stderr.write(printable(f"orderlens: {record.levelname.lower()}: {text}") + "\n")
+
+
+def prepare_streams() -> None:
+    """Let nothing that is printed fail or bypass the consoles.
+
+    A terminal that cannot show a character gets an ASCII spelling; warnings and log records become lines.
+    """
+    install()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ENCODING_ERRORS)
+    root = logging.getLogger()
+    if not any(isinstance(handler, _Lines) for handler in root.handlers):
+        root.addHandler(_Lines(logging.WARNING))
+
+
+def printable_json(text: str) -> str:
+    r"""Return serialised JSON with unsafe characters as ``\uXXXX``: the same data, harmless to look at."""
+    return UNSAFE.sub(_json_escape, text)
+
+
+def install() -> None:
+    """Make the ASCII spelling known to the codecs, for terminals that cannot show more."""
+    codecs.register_error(ENCODING_ERRORS, _spell)
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(_ASCII.get(letter) or escape(ord(letter)) for letter in lost), error.end
