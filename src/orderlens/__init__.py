@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from orderlens.analysis.study import Study
     from orderlens.api import evaluate, generate, score
     from orderlens.models.loading import load_model
-    from orderlens.rules import parse_policy
-    from orderlens.rules.orders import parse_order
+    from orderlens.rules import parse_order, parse_policy
     from orderlens.runs.options import Engine
     from orderlens.store.reader import Run, open_run
     from orderlens.studies.replicate import replicate
@@ -30,7 +29,7 @@ _ATTRIBUTES = {
     "load_model": "orderlens.models.loading",
     "load_samples": "orderlens.texts.loading",
     "open_run": "orderlens.store.reader",
-    "parse_order": "orderlens.rules.orders",
+    "parse_order": "orderlens.rules",
     "parse_policy": "orderlens.rules",
     "replicate": "orderlens.studies.replicate",
     "score": "orderlens.api",

@@ -11,8 +11,9 @@ from orderlens.decode.reference import score_plainly
 from orderlens.decode.score import score_batch
 from orderlens.errors import UserInputError
 from orderlens.models.hmm import HiddenMarkovModel
-from orderlens.rules.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order
-from orderlens.rules.orders.catalogue import ORDERS
+from orderlens.rules import parse_order
+from orderlens.rules.catalogue import ORDERS
+from orderlens.rules.orders import ConfidenceOrder, OracleOrder, StaticOrder
 from orderlens.rules.stats import PositionStats, TargetStats
 from orderlens.rules.view import StepView
 from orderlens.texts.samples import EncodedSample

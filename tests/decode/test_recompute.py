@@ -7,7 +7,7 @@ import pytest
 
 from orderlens.decode import measure
 from orderlens.decode.head import target_stats
-from orderlens.decode.measure import without_cache
+from orderlens.decode.measure import RecomputingSession
 from orderlens.decode.score import score_batch
 from orderlens.models.hmm import HmmSession
 from orderlens.models.loading import load_model
@@ -23,7 +23,8 @@ SAMPLES = [EncodedSample(str(i), np.arange(3 + i) % 5, np.arange(20) % 7) for i 
 def test_scores_are_the_same(monkeypatch, at_once):
     monkeypatch.setattr(measure, "STATES_AT_ONCE", at_once)
     orders = parse_policies(["random:3", "max-prob"])
-    found, expected = (score_batch(model, SAMPLES, orders) for model in (without_cache(MODEL), MODEL))
+    found = score_batch(MODEL, SAMPLES, orders, open_session=lambda: RecomputingSession(MODEL))
+    expected = score_batch(MODEL, SAMPLES, orders)
     assert found["position"].tolist() == expected["position"].tolist()
     assert np.abs(found["logq"] - expected["logq"]).max() < 1e-12
 
@@ -36,7 +37,7 @@ def test_every_state_has_a_prefix_of_its_own(monkeypatch):
         prefill(session, prefixes, offsets)
 
     monkeypatch.setattr(HmmSession, "prefill", counted)
-    session = without_cache(MODEL).open_session()
+    session = RecomputingSession(MODEL)
     session.prefill([np.arange(8) % 5, np.arange(8) % 3], [0, 0])
     session.extend(np.array([1]), np.array([[1, 2, 3, 1, 2, 3, 1, 2]]))
     session.keep(np.array([1, 0]))

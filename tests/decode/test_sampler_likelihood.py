@@ -16,8 +16,7 @@ from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
 from orderlens.rules import parse_policy
-from orderlens.rules.catalogue import PRESETS
-from orderlens.rules.orders.catalogue import ORDERS
+from orderlens.rules.catalogue import ORDERS, PRESETS
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample
 

@@ -13,8 +13,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.rules import parse_policy
-from orderlens.rules.catalogue import COMMITS, PRESETS
-from orderlens.rules.orders.catalogue import ORDERS
+from orderlens.rules.catalogue import COMMITS, ORDERS, PRESETS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
 CODE = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL))

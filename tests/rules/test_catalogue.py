@@ -6,8 +6,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.errors import UserInputError
-from orderlens.rules import Policy, parse_policies, parse_policy
-from orderlens.rules.orders import parse_order
+from orderlens.rules import Policy, parse_order, parse_policies, parse_policy
 
 
 @pytest.mark.parametrize(

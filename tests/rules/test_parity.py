@@ -17,9 +17,8 @@ import pytest
 from orderlens.common.rng import keyed_generator, rule_stream
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
-from orderlens.rules import parse_policy
+from orderlens.rules import parse_order, parse_policy
 from orderlens.rules.catalogue import PRESETS
-from orderlens.rules.orders.catalogue import parse_order
 from orderlens.testing import StubModel
 from orderlens.texts.samples import EncodedSample
 

@@ -9,8 +9,7 @@ import pytest
 import orderlens as ol
 from orderlens.errors import UserInputError
 from orderlens.rules import Preset, parse_policies, parse_policy
-from orderlens.rules.catalogue import PRESETS
-from orderlens.rules.orders.catalogue import ORDERS
+from orderlens.rules.catalogue import ORDERS, PRESETS
 
 
 @pytest.mark.parametrize("name", PRESETS.names())

@@ -38,7 +38,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (about / "entry_points.txt").write_text("[orderlens.orders]\nfragile = fragile_order:Fragile\n")
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.syspath_prepend(str(folder))
-    from orderlens.rules.orders.catalogue import ORDERS
+    from orderlens.rules.catalogue import ORDERS
 
     monkeypatch.setattr(ORDERS, "_plugins", None)
     monkeypatch.setattr(ORDERS, "_objects", dict(ORDERS._objects))  # forgotten afterwards

@@ -30,8 +30,7 @@ class Orders(Output):
 @takes(Orders)
 def orders(asked: Orders) -> None:
     """Print the list."""
-    from orderlens.rules.catalogue import COMMITS, REVISIONS
-    from orderlens.rules.orders.catalogue import ORDERS
+    from orderlens.rules.catalogue import COMMITS, ORDERS, REVISIONS
     from orderlens.rules.orders.protocol import OracleOrder, StaticOrder
 
     rows: list[dict[str, object]] = []

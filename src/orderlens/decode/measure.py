@@ -4,8 +4,8 @@ Both start from the paths of a scored batch. Circulation asks how much two neigh
 which of them came first; the noise floor asks how much of any gap between orders is only rounding. The
 arithmetic and the column definitions are in ``orderlens.metrics.coherence``.
 
-The noise floor includes what the prefix cache changes: ``without_cache`` gives a model that computes the
-clean prefix of every state again, for that state alone, with the same engine, kernels and precision.
+The noise floor includes what the prefix cache changes: a ``RecomputingSession`` computes the clean prefix of
+every state again, for that state alone, with the same engine, kernels and precision. Slow by design.
 
 Shape letters: N states, R rows.
 """
@@ -16,7 +16,8 @@ import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -230,7 +231,9 @@ def noise_table(
         found["cache"] = {(0, 0): sum(item.logq for item in plain)}
     else:
         uncached, paths = (samples[:1], replays[:1]) if few else (samples, replays)
-        found["cache"] = _sums(score_batch(without_cache(model), uncached, paths, anchor, limit=limit))
+        fresh = partial(RecomputingSession, model)
+        columns_again = score_batch(model, uncached, paths, anchor, limit=limit, open_session=fresh)
+        found["cache"] = _sums(columns_again)
     tell()
     return pa.Table.from_pylist(list(_noise_rows(samples, orders, columns, found)), table_schema("noise"))
 
@@ -294,22 +297,6 @@ STATES_AT_ONCE = 512
 """States whose prefixes are held together, a slot each."""
 
 
-def without_cache(model: Model) -> Model:
-    """Return ``model`` with sessions that keep tokens instead of keys."""
-    return cast(Model, _Uncached(model))
-
-
-class _Uncached:
-    def __init__(self, model: Model) -> None:
-        self._model = model
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def open_session(self) -> RecomputingSession:
-        return RecomputingSession(self._model)
-
-
 class RecomputingSession:
     """The Session protocol over tokens: every evaluation fills fresh slots, one per state."""
 
@@ -319,21 +306,17 @@ class RecomputingSession:
         self._offsets: list[int] = []
 
     def prefill(self, prefixes: Sequence[IntArray], grid_offsets: Sequence[int]) -> None:
-        """Remember the clean tokens of one slot per prefix."""
         self._prefixes, self._offsets = [np.asarray(prefix) for prefix in prefixes], list(grid_offsets)
 
     def extend(self, slots: IntArray, tokens_NW: IntArray) -> None:
-        """Remember one more block of each slot."""
         for slot, tokens in zip(slots.tolist(), tokens_NW, strict=True):
             self._prefixes[slot] = np.concatenate((self._prefixes[slot], tokens))
 
     def keep(self, slots: IntArray) -> None:
-        """Keep the given slots, renumbered in this order."""
         self._prefixes = [self._prefixes[slot] for slot in slots.tolist()]
         self._offsets = [self._offsets[slot] for slot in slots.tolist()]
 
     def evaluate(self, states: StateBatch) -> Rows:
-        """Return the wanted rows, each state read over a prefix of its own."""
         found: Rows | None = None
         for low in range(0, max(1, len(states.slots_N)), STATES_AT_ONCE):
             high = low + STATES_AT_ONCE
@@ -347,19 +330,8 @@ class RecomputingSession:
     def _evaluate(self, states: StateBatch, part: slice, mine: IntArray) -> Rows:
         slots, starts = states.slots_N[part], states.starts_N[part]
         session: Session = self._model.open_session()
-        session.prefill(
-            [
-                self._prefixes[slot][:start]
-                for slot, start in zip(slots.tolist(), starts.tolist(), strict=True)
-            ],
-            [self._offsets[slot] for slot in slots.tolist()],
-        )
-        return session.evaluate(
-            StateBatch(
-                np.arange(len(slots)),
-                starts,
-                states.tokens_NW[part],
-                states.row_state_R[mine] - part.start,
-                states.row_offset_R[mine],
-            )
-        )
+        pairs = zip(slots.tolist(), starts.tolist(), strict=True)
+        prefixes = [self._prefixes[slot][:start] for slot, start in pairs]
+        session.prefill(prefixes, [self._offsets[slot] for slot in slots.tolist()])
+        rows = states.row_state_R[mine] - part.start, states.row_offset_R[mine]
+        return session.evaluate(StateBatch(np.arange(len(slots)), starts, states.tokens_NW[part], *rows))

@@ -31,7 +31,7 @@ from orderlens.decode.head import take_rows
 from orderlens.decode.passes import Columns
 from orderlens.decode.target_states import BoolArray, TargetStates, check_fits, plan_canvases
 from orderlens.errors import ModelOutputError
-from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows
+from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows, Session
 from orderlens.rules.orders.protocol import Order, StaticOrder
 from orderlens.rules.policy import Policy
 from orderlens.rules.stats import TargetStats
@@ -49,6 +49,7 @@ def score_batch(
     anchor: Anchor | None = None,
     on_reveals: Advance | None = None,
     limit: BatchLimit | None = None,
+    open_session: Callable[[], Session] | None = None,
 ) -> Columns:
     """Score every sample under every policy; return trace columns sorted by (sample, order, step).
 
@@ -59,6 +60,7 @@ def score_batch(
         anchor: where the grid starts; the model's own choice by default.
         on_reveals: called with the number of newly scored tokens.
         limit: how many samples are scored together; made smaller when memory runs out.
+        open_session: returns another session than the model's own.
     """
     chosen = [Policy.of(policy) for policy in policies]
     for policy in chosen:
@@ -68,13 +70,13 @@ def score_batch(
     parts: list[Columns] = []
     report, known = Reporter(on_reveals), limit or BatchLimit()
 
+    def states_of(part: Sequence[int]) -> TargetStates:
+        return TargetStates(model, [samples[i] for i in part], [canvases[i] for i in part], open_session)
+
     def work(members: Sequence[int]) -> None:
         report.start()
         halves = groups(members, len(chosen))
-        scorers = [
-            _Scorer(model, [samples[i] for i in half], [canvases[i] for i in half], chosen, report)
-            for half in halves
-        ]
+        scorers = [_Scorer(states_of(half), chosen, report) for half in halves]
         interleave(scorer.passes() for scorer in scorers)
         for half, scorer in zip(halves, scorers, strict=True):
             columns = scorer.columns()
@@ -112,17 +114,9 @@ class _Wave:
 
 
 class _Scorer:
-    def __init__(
-        self,
-        model: Model,
-        samples: Sequence[EncodedSample],
-        canvases: Sequence[Canvas],
-        policies: Sequence[Policy],
-        on_reveals: Advance,
-    ) -> None:
-        self.samples, self.policies, self.on_reveals = samples, policies, on_reveals
-        self.states = TargetStates(model, samples, canvases)
-        self.blocks = self.states.blocks
+    def __init__(self, states: TargetStates, policies: Sequence[Policy], on_reveals: Advance) -> None:
+        self.states, self.blocks, self.samples = states, states.blocks, states.samples
+        self.policies, self.on_reveals = policies, on_reveals
         self.filling_M = self.blocks.open_MB.sum(axis=1)
         self.before_M = _before(self.blocks.sample_M, self.filling_M)
         self.static_O = np.array([policy.is_static for policy in policies])

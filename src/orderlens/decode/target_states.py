@@ -20,7 +20,7 @@ from orderlens.common.grid import Canvas
 from orderlens.decode.extra_inputs import mean_entropies
 from orderlens.decode.head import ask
 from orderlens.errors import UserInputError
-from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows, StateBatch
+from orderlens.models.protocol import Anchor, FloatArray, IntArray, Model, Rows, Session, StateBatch
 from orderlens.rules.stats import TargetStats
 from orderlens.texts.samples import EncodedSample
 
@@ -106,10 +106,16 @@ class Blocks:
 class TargetStates:
     """Evaluates states of the samples' targets; one session slot per sample."""
 
-    def __init__(self, model: Model, samples: Sequence[EncodedSample], canvases: Sequence[Canvas]) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Model,
+        samples: Sequence[EncodedSample],
+        canvases: Sequence[Canvas],
+        open_session: Callable[[], Session] | None = None,
+    ) -> None:
+        self.model, self.samples = model, samples
         self.blocks = lay_out_blocks(model, samples, canvases)
-        self.session = model.open_session()
+        self.session = (open_session or model.open_session)()
         prefixes = [
             np.concatenate([sample.prompt, sample.target])[: canvas.block_starts[-1]]
             for sample, canvas in zip(samples, canvases, strict=True)

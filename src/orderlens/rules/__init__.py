@@ -1,6 +1,6 @@
 """Policies: an order, how many positions are committed at once, and what may be changed afterwards."""
 
-from orderlens.rules.catalogue import Preset, parse_policies, parse_policy
+from orderlens.rules.catalogue import Preset, parse_order, parse_policies, parse_policy
 from orderlens.rules.policy import Likelihood, Policy, spec_of
 from orderlens.rules.protocol import Commit, Schedule
 from orderlens.rules.revise.protocol import BlockView, Moves, Revise
@@ -14,6 +14,7 @@ __all__ = [
     "Preset",
     "Revise",
     "Schedule",
+    "parse_order",
     "parse_policies",
     "parse_policy",
     "spec_of",

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from orderlens.errors import OrderLensError
 from orderlens.rules import spec_of
+from orderlens.rules.catalogue import ORDERS
 from orderlens.rules.orders import OracleOrder, Order
-from orderlens.rules.orders.catalogue import ORDERS
 from orderlens.rules.orders.protocol import UNRANKED, Card
 
 

@@ -17,10 +17,9 @@ from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.registry import Registry, must_be, suggest
 from orderlens.rules.commit.schedules import Top
 from orderlens.rules.commit.spread import Spaced
-from orderlens.rules.orders.catalogue import MAX_SEED_DIGITS, ORDERS, parse_order
 from orderlens.rules.orders.protocol import Order
 from orderlens.rules.policy import Policy
-from orderlens.rules.protocol import Commit
+from orderlens.rules.protocol import MAX_SEED_DIGITS, Commit
 from orderlens.rules.revise.protocol import Revise
 
 
@@ -82,6 +81,28 @@ PRESETS: Registry[Preset] = Registry(
 )
 
 
+ORDERS: Registry[type[Order]] = Registry(
+    "order",
+    {
+        "forced-ar": "orderlens.rules.orders.basic:ForcedAR",
+        "reverse-ar": "orderlens.rules.orders.basic:ReverseAR",
+        "random": "orderlens.rules.orders.basic:RandomOrder",
+        "max-prob": "orderlens.rules.orders.basic:MaxProb",
+        "top-margin": "orderlens.rules.orders.basic:TopMargin",
+        "entropy": "orderlens.rules.orders.basic:LowEntropy",
+        "gumbel-prob": "orderlens.rules.orders.published:GumbelProb",
+        "sampled-position": "orderlens.rules.orders.published:SampledPosition",
+        "position-content": "orderlens.rules.orders.published:PositionContent",
+        "eos-damped": "orderlens.rules.orders.published:EosDamped",
+        "lookahead-gain": "orderlens.rules.orders.lookahead:LookaheadGain",
+        "lookahead-entropy": "orderlens.rules.orders.lookahead:LookaheadEntropy",
+        "oracle-max-q": "orderlens.rules.orders.basic:OracleMaxQ",
+        "oracle-margin": "orderlens.rules.orders.basic:OracleMargin",
+        "oracle-min-q": "orderlens.rules.orders.basic:OracleMinQ",
+    },
+    entry_point_group="orderlens.orders",
+    check=must_be(Order),
+)
 COMMITS: Registry[type[Commit]] = Registry(
     "commit rule",
     {
@@ -145,6 +166,23 @@ def parse_policy(spec: PolicyLike) -> Policy:
     commit = commits[0] if commits else Top(1)
     order_found, seed = _parse_seeded(order) if commit.randomised else (parse_order(order), None)
     return Policy(order_found, commit, revisions[0] if revisions else None, seed)
+
+
+def parse_order(spec: str | Order) -> Order:
+    """Return the order that ``spec`` names, e.g. ``"forced-ar"`` or ``"random:3"``."""
+    if isinstance(spec, Order):
+        return spec
+    name, colon, argument = spec.strip().partition(":")
+    kind = ORDERS.get(name)
+    if not colon:
+        return kind()
+    parse = getattr(kind, "parse", None)
+    if parse is None:
+        raise UserInputError(f"order '{spec}': '{name}' takes no argument; write '{name}'")
+    order = parse(argument)
+    if not isinstance(order, Order):
+        raise UserInputError(f"order plugin '{name}' returned {type(order).__name__} instead of an Order")
+    return order
 
 
 def _parse_seeded(text: str) -> tuple[Order, int | None]:

@@ -7,8 +7,8 @@ import pytest
 
 from orderlens.cli.main import main
 from orderlens.errors import UserInputError
-from orderlens.rules.orders import parse_order
-from orderlens.rules.orders.catalogue import Arguments, label_of, plain
+from orderlens.rules import parse_order
+from orderlens.rules.protocol import Arguments, label_of, plain
 
 
 def test_options_and_seed_in_any_order():

@@ -8,9 +8,9 @@ import pytest
 from orderlens.decode.choose import choose
 from orderlens.decode.extra_inputs import PolicyMemory
 from orderlens.errors import ModelOutputError, UnknownNameError, UserInputError
-from orderlens.rules import Policy, parse_policies
-from orderlens.rules.orders import ConfidenceOrder, OracleOrder, StaticOrder, parse_order
-from orderlens.rules.orders.catalogue import ORDERS
+from orderlens.rules import Policy, parse_order, parse_policies
+from orderlens.rules.catalogue import ORDERS
+from orderlens.rules.orders import ConfidenceOrder, OracleOrder, StaticOrder
 from orderlens.rules.orders.protocol import check_path
 from orderlens.rules.stats import DrawStats, PositionStats, TargetStats
 from orderlens.rules.view import StepView

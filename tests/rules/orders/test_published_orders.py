@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from orderlens.errors import UserInputError
-from orderlens.rules import parse_policy
-from orderlens.rules.orders import parse_order
+from orderlens.rules import parse_order, parse_policy
 from orderlens.rules.orders.published import gumbel
 from orderlens.rules.stats import DrawStats, PositionStats
 from orderlens.rules.view import StepView

@@ -15,8 +15,7 @@ from typing import Self
 import numpy as np
 
 from orderlens.errors import UserInputError
-from orderlens.rules.orders.catalogue import plain
-from orderlens.rules.protocol import Commit, CommitView, Schedule, real, whole
+from orderlens.rules.protocol import Commit, CommitView, Schedule, plain, real, whole
 from orderlens.rules.stats import BoolArray, FloatArray, IntArray
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from orderlens.errors import UserInputError
 from orderlens.rules.commit.schedules import Steps
-from orderlens.rules.orders.catalogue import plain
-from orderlens.rules.protocol import Commit, CommitView, Pick, real, whole
+from orderlens.rules.protocol import Commit, CommitView, Pick, plain, real, whole
 from orderlens.rules.stats import BoolArray, FloatArray, IntArray, comparable, positions_of
 
 

@@ -1,6 +1,5 @@
 """Reveal orders: rules that say which masked position of the current block is revealed next."""
 
-from orderlens.rules.orders.catalogue import parse_order
 from orderlens.rules.orders.protocol import (
     ConfidenceOrder,
     DrawingOrder,
@@ -19,5 +18,4 @@ __all__ = [
     "Order",
     "StaticOrder",
     "StepView",
-    "parse_order",
 ]

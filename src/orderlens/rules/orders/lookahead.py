@@ -10,8 +10,8 @@ from abc import abstractmethod
 
 import numpy as np
 
-from orderlens.rules.orders.catalogue import Arguments, label_of
 from orderlens.rules.orders.protocol import Card, LookaheadOrder, Scores
+from orderlens.rules.protocol import Arguments, label_of
 from orderlens.rules.stats import BoolArray, PositionStats, comparable
 from orderlens.rules.view import StepView
 
