@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from adapter_files import save_adapter
 from lowrank import LowRank, LowRankRates, MaskedStreams
 from torch import Tensor
 
 from orderlens.errors import RunError, one_line
 from orderlens.models.small.network import Transformer
-from orderlens.models.smol.adapter import AdapterSettings, save_adapter
+from orderlens.models.smol.adapter import AdapterSettings
 from orderlens.training.attention import Execution
 from orderlens.training.data import Tokens, WindowMixture
 from orderlens.training.masking import MaskPair, pair_weights, step_generator

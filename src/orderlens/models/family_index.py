@@ -93,7 +93,7 @@ BUILTIN: dict[str, Family] = {
         also=("Fast_dLLM_QwenForCausalLM",),
     ),
     "xlnet": Family(
-        "orderlens.models.families.xlnet:load_folder",
+        "orderlens.models.families.encoder:load_xlnet",
         "XLNet: full attention through permutation masks (transformers)",
     ),
     "bert": Family("orderlens.models.families.encoder:load_bert", "BERT masked LMs (transformers)"),

@@ -28,6 +28,8 @@ def small_base(tmp_path_factory, written_tensors) -> Path:
 @pytest.fixture
 def small_adapter(tmp_path, small_base) -> Path:
     torch = pytest.importorskip("torch")
+    from adapter_files import save_adapter
+
     from orderlens.models.smol import adapter, llama
 
     file = llama.GgufFile(small_base)
@@ -35,5 +37,5 @@ def small_adapter(tmp_path, small_base) -> Path:
     generator = torch.Generator().manual_seed(1)
     shapes = adapter.wanted_shapes(network.config, 4, adapter.norm_names(network))
     state = {name: 0.2 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    adapter.save_adapter(tmp_path / "adapter", state, adapter.AdapterSettings(rank=4, scale=0.5), {"step": 7})
+    save_adapter(tmp_path / "adapter", state, adapter.AdapterSettings(rank=4, scale=0.5), {"step": 7})
     return tmp_path / "adapter"

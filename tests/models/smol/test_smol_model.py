@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
+import adapter_files  # noqa: E402
 from smol_causal import continue_rows  # noqa: E402
 
 from orderlens.errors import ModelLoadError  # noqa: E402
@@ -147,8 +148,8 @@ def test_a_damaged_adapter_is_refused(small_base, small_adapter, damage):
 
 def test_shards_stay_small_and_come_back(tmp_path, monkeypatch, small_adapter):
     found = adapters.load_adapter(small_adapter)
-    monkeypatch.setattr(adapters, "SHARD_BYTES", 3000)
-    files = adapters.save_adapter(tmp_path / "again", found.state, found.settings, {})
+    monkeypatch.setattr(adapter_files, "SHARD_BYTES", 3000)
+    files = adapter_files.save_adapter(tmp_path / "again", found.state, found.settings, {})
     assert len(files) > 3
     assert max(path.stat().st_size for path in files[1:]) < 3000 + 4000  # and a header each
     again = adapters.load_adapter(tmp_path / "again")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -40,16 +41,6 @@ BD3LM_READER = CheckpointReader(parse_bd3lm, check_tensors)
 SEDD_READER = CheckpointReader(parse_sedd, check_tensors)
 
 
-def load_mdlm(folder: Path, name: str, options: LoadOptions) -> CastableModel:
-    """Load an MDLM checkpoint."""
-    return _load(folder, name, options, parse_mdlm)
-
-
-def load_bd3lm(folder: Path, name: str, options: LoadOptions) -> CastableModel:
-    """Load a BD3-LM checkpoint."""
-    return _load(folder, name, options, parse_bd3lm)
-
-
 def load_sedd(folder: Path, name: str, options: LoadOptions, *, sigma: float | None = None) -> CastableModel:
     """Load a SEDD checkpoint with absorbing noise.
 
@@ -64,10 +55,10 @@ def load_sedd(folder: Path, name: str, options: LoadOptions, *, sigma: float | N
         config = parse_sedd(record, source)
         return config if sigma is None else replace(config, sigmas=(sigma, sigma))
 
-    return _load(folder, name, options, parse)
+    return _load(parse, folder, name, options)
 
 
-def _load(folder: Path, name: str, options: LoadOptions, parse: Parser) -> CastableModel:
+def _load(parse: Parser, folder: Path, name: str, options: LoadOptions) -> CastableModel:
     path = folder / CONFIG
     config = parse(read_json(path), str(path))
     checkpoint = Checkpoint(folder)
@@ -90,6 +81,9 @@ def _load(folder: Path, name: str, options: LoadOptions, parse: Parser) -> Casta
         anchor="zero" if config.attention == "block-causal" else "prompt",
     )
     return CastableModel(facts, load(dtype), min(config.block_size, config.max_positions), load)
+
+
+load_mdlm, load_bd3lm = partial(_load, parse_mdlm), partial(_load, parse_bd3lm)
 
 
 def _assembled(network: DitNetwork) -> Loaded:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,6 @@ from orderlens.models.small.network import Transformer
 
 SETTINGS, SHARDS = "adapter.json", "adapter-*.safetensors"
 UP, DOWN, MASK = ".up", ".down", "mask"
-SHARD_BYTES = 15_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,36 +96,6 @@ def wanted_shapes(config: TransformerConfig, rank: int, norms: list[str]) -> dic
         shapes[piece.name + UP] = (piece.last - piece.first, rank)
         shapes[piece.name + DOWN] = (rank, columns)
     return shapes | dict.fromkeys(norms, (config.width,))
-
-
-def save_adapter(
-    folder: Path, state: Mapping[str, Tensor], settings: AdapterSettings, notes: Mapping[str, Any]
-) -> list[Path]:
-    """Write the folder and return its files; ``notes`` (plain data) are kept for the reader."""
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    shards: list[dict[str, Tensor]] = [{}]
-    size = 0
-    for name in sorted(state):
-        tensor = state[name].detach().cpu()
-        tensor = tensor.to(torch.bfloat16 if tensor.ndim > 1 else torch.float32).contiguous()
-        if size + tensor.nbytes > SHARD_BYTES:
-            shards.append({})
-            size = 0
-        shards[-1][name] = tensor
-        size += tensor.nbytes
-    paths = []
-    for index, shard in enumerate(shards):
-        path = folder / SHARDS.replace("*", str(index))
-        save_file(shard, str(path), metadata={"format": "pt"})
-        path.chmod(0o644)  # safetensors writes files that only their owner can read
-        paths.append(path)
-    record = folder / SETTINGS
-    record.write_text(
-        json.dumps({**asdict(settings), "shards": len(paths), "notes": dict(notes)}, indent=1) + "\n"
-    )
-    return [record, *paths]
 
 
 def load_adapter(folder: Path) -> Adapter:
