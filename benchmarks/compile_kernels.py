@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -35,8 +36,11 @@ from orderlens.kernels.experts import experts, route
 from orderlens.kernels.gpu import Gpu, gpu_of, gpu_with
 from orderlens.kernels.head import fused_head
 from orderlens.kernels.shapes import PAGE, StackedExperts
-from orderlens.models.decoder import rehearsal
-from orderlens.models.engine.window import Windows
+from orderlens.models.decoder.network import Network
+from orderlens.models.decoder.triton_ops import TritonOps
+from orderlens.models.decoder.weights import random_weights
+from orderlens.models.engine.pages import PagePool
+from orderlens.models.engine.window import HEADER, Windows
 from orderlens.models.families.llada2 import MINI
 
 GPUS = {
@@ -84,9 +88,15 @@ def launch_experts(gpu: Gpu, sizes: list[int]) -> Iterator[str]:
 
 def launch_few(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
     """Launch whole forwards of few tokens, whose projections come in parts where the GPU loads tiles."""
+    nowhere, few = torch.device("meta"), replace(MINI, n_layers=MINI.n_dense_layers + 1)
+    weights = random_weights(few, nowhere, torch.bfloat16)
+    network = Network(weights, few, TritonOps(few, nowhere, torch.bfloat16))
+    pool = PagePool(few, nowhere, torch.bfloat16, n_pages=2, n_rows=2)
     for count in (1, 2):
         yield f"LLaDA-2, forward of {32 * count} tokens"
-        rehearsal.rehearse_forwards(MINI, torch.bfloat16, 32, (count,))
+        windows = Windows(_empty(count, HEADER + 32, dtype=torch.int32), 64)
+        network.store(windows, pool)
+        network.hidden(windows, pool)
 
 
 def launch_attention(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:

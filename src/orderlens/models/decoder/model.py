@@ -25,9 +25,8 @@ from orderlens.models.decoder.loader import (
     load_weights,
     refuse_too_large,
 )
-from orderlens.models.decoder.network import DecoderNetwork, kernels_apply, make_network
+from orderlens.models.decoder.network import DecoderNetwork, make_network
 from orderlens.models.decoder.weights import DecoderWeights
-from orderlens.models.engine.compiling import compiling_meanwhile
 from orderlens.models.engine.device import pick_device, pick_dtype, with_index
 from orderlens.models.engine.engine import ForwardEngine
 from orderlens.models.engine.full import canvas_engine
@@ -114,9 +113,7 @@ class Dialect:
         dtype = pick_dtype(options.dtype, checkpoint.main_dtype)
         place = expert_place(experts, config, device, dtype)
         block = self.block_of(values, config.max_positions) if block_size is None else block_size
-        rehearse = partial(_rehearse, config, dtype, roles, block, place, device)
-        with compiling_meanwhile(rehearse, device):
-            weights = load_weights(self.layout, checkpoint, config, device, dtype, place)
+        weights = load_weights(self.layout, checkpoint, config, device, dtype, place)
         return DecoderModel(
             weights,
             config,
@@ -135,20 +132,6 @@ def expert_place(wanted: str, config: DecoderConfig, device: torch.device, dtype
         return "host"
     refuse_too_large(config, device, dtype)
     return "device"
-
-
-def _rehearse(
-    config: DecoderConfig,
-    dtype: torch.dtype,
-    roles: TokenRoles,
-    block_size: int,
-    place: ExpertPlace,
-    device: torch.device,
-) -> None:
-    if config.n_experts and place == "device" and kernels_apply(config, device, dtype):
-        from orderlens.models.decoder.rehearsal import rehearse
-
-        rehearse(config, dtype, roles, block_size, MAX_EXPERT_TOKENS)
 
 
 class DecoderModel(NetworkModel):
