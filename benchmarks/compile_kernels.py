@@ -36,7 +36,7 @@ from orderlens.kernels.experts import experts, route
 from orderlens.kernels.gpu import Gpu, gpu_of, gpu_with
 from orderlens.kernels.head import fused_head
 from orderlens.kernels.shapes import PAGE, StackedExperts
-from orderlens.models.decoder.network import Network
+from orderlens.models.decoder.network import ExpertNetwork
 from orderlens.models.decoder.triton_ops import TritonOps
 from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.pages import PagePool
@@ -55,17 +55,13 @@ HEAD_ROWS = (16, 32, 64, 1024, 4096)
 
 
 class Compiled(NamedTuple):
-    """One kernel at one set of sizes: bytes of shared memory, registers, and bytes spilled per thread.
-
-    Also whether it comes before the one in front of it has ended.
-    """
+    """One kernel at one set of sizes: bytes of shared memory, registers, and bytes spilled per thread."""
 
     what: str
     kernel: str
     shared: int
     registers: int
     spilled: int
-    early: bool
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -90,7 +86,7 @@ def launch_few(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
     """Launch whole forwards of few tokens, whose projections come in parts where the GPU loads tiles."""
     nowhere, few = torch.device("meta"), replace(MINI, n_layers=MINI.n_dense_layers + 1)
     weights = random_weights(few, nowhere, torch.bfloat16)
-    network = Network(weights, few, TritonOps(few, nowhere, torch.bfloat16))
+    network = ExpertNetwork(weights, few, TritonOps(few, nowhere, torch.bfloat16))
     pool = PagePool(few, nowhere, torch.bfloat16, n_pages=2, n_rows=2)
     for count in (1, 2):
         yield f"LLaDA-2, forward of {32 * count} tokens"
@@ -229,9 +225,7 @@ def compile_all(capability: tuple[int, int], parts: list[str], tokens: list[int]
     def found(name: str, kernel: Any) -> None:
         if kernel.hash not in seen:
             registers, spilled = resources(kernel.asm["cubin"])
-            early = "griddepcontrol.wait" in kernel.asm["ptx"]
-            assert early == bool(kernel.metadata.launch_pdl), name
-            seen[kernel.hash] = Compiled(what, name, kernel.metadata.shared, registers, spilled, early)
+            seen[kernel.hash] = Compiled(what, name, kernel.metadata.shared, registers, spilled)
 
     with compiling(capability, found) as gpu:
         for part in parts:
@@ -267,8 +261,7 @@ def report(name: str, parts: list[str], tokens: list[int], every: bool) -> bool:
     print(
         f"{name} ({GPUS.get(name, 'GPU')}): {len(kernels)} kernels; shared memory at most "
         f"{max(kernel.shared for kernel in kernels):,} of {limit:,} bytes, {len(over)} too large; "
-        f"{len(spills)} spill registers, {max(spills, default=0)} bytes per thread at most; "
-        f"{sum(kernel.early for kernel in kernels)} come early",
+        f"{len(spills)} spill registers, {max(spills, default=0)} bytes per thread at most",
         flush=True,
     )
     for kernel in kernels if every else over:

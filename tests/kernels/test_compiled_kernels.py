@@ -27,7 +27,6 @@ def compiled(folder: Path, *options: str) -> str:
 def test_experts_on_a_small_gpu(tmp_path: Path) -> None:
     said = compiled(tmp_path, "--gpus", "8.9", "--parts", "experts", "--tokens", "4096", "--all")
     assert "of 101,376 bytes, 0 too large; 0 spill registers" in said
-    assert "; 0 come early" in said
     assert said.count("_gate_up_kernel") == 1
 
 
@@ -35,4 +34,3 @@ def test_experts_on_a_small_gpu(tmp_path: Path) -> None:
 def test_all_kernels_on_every_gpu(tmp_path: Path) -> None:
     said = compiled(tmp_path)
     assert said.count(", 0 too large;") == 5
-    assert said.count("; 0 come early") == 2  # on the two kinds before Hopper

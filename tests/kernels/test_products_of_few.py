@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from orderlens.kernels.gpu import HOPPER
 from orderlens.models.decoder.network import ExpertNetwork
 from orderlens.models.decoder.weights import random_weights
 from orderlens.models.engine.pages import PagePool
@@ -76,21 +75,6 @@ def test_parts_add_up_to_the_product(rows: int, cut: tuple[int, int, int]) -> No
     assert applies(x, matrix)
     assert not applies(x, matrix.double())
     assert not applies(randn(65, 256), matrix)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_kernels_that_come_early_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from orderlens.kernels import early
-    from orderlens.models.decoder import triton_ops
-
-    weights = random_weights(SMALL, DEVICE, DTYPE, seed=1, std=0.15)
-    found = []
-    for on in (False, True, True):
-        monkeypatch.setattr(early, "gpu_of", lambda _, on=on: HOPPER._replace(descriptors=on))
-        pool, windows = filled(DTYPE)
-        network = ExpertNetwork(weights, SMALL, triton_ops.TritonOps(SMALL, DEVICE, DTYPE))
-        found.append(network.hidden(windows, pool))
-    assert all(torch.equal(found[0], other) for other in found[1:])
 
 
 def test_a_rows_numbers_do_not_depend_on_the_others() -> None:

@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.kernels.early import launched_early, let_next, take_turn, wait_for_last
 from orderlens.kernels.shapes import PAGE, CachedPages, HeadShape, WindowBatch
 
 LOG2_E = 1.4426950408889634
@@ -74,7 +73,6 @@ def _attend_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_W: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Attend from one tile of queries to one split of the keys; grid (N, K, query tiles × S).
 
@@ -83,10 +81,8 @@ def _attend_kernel(
     page number]. Writes out [T, H·D] when the prefix is not split; else the unnormalised sums part_acc
     [T·H·S, D] with part_top and part_mass [T·H·S] for ``_merge_kernel``. A tile's rows are (head of the
     group, position): heads that share keys stand side by side, so each key is read once for all of them.
-    The window's own keys belong to the last split, and come first: they do not wait for the table. What is
-    packed was there before the forward began, so it needs no waiting for the kernel in front.
+    The window's own keys belong to the last split, and come first: they do not wait for the table.
     """
-    let_next(EARLY)
     window, kv, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     tile, split = part // SPLITS, part % SPLITS
     group: tl.constexpr = HEADS // KV_HEADS
@@ -98,7 +94,6 @@ def _attend_kernel(
     row = tl.load(packed + window * packed_stride).to(tl.int64)
     start = tl.load(packed + window * packed_stride + 1)
     width = tl.load(packed + window * packed_stride + 2)
-    wait_for_last(EARLY)
     q = tl.load(qk + ((token * (HEADS + KV_HEADS) + head) * HEAD)[:, None] + d, mask=real[:, None], other=0.0)
 
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -135,11 +130,8 @@ def _attend_kernel(
 
 
 @triton.jit
-def _merge_kernel(
-    part_acc, part_top, part_mass, out, SPLITS: tl.constexpr, HEAD: tl.constexpr, EARLY: tl.constexpr
-):
+def _merge_kernel(part_acc, part_top, part_mass, out, SPLITS: tl.constexpr, HEAD: tl.constexpr):
     """Merge the splits of one (token, head)."""
-    take_turn(EARLY)
     place = tl.program_id(0).to(tl.int64) * SPLITS + tl.arange(0, SPLITS)
     d = tl.arange(0, HEAD)
     top = tl.load(part_top + place)
@@ -204,10 +196,9 @@ def attend(
         BLOCK_W=max(16, triton.next_power_of_2(windows.width)),
         num_warps=8 if block_m >= 128 else 4,
         num_stages=2,
-        **launched_early(device),
     )
     if splits > 1:
         _merge_kernel[(tokens * config.n_heads,)](
-            part_acc, part_top, part_mass, out, SPLITS=splits, HEAD=D, num_warps=1, **launched_early(device)
+            part_acc, part_top, part_mass, out, SPLITS=splits, HEAD=D, num_warps=1
         )
     return out

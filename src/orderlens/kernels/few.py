@@ -19,7 +19,6 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from orderlens.kernels.early import launched_early, let_next, take_turn, wait_for_last
 from orderlens.kernels.gpu import divisor, gpu_of
 
 MOST_ROWS = 64
@@ -71,33 +70,24 @@ def _few_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Multiply all rows by one piece of the matrix; grid (N / BLOCK_N, D / SPAN).
 
     Reads x [T, D] and a descriptor of tiles BLOCK_N × BLOCK_K of matrix [N, D]; writes parts [S, T, N]
     (float32). The matrix is the left operand: the matrix unit takes any number of rows from 16 on as the
-    right one. Rows are asked for before the tile, whose loading is waited for at once; a program that comes
-    early loads its tile while it waits for the rows.
+    right one. Rows are asked for before the tile, whose loading is waited for at once.
     """
     first_n, split = tl.program_id(0) * BLOCK_N, tl.program_id(1)
     row, n = tl.arange(0, BLOCK_T), first_n + tl.arange(0, BLOCK_N)
     there = row < rows
     x_at = x + (row * width)[:, None] + (split * SPAN + tl.arange(0, BLOCK_K))[None, :]
     acc = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
-    if SPAN == BLOCK_K and EARLY:
-        let_next(EARLY)
-        tile = matrix.load([first_n, split * SPAN])
-        wait_for_last(EARLY)
-        tokens = tl.load(x_at, mask=there[:, None], other=0.0)
-        acc = tl.dot(tile, tl.trans(tokens), acc, input_precision="ieee")
-    elif SPAN == BLOCK_K:
+    if SPAN == BLOCK_K:
         tokens = tl.load(x_at, mask=there[:, None])
         tile = matrix.load([first_n, split * SPAN])
         tokens = tl.where(there[:, None], tokens, 0.0)  # here: what is loaded is else waited for up there
         acc = tl.dot(tile, tl.trans(tokens), acc, input_precision="ieee")
     else:
-        take_turn(EARLY)
         for k in range(0, SPAN, BLOCK_K):
             tile = matrix.load([first_n, split * SPAN + k])
             tokens = tl.load(x_at + k, mask=there[:, None], other=0.0)
@@ -137,6 +127,5 @@ def product_parts(x_TD: Tensor, matrix_ND: Tensor, cut: Cut | None = None) -> Te
         BLOCK_K=block_k,
         num_warps=cut.warps,
         num_stages=cut.stages,
-        **launched_early(x_TD.device),
     )
     return parts_STN

@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.kernels.early import launched_early, take_turn
 from orderlens.kernels.few import added
 from orderlens.kernels.shapes import PAGE, CachedPages, HeadNorms, HeadShape, WindowBatch
 
@@ -51,7 +50,6 @@ def _heads_kernel(
     STORE: tl.constexpr,
     PARTS: tl.constexpr,
     BLOCK_T: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Prepare one head of BLOCK_T tokens; grid (T / BLOCK_T, H + K), with values (storing, parts) H + 2K.
 
@@ -62,7 +60,6 @@ def _heads_kernel(
     and normalised a second time, so that lanes need not exchange values. Positions past the last table row
     occur only in padding and are clamped.
     """
-    take_turn(EARLY)
     token, head = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.program_id(1)
     there = token < tokens
     window, offset = token // WIDTH, token % WIDTH
@@ -162,6 +159,5 @@ def prepare_heads(
         PARTS=0 if parts_STO is None else len(parts_STO),
         BLOCK_T=block,
         num_warps=1 if block == 1 else 4,
-        **launched_early(fused_TO.device),
     )
     return out

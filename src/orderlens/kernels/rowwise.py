@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.kernels.early import launched_early, take_turn
 from orderlens.kernels.few import added
 
 SWIGLU_BLOCK = 1024
@@ -37,7 +36,6 @@ def _add_norm_kernel(
     PARTS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Add and normalise one row; grid (T,), BLOCK the next power of two of C.
 
@@ -45,7 +43,6 @@ def _add_norm_kernel(
     Parts are added and rounded to the model's dtype, as a product of one piece would be. So is the sum before
     its square is taken: the residual stream holds the rounded value.
     """
-    take_turn(EARLY)
     row = tl.program_id(0).to(tl.int64) * WIDTH
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -82,21 +79,17 @@ def add_rms_norm(
         WIDTH=width,
         BLOCK=block,
         num_warps=min(8, max(1, block // 256)),
-        **launched_early(x_TC.device),
     )
     return total_TC, normed_TC
 
 
 @triton.jit
-def _swiglu_kernel(
-    gate_up, out, PARTS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
-):
+def _swiglu_kernel(gate_up, out, PARTS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Fill one piece of a row; grid (T, pieces of F).
 
     Reads gate_up [PARTS, T, 2F] (gate, then up), whose parts are added and rounded, and writes out [T, F].
     silu(gate) is rounded to the model's dtype before it is multiplied, as two separate operations would.
     """
-    take_turn(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -122,6 +115,5 @@ def swiglu(gate_up_TF: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         WIDTH=width,
         BLOCK=SWIGLU_BLOCK,
         num_warps=4,
-        **launched_early(gate_up_TF.device),
     )
     return out_TF

@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.kernels.early import launched_early, take_turn
 from orderlens.kernels.experts.gate_up import matrix_tiles, weight_tile
 from orderlens.kernels.experts.tiling import TilePlan, Tiling
 from orderlens.kernels.gpu import divisor
@@ -102,7 +101,6 @@ def _down_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     TILED: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Multiply by the down weights tile by tile; any grid.
 
@@ -111,7 +109,6 @@ def _down_kernel(
     BLOCK_N × BLOCK_K), tiles and used; writes out [A, C] in the order of assignments. Scattering rows here,
     one per assignment, needs no atomics: ``combine`` adds them in a fixed order.
     """
-    take_turn(EARLY)
     panels: tl.constexpr = C // BLOCK_N
     for item in range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0)):
         tile, panel = item // panels, item % panels
@@ -167,6 +164,5 @@ def down(inner_AF: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tili
         TILED=tiling.tiled,
         num_warps=tiling.warps,
         num_stages=tiling.stages,
-        **launched_early(device),
     )
     return y_AC

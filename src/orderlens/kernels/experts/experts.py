@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.kernels.early import launched_early, take_turn
 from orderlens.kernels.experts.down import down
 from orderlens.kernels.experts.gate_up import gate_up
 from orderlens.kernels.experts.tiling import Tiling
@@ -88,14 +87,12 @@ def _combine_kernel(
     PER_TOKEN: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Add a token's K expert rows, the residual, and normalise; grid (T,).
 
     Reads y [T·K, C], weights [T, K] and x [T, C]; writes total and out [T, C]. Sums are float32 in the order
     of the choices, rounded once to the model's dtype before the norm.
     """
-    take_turn(EARLY)
     token = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -139,6 +136,5 @@ def combine(
         WIDTH=width,
         BLOCK=block,
         num_warps=min(8, max(1, block // 256)),
-        **launched_early(x_TC.device),
     )
     return total_TC, normed_TC

@@ -19,7 +19,6 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from orderlens.kernels.early import launched_early, take_turn
 from orderlens.kernels.experts.tiling import TilePlan, Tiling
 from orderlens.kernels.gpu import divisor
 from orderlens.kernels.shapes import StackedExperts
@@ -131,7 +130,6 @@ def _gate_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     TILED: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Compute silu(gate) · up tile by tile; any grid.
 
@@ -141,7 +139,6 @@ def _gate_up_kernel(
     loop: the tile of tokens is loaded once for both. A loop of its own for every kind of tile keeps each one
     pipelined.
     """
-    take_turn(EARLY)
     panels: tl.constexpr = F // BLOCK_N
     for item in range(tl.program_id(0), tl.load(used) * panels, tl.num_programs(0)):
         tile, panel = item // panels, item % panels
@@ -201,6 +198,5 @@ def gate_up(x_TC: Tensor, experts: StackedExperts, plan: TilePlan, tiling: Tilin
         TILED=tiling.tiled,
         num_warps=tiling.warps,
         num_stages=tiling.stages,
-        **launched_early(x_TC.device),
     )
     return inner_AF

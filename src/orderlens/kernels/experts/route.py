@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.kernels.early import launched_early, take_turn
 from orderlens.kernels.experts.visits import Visits, bits_set
 from orderlens.kernels.few import added
 from orderlens.kernels.shapes import SUM_FLOOR, RouterShape
@@ -82,7 +81,6 @@ def _route_kernel(
     WORD: tl.constexpr,
     ROW: tl.constexpr,
     SPARE: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Choose the experts of one segment's tokens, a word at a time; grid (S,).
 
@@ -94,7 +92,6 @@ def _route_kernel(
     Scores stand in two halves, because a warp then holds whole rows (of 128 float32, what it loads at once):
     a token belongs to one warp, and nothing but the marks goes from warp to warp.
     """
-    take_turn(EARLY)
     half: tl.constexpr = EXPERTS // 2
     sets: tl.constexpr = GROUPS // 2
     gone: tl.constexpr = -(2**31)
@@ -197,6 +194,5 @@ def choose_experts(logits_TE: Tensor, bias_E: Tensor, config: RouterShape) -> tu
         ROW=row,
         SPARE=triton.next_power_of_2(max(1, row - config.n_experts)),
         num_warps=min(visits.word, WARPS),
-        **launched_early(device),
     )
     return ids_TK, weights_TK, visits

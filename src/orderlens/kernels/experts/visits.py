@@ -19,7 +19,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.kernels.early import launched_early, take_turn
 from orderlens.kernels.experts.tiling import TilePlan, most_tiles
 
 SEGMENTS = 128
@@ -119,7 +118,6 @@ def _order_kernel(
     SEGMENTS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     HALVES: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Write one segment's assignments to their places, and a share of the tiles; grid (S,).
 
@@ -127,7 +125,6 @@ def _order_kernel(
     [A], tiles [M, 3] and used [1] (int32). An expert's run is filled segment after segment, word after word,
     token after token.
     """
-    take_turn(EARLY)
     own = tl.program_id(0)
     word, lane, all_places = own * words, tl.arange(0, LANES), tokens * PER_TOKEN
     expert, real, mark = _load_word(ids, marks, word, all_places, WORD, PER_TOKEN, ROW, lane)  # needed last
@@ -190,6 +187,5 @@ def plan_visits(ids_TK: Tensor, visits: Visits, n_experts: int, block_m: int) ->
         BLOCK_M=block_m,
         HALVES=visits.counts_SR.dtype == torch.int16,
         num_warps=min(ORDER_WARPS, max(4, held // 8)),
-        **launched_early(device),
     )
     return TilePlan(order_A, tiles_M3, used, block_m, per_token)
