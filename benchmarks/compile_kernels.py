@@ -83,7 +83,7 @@ def launch_experts(gpu: Gpu, sizes: list[int]) -> Iterator[str]:
 
 
 def launch_few(_gpu: Gpu, _sizes: list[int]) -> Iterator[str]:
-    """Launch whole forwards of few tokens, whose projections come in parts where the GPU loads tiles."""
+    """Launch whole forwards of few tokens."""
     nowhere, few = torch.device("meta"), replace(MINI, n_layers=MINI.n_dense_layers + 1)
     weights = random_weights(few, nowhere, torch.bfloat16)
     network = ExpertNetwork(weights, few, TritonOps(few, nowhere, torch.bfloat16))

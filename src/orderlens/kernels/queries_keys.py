@@ -3,9 +3,8 @@
 
 Reads the fused projection [T, (H + 2K)·D] and writes normalised, rotated queries and keys [T, H + K, D].
 Values need no work: attention reads them in place. When storing, keys and values also go to their pages.
-The projection may come in parts of its sum: they are added here, and values are written in place.
 
-Shape letters: T tokens, H query heads, K key/value heads, D head width, S parts of a sum.
+Shape letters: T tokens, H query heads, K key/value heads, D head width.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from orderlens.kernels.few import added
 from orderlens.kernels.shapes import PAGE, CachedPages, HeadNorms, HeadShape, WindowBatch
 
 FEW_TOKENS = 128
@@ -25,7 +23,6 @@ FEW_TOKENS = 128
 @triton.jit
 def _heads_kernel(
     fused,
-    parts,
     packed,
     q_norm,
     k_norm,
@@ -48,13 +45,11 @@ def _heads_kernel(
     PAGE: tl.constexpr,
     QK_NORM: tl.constexpr,
     STORE: tl.constexpr,
-    PARTS: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
-    """Prepare one head of BLOCK_T tokens; grid (T / BLOCK_T, H + K), with values (storing, parts) H + 2K.
+    """Prepare one head of BLOCK_T tokens; grid (T / BLOCK_T, H + K), when storing H + 2K.
 
-    Reads fused [T, (H + 2K)·D], or if PARTS > 0 as many parts of it, of which the sum is rounded and values
-    are written to fused; further the norm weights [D], cos and sin [positions, ROTARY / 2] and packed (cache
+    Reads fused [T, (H + 2K)·D], the norm weights [D], cos and sin [positions, ROTARY / 2] and packed (cache
     row, start and width of a window); writes out [T, H + K, D] and, for positions inside a window's width,
     its key or value to page [K, PAGE, D]. A head is one vector of D lanes: the rotation's partner is loaded
     and normalised a second time, so that lanes need not exchange values. Positions past the last table row
@@ -66,20 +61,12 @@ def _heads_kernel(
     position = tl.load(packed + window * packed_stride + 1, mask=there, other=0) + offset
     d = tl.arange(0, HEAD)[None, :]
     source = ((token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + head) * HEAD)[:, None]
-    size = tokens * (HEADS + 2 * KV_HEADS) * HEAD
     dtype = out.dtype.element_ty
-    if PARTS > 0:
-        x = added(parts, source + d, there[:, None], size, PARTS).to(dtype).to(tl.float32)
-    else:
-        x = tl.load(fused + source + d, mask=there[:, None], other=0.0).to(tl.float32)
+    x = tl.load(fused + source + d, mask=there[:, None], other=0.0).to(tl.float32)
     if head < HEADS + KV_HEADS:
         half: tl.constexpr = ROTARY // 2
         partner = tl.where(d < half, d + half, tl.where(d < ROTARY, d - half, d))
-        if PARTS > 0:
-            y = added(parts, source + partner, there[:, None] & (d < ROTARY), size, PARTS)
-            y = y.to(dtype).to(tl.float32)
-        else:
-            y = tl.load(fused + source + partner, mask=there[:, None], other=0.0).to(tl.float32)
+        y = tl.load(fused + source + partner, mask=there[:, None], other=0.0).to(tl.float32)
         if QK_NORM:
             weight = q_norm if head < HEADS else k_norm
             scale = tl.rsqrt(tl.sum(x * x, axis=1) / HEAD + eps)[:, None]
@@ -93,9 +80,6 @@ def _heads_kernel(
         x = x * c + tl.where(d < half, -y, y) * s
         target = ((token.to(tl.int64) * (HEADS + KV_HEADS) + head) * HEAD)[:, None]
         tl.store(out + target + d, x.to(dtype), mask=there[:, None])
-    if PARTS > 0:  # noqa: SIM102  as below
-        if head >= HEADS + KV_HEADS:
-            tl.store(fused + source + d, x.to(dtype), mask=there[:, None])
     if STORE:  # noqa: SIM102  the outer test is for the compiler, the inner one for the device
         if head >= HEADS:
             row = tl.load(packed + window * packed_stride, mask=there, other=0).to(tl.int64)
@@ -118,12 +102,10 @@ def prepare_heads(
     index: int,
     config: HeadShape,
     store: bool,
-    parts_STO: Tensor | None = None,
 ) -> Tensor:
     """Return queries and keys [T, H + K, D]; with ``store`` also cache the windows' keys and values.
 
-    Without ``store`` no pool is needed. The rotation is computed in float32 whatever the tables' dtype. With
-    ``parts_STO``, float32 parts of the projection, ``fused_TO`` is not read, and its values are written.
+    Without ``store`` no pool is needed. The rotation is computed in float32 whatever the tables' dtype.
     """
     heads = config.n_heads + config.n_kv_heads
     out = torch.empty(len(fused_TO), heads, config.head_width, device=fused_TO.device, dtype=fused_TO.dtype)
@@ -132,11 +114,9 @@ def prepare_heads(
     if store and pool is not None:
         cache = (pool.keys[index], pool.values[index], pool.table_RX)
     block = 1 if len(fused_TO) <= FEW_TOKENS else 8
-    with_values = store or parts_STO is not None
-    grid = (triton.cdiv(len(fused_TO), block), heads + (config.n_kv_heads if with_values else 0))
+    grid = (triton.cdiv(len(fused_TO), block), heads + (config.n_kv_heads if store else 0))
     _heads_kernel[grid](
         fused_TO,
-        fused_TO if parts_STO is None else parts_STO,
         windows.packed_NX,
         layer.q_norm_D if layer.q_norm_D is not None else unused,
         layer.k_norm_D if layer.k_norm_D is not None else unused,
@@ -156,7 +136,6 @@ def prepare_heads(
         PAGE=PAGE,
         QK_NORM=layer.q_norm_D is not None,
         STORE=store,
-        PARTS=0 if parts_STO is None else len(parts_STO),
         BLOCK_T=block,
         num_warps=1 if block == 1 else 4,
     )

@@ -4,7 +4,7 @@
 Shared experts are appended with weight 1; every token visits them.
 
 Shape letters: T tokens, E routed experts, K = active + shared choices of a token; N words, S segments and R
-columns of marks and counts as in ``visits``; P parts of a sum.
+columns of marks and counts as in ``visits``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import triton.language as tl
 from torch import Tensor
 
 from orderlens.kernels.experts.visits import Visits, bits_set
-from orderlens.kernels.few import added
 from orderlens.kernels.shapes import SUM_FLOOR, RouterShape
 
 WARPS = 8
@@ -71,7 +70,6 @@ def _route_kernel(
     words,
     scale,
     floor,
-    PARTS: tl.constexpr,
     EXPERTS: tl.constexpr,
     GROUPS: tl.constexpr,
     KEPT: tl.constexpr,
@@ -84,7 +82,7 @@ def _route_kernel(
 ):
     """Choose the experts of one segment's tokens, a word at a time; grid (S,).
 
-    Reads logits [PARTS, T, E], to be added, and bias [E] (float32); writes ids [T, K] (int32), weights [T, K]
+    Reads logits [T, E] and bias [E] (float32); writes ids [T, K] (int32), weights [T, K]
     (float32), marks [N, R] and counts [S, R]. Groups are ranked by the sum of their two best biased scores,
     and KEPT of them stay; among their experts the best ACTIVE are taken one by one, the lowest id among
     equals. The bias only chooses: weights are the plain sigmoids, divided by their sum and scaled.
@@ -104,9 +102,9 @@ def _route_kernel(
         word = tl.program_id(0) * words + nth
         token = word * WORD + t
         real = token < tokens
-        row, stride = (token.to(tl.int64) * EXPERTS)[:, None], tokens * EXPERTS
-        sigmoid_low = tl.sigmoid(added(logits, row + low, real[:, None], stride, PARTS))
-        sigmoid_high = tl.sigmoid(added(logits, row + high, real[:, None], stride, PARTS))
+        row = logits + (token.to(tl.int64) * EXPERTS)[:, None]
+        sigmoid_low = tl.sigmoid(tl.load(row + low, mask=real[:, None], other=0.0))
+        sigmoid_high = tl.sigmoid(tl.load(row + high, mask=real[:, None], other=0.0))
         key_low, key_high = sigmoid_low + bias_low, sigmoid_high + bias_high
         if KEPT < GROUPS:
             grid_low = tl.reshape(key_low, (WORD, sets, half // sets))
@@ -163,11 +161,8 @@ def _route_kernel(
 
 
 def choose_experts(logits_TE: Tensor, bias_E: Tensor, config: RouterShape) -> tuple[Tensor, Tensor, Visits]:
-    """Return expert ids [T, K] (int32), combine weights [T, K] (float32), shared experts last; and visits.
-
-    Logits may come in parts [P, T, E], which are added.
-    """
-    n_tokens, slots, device = logits_TE.shape[-2], config.n_active + config.n_shared, logits_TE.device
+    """Return expert ids [T, K] (int32), combine weights [T, K] (float32), shared experts last; and visits."""
+    n_tokens, slots, device = len(logits_TE), config.n_active + config.n_shared, logits_TE.device
     visits = Visits.empty(n_tokens, config.n_experts + config.n_shared, device)
     segments, row = visits.counts_SR.shape
     ids_TK = torch.empty(n_tokens, slots, device=device, dtype=torch.int32)
@@ -183,7 +178,6 @@ def choose_experts(logits_TE: Tensor, bias_E: Tensor, config: RouterShape) -> tu
         visits.words,
         config.routed_scale,
         SUM_FLOOR,
-        PARTS=logits_TE[..., 0, 0].numel(),
         EXPERTS=config.n_experts,
         GROUPS=config.n_groups,
         KEPT=config.n_kept_groups,

@@ -1,10 +1,9 @@
 """The building blocks of a Llama-like forward on our CUDA kernels (bf16 or fp16, stacked experts).
 
 Computes what ``TorchOps`` computes, in about ten launches per layer and without a word to the host, so that
-a whole forward can be recorded as a CUDA graph. Plain projections stay with the vendor library. For few
-tokens of a network with experts they come in parts of their sums, which the next kernels add.
+a whole forward can be recorded as a CUDA graph. Plain projections stay with the vendor library.
 
-Shape letters: T tokens, C model width, O outputs of a projection, E experts, S parts of a sum.
+Shape letters: T tokens, C model width, O outputs of a projection.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from orderlens.kernels.attention import attend, split_count
 from orderlens.kernels.canvas import attend_canvas
 from orderlens.kernels.experts.experts import choose_tiling, combine, expert_rows
 from orderlens.kernels.experts.route import choose_experts
-from orderlens.kernels.few import WIDE, applies, product_parts
 from orderlens.kernels.gpu import gpu_of
 from orderlens.kernels.queries_keys import prepare_heads
 from orderlens.kernels.rowwise import add_rms_norm, swiglu
 from orderlens.kernels.shapes import StackedExperts
-from orderlens.models.decoder import experts
 from orderlens.models.decoder.config import DecoderConfig
+from orderlens.models.decoder.experts import router_logits
 from orderlens.models.decoder.torch_ops import FeedForward, tables_of
 from orderlens.models.decoder.weights import (
     DecoderLayer,
@@ -44,7 +42,7 @@ class TritonOps:
 
     def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
         self.config, self.tables = config, tables_of(config, device, dtype)
-        self._in_parts = config.n_experts > 0
+        self._adds_zeros = config.n_experts == 0
         self._zeros = torch.zeros(max(config.qkv_width, config.hidden_size), device=device, dtype=dtype)
 
     def splits(self, n_windows: int, longest_start: int) -> int:
@@ -56,17 +54,13 @@ class TritonOps:
     def attend_pages(
         self, h_TC: Tensor, layer: DecoderLayer, windows: Windows, pool: PagePool, index: int, store: bool
     ) -> Tensor:
-        product_TO = self.project(h_TC, layer.qkv_OC, layer.qkv_bias_O)
-        parts_STO = product_TO if product_TO.dim() == 3 else None
-        fused_TO = product_TO if parts_STO is None else h_TC.new_empty(product_TO.shape[1:])
-        qk_THD = prepare_heads(
-            fused_TO, layer, self.tables, windows, pool, index, self.config, store, parts_STO
-        )
+        fused_TO = self.project(h_TC, layer.qkv_OC, layer.qkv_bias_O)
+        qk_THD = prepare_heads(fused_TO, layer, self.tables, windows, pool, index, self.config, store)
         splits = self.splits(windows.count, windows.longest_start)
         return attend(qk_THD, fused_TO, windows, pool, index, self.config, splits)
 
     def attend_canvas(self, h_TC: Tensor, layer: DecoderLayer, count: int) -> Tensor:
-        fused_TO = self._linear(h_TC, layer.qkv_OC, layer.qkv_bias_O)
+        fused_TO = self.project(h_TC, layer.qkv_OC, layer.qkv_bias_O)
         return attend_canvas(fused_TO, count, self.tables, self.config)
 
     def after_attention(
@@ -78,7 +72,8 @@ class TritonOps:
         self, x_TC: Tensor, h_TC: Tensor, block: FeedForward, next_norm_C: Tensor
     ) -> tuple[Tensor, Tensor]:
         if isinstance(block, DenseFeedForward):
-            return self.add_norm(x_TC, self.dense(h_TC, block), next_norm_C)
+            inner_TF = swiglu(functional.linear(h_TC, block.gate_up_FC))
+            return self.add_norm(x_TC, functional.linear(inner_TF, block.down_CF), next_norm_C)
         return self.sparse(x_TC, h_TC, block, next_norm_C)
 
     def sparse(
@@ -92,32 +87,12 @@ class TritonOps:
         y_AC = expert_rows(h_TC, block.experts, ids_TK, visits, tiling)
         return combine(y_AC, weights_TK, x_TC, next_norm_C, self.config.norm_eps)
 
-    def dense(self, h_TC: Tensor, block: DenseFeedForward) -> Tensor:
-        """Return a plain SwiGLU feed-forward [T, C], or its float32 parts [S, T, C]."""
-        if self._in_parts and applies(h_TC, block.gate_up_FC):
-            inner_TF = swiglu(product_parts(h_TC, block.gate_up_FC, WIDE), h_TC.dtype)
-            return product_parts(inner_TF, block.down_CF, WIDE)
-        return functional.linear(swiglu(functional.linear(h_TC, block.gate_up_FC)), block.down_CF)
-
     def project(self, x_TC: Tensor, weight_OC: Tensor, bias_O: Tensor | None = None) -> Tensor:
-        """Return x · weightᵀ + bias [T, O] of the attention's projections, or its float32 parts [S, T, O]."""
-        if self._in_parts and bias_O is None and applies(x_TC, weight_OC):
-            return product_parts(x_TC, weight_OC)
-        return self._linear(x_TC, weight_OC, bias_O)
-
-    def _linear(self, x_TC: Tensor, weight_OC: Tensor, bias_O: Tensor | None) -> Tensor:
-        """Return x · weightᵀ + bias.
+        """Return x · weightᵀ + bias [T, O] of the attention's projections.
 
         torch asks another interface of the vendor library for products with a bias, and that one picks faster
         kernels for a dense network's matrices while tokens are few: so a missing bias becomes zeros there.
         """
-        if bias_O is None and not self._in_parts and len(x_TC) <= FEW_TOKENS:
+        if bias_O is None and self._adds_zeros and len(x_TC) <= FEW_TOKENS:
             bias_O = self._zeros[: len(weight_OC)]
         return functional.linear(x_TC, weight_OC, bias_O)
-
-
-def router_logits(x_TC: Tensor, router_EC: Tensor) -> Tensor:
-    """Return float32 logits [T, E], or for few tokens their parts [S, T, E]."""
-    if applies(x_TC, router_EC):
-        return product_parts(x_TC, router_EC)
-    return experts.router_logits(x_TC, router_EC)
