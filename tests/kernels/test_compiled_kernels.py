@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.skipif(  # not imported: the interpreter must be asked for before Triton is
     find_spec("triton") is None, reason="Triton is not installed (the dev extra has it on Linux)"
 )
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def compiled(folder: Path, *options: str) -> str:
