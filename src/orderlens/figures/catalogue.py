@@ -132,6 +132,8 @@ def _draw_one(
     from orderlens.figures.save import FORMATS, save_figure
 
     title = item.title if model is None else f"{item.title}: {model}"
+    if lacking := _lacking(study, item.traces):
+        return Drawn(name, title, why=lacking)
     try:
         data = item.data(study)
     except UndefinedFigureError as error:
@@ -143,6 +145,17 @@ def _draw_one(
         data = data | {"model": model}
         figure.suptitle(model, fontsize=8)
     return Drawn(name, title, tuple(save_figure(figure, data, folder, name, formats or FORMATS)))
+
+
+def _lacking(study: Study, traces: str | None) -> str:
+    """Return what the runs lack of the traces that a figure reads; empty where nothing."""
+    if traces == "score" and not len(study.scored):
+        return "nothing was scored: the run holds no fixed targets"
+    if traces in ("generate", "ending", "sweep") and not len(study.generated):
+        return "nothing was generated: the run holds no decoded paths"
+    if traces == "evaluate" and "verdicts" not in study.run.tables:
+        return "nothing was graded: the run holds no verdicts"
+    return ""
 
 
 def _slug(text: str) -> str:

@@ -13,7 +13,7 @@ from orderlens.analysis.tables_theory import TraceHits, fit_hits, read_hits
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import real, short
-from orderlens.figures.style import footnote, look, new_figure, order_styles, panel_letters
+from orderlens.figures.style import footnote, log_scale, look, new_figure, order_styles, panel_letters
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import SIGMAS, segment_jensen_loss
 from orderlens.metrics.segments import FloatArray, Segments
@@ -169,7 +169,7 @@ def _draw_hits(panel: Axes, data: Mapping[str, Any]) -> None:
         label="observed",
     )
     panel.axvline(0.5, color="#b9b9b9", linewidth=0.8, linestyle=(0, (4, 3)))
-    panel.set_xscale("log")
+    log_scale(panel)
     panel.set_xlim(max(min(curves["q"]), 1e-5), 1.15)
     panel.set_ylim(-0.03, 1.03)
     panel.set_xlabel("q of the target")
@@ -213,7 +213,7 @@ def _draw_correlations(panel: Axes, data: Mapping[str, Any]) -> None:
     for item in data["correlations"]:
         if item.get("is_fitted"):
             panel.axvline(real(item["sigma"]), color="#b9b9b9", linewidth=0.8, linestyle=(0, (4, 3)))
-    panel.set_xscale("log")
+    log_scale(panel)
     panel.set_ylim(-1.05, 1.05)
     panel.set_xlabel("noise scale σ")
     panel.set_ylabel("Spearman with the loss")
