@@ -225,7 +225,6 @@ class ProcessPool:
         self._workers: dict[int, _Process] = {}
 
     def start(self, place: int, name: str) -> None:
-        """Start a worker."""
         ours, theirs = self._context.Pipe(duplex=False)
         slot = WorkerSlot(name, place, len(self._devices), self._devices[place])
         process = self._context.Process(target=_main, args=(self._task, slot, theirs), name=name)
@@ -235,7 +234,6 @@ class ProcessPool:
         self._workers[place] = _Process(process, ours)
 
     def result(self, place: int) -> WorkerResult | None:
-        """Return how the worker ended; None while it lives."""
         worker = self._workers[place]
         if worker.process.is_alive():
             return None
@@ -250,12 +248,10 @@ class ProcessPool:
         return WorkerResult(f"signal {-code}" if code < 0 else f"exit code {code}")
 
     def kill(self, place: int) -> None:
-        """End a worker at once."""
         self._workers[place].process.kill()
         self._workers[place].process.join()
 
     def stop(self) -> None:
-        """Ask all workers to end, then end them."""
         for worker in self._workers.values():
             if worker.process.is_alive():
                 worker.process.terminate()

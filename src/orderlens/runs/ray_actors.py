@@ -48,7 +48,6 @@ class RayActors:
         self._task = self._ray.put(task)
 
     def start(self, place: int, name: str) -> None:
-        """Create an actor; Ray finds a machine for it."""
         variables = {"OMP_NUM_THREADS": str(self._threads), "OMP_WAIT_POLICY": "PASSIVE"}
         maker = self._ray.remote(max_restarts=0, **self._options)(_Actor)
         actor = maker.options(runtime_env={"env_vars": variables}).remote()
@@ -57,7 +56,6 @@ class RayActors:
         self._running[place] = actor.run.remote(self._task, slot)
 
     def result(self, place: int) -> WorkerResult | None:
-        """Return how the worker ended; None while it lives."""
         done, _ = self._ray.wait([self._running[place]], timeout=0)
         if not done:
             return None
@@ -68,7 +66,6 @@ class RayActors:
         return found
 
     def kill(self, place: int) -> None:
-        """End an actor at once."""
         self._ray.kill(self._actors[place])
 
     def stop(self) -> None:

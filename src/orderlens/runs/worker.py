@@ -104,11 +104,9 @@ class LoggedRole(WorkerRole):
         self._log = log
 
     def begins(self, key: str) -> None:
-        """Show the unit."""
         self._log.becomes("working", unit=key)
 
     def waits(self) -> None:
-        """Show that there is nothing to take up."""
         if self._log.state.state != "waiting":
             self._log.becomes("waiting", unit=None)
 
@@ -128,7 +126,6 @@ class SharedRole(LoggedRole):
         self.place, self.count, self.closes, self._failures = place, count, closes, failures
 
     def fails(self, key: str, payload: Any, error: Exception) -> None:
-        """Note the failure and go on."""
         trace, name = "".join(format_exception(error)), self._log.state.name
         line = f"{type(error).__name__}: {one_line(error)}"
         ids = tuple(sample.id for sample in payload[1].samples)
@@ -137,7 +134,6 @@ class SharedRole(LoggedRole):
         self._log.becomes("working", unit=None, failures=self._log.state.failures + 1)
 
     def set_aside(self) -> set[str]:
-        """Return what failed too often."""
         return self._failures.set_aside()
 
 

@@ -37,15 +37,12 @@ class SameAs:
     base: str
 
     def columns(self) -> list[str]:
-        """Return the other column."""
         return [self.base]
 
     def value(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return the other column."""
         return table[self.base]
 
     def sql(self, column: Expression) -> str:
-        """Return the other column."""
         return column(self.base)
 
 
@@ -57,15 +54,12 @@ class Equal:
     right: str
 
     def columns(self) -> list[str]:
-        """Return both columns."""
         return [self.left, self.right]
 
     def value(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return where they are equal."""
         return pc.equal(table[self.left], table[self.right])
 
     def sql(self, column: Expression) -> str:
-        """Return the comparison."""
         return f"({column(self.left)} = {column(self.right)})"
 
 
@@ -78,15 +72,12 @@ class Choice:
     if_false: str
 
     def columns(self) -> list[str]:
-        """Return the flag and both columns."""
         return [self.flag, self.if_true, self.if_false]
 
     def value(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return the chosen values."""
         return pc.if_else(table[self.flag], table[self.if_true], table[self.if_false])
 
     def sql(self, column: Expression) -> str:
-        """Return the choice."""
         return f"CASE WHEN {column(self.flag)} THEN {column(self.if_true)} ELSE {column(self.if_false)} END"
 
 

@@ -33,12 +33,10 @@ class LocalFolder:
         self.label = str(root)
 
     def read(self, name: str) -> bytes:
-        """Return the file's bytes."""
         with storage_errors(f"read {name}", self.label):
             return (self.root / name).read_bytes()
 
     def read_many(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of several files."""
         found = {}
         for name in names:
             with suppress(FileNotFoundError):
@@ -46,13 +44,11 @@ class LocalFolder:
         return found
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Write or replace a file as a whole."""
         with storage_errors(f"write {name}", self.label), self._temporary(name, data, durable) as temporary:
             temporary.replace(self.root / name)
             _sync_folder((self.root / name).parent, durable)
 
     def create(self, name: str, data: bytes, *, durable: bool = True) -> bool:
-        """Write a new file as a whole; False when it exists."""
         with storage_errors(f"write {name}", self.label):
             if (self.root / name).exists():
                 return False
@@ -62,7 +58,6 @@ class LocalFolder:
             return made
 
     def append(self, name: str, data: bytes) -> None:
-        """Add to the end of a file that only the caller writes."""
         with storage_errors(f"write {name}", self.label):
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             with (self.root / name).open("ab") as handle:
@@ -84,12 +79,10 @@ class LocalFolder:
             temporary.unlink(missing_ok=True)
 
     def exists(self, name: str) -> bool:
-        """Say whether there is such a file."""
         with storage_errors(f"read {name}", self.label):
             return (self.root / name).is_file()
 
     def sizes(self, under: str = "") -> dict[str, int]:
-        """Return name → bytes of all files under a subfolder."""
         found = {}
         with storage_errors("list files", self.label):
             for name in self._walk(under):
@@ -111,23 +104,19 @@ class LocalFolder:
                 inner.clear()
 
     def some_file(self) -> str | None:
-        """Return the name of the first file that is found and not hidden."""
         with storage_errors("list files", self.label):
             visible = (name for name in self._walk() if not name.rsplit("/", 1)[-1].startswith("."))
             return next(visible, None)
 
     def remove(self, name: str) -> None:
-        """Delete a file if there is one."""
         with storage_errors(f"remove {name}", self.label):
             (self.root / name).unlink(missing_ok=True)
 
     def remove_many(self, names: Sequence[str]) -> None:
-        """Delete several files."""
         for name in names:
             self.remove(name)
 
     def move(self, source: str, target: str) -> None:
-        """Move a file."""
         with storage_errors(f"move {source}", self.label):
             (self.root / target).parent.mkdir(parents=True, exist_ok=True)
             (self.root / source).replace(self.root / target)
@@ -148,11 +137,9 @@ class LocalFolder:
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def location(self, name: str) -> str:
-        """Return the file's path."""
         return str(self.root / name)
 
     def filesystem(self) -> Any:
-        """Return None: plain paths need no file system."""
         return None
 
 

@@ -54,7 +54,6 @@ class RemoteFolder:
         return f"{self._root}/{name}" if name else self._root
 
     def read(self, name: str) -> bytes:
-        """Return the object's bytes."""
         with _remote_errors(f"read {name}", self.label):
             return bytes(self._files.cat_file(self._path(name), **self._whole))
 
@@ -67,7 +66,6 @@ class RemoteFolder:
         return {name: bytes(found[self._path(name)]) for name in names if self._path(name) in found}
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Write or replace an object with a single request."""
         with _remote_errors(f"write {name}", self.label):
             self._make_parent(name)
             self._files.pipe_file(self._path(name), data)
@@ -127,7 +125,6 @@ class RemoteFolder:
         return bool(self._files.info(self._path(name))["type"] == "file")
 
     def sizes(self, under: str = "") -> dict[str, int]:
-        """Return name → bytes of all objects under a prefix."""
         try:
             with _remote_errors("list files", self.label):
                 self._files.invalidate_cache()
@@ -145,7 +142,6 @@ class RemoteFolder:
         return found
 
     def names(self, under: str = "", *, deep: bool = True) -> list[str]:
-        """Return the names of the objects under a prefix."""
         if deep:
             return list(self.sizes(under))
         try:
@@ -158,13 +154,11 @@ class RemoteFolder:
         return sorted(entry["name"][start:] for entry in found if entry["type"] == "file")
 
     def some_file(self) -> str | None:
-        """Return the name of the first object that is not hidden."""
         return min(
             (name for name in self.names() if not name.rsplit("/", 1)[-1].startswith(".")), default=None
         )
 
     def remove(self, name: str) -> None:
-        """Delete an object if there is one."""
         with _remote_errors(f"remove {name}", self.label), suppress(FileNotFoundError):
             self._files.rm_file(self._path(name))
 
@@ -183,7 +177,6 @@ class RemoteFolder:
         self.remove(source)
 
     def open(self, name: str) -> pa.NativeFile:
-        """Open an object for random-access reading."""
         with _remote_errors(f"read {name}", self.label):
             return pa.PythonFile(self._files.open(self._path(name), "rb"), "r")
 
@@ -203,11 +196,9 @@ class RemoteFolder:
         return (entry["size"], entry["ETag"]) if "ETag" in entry else None
 
     def location(self, name: str) -> str:
-        """Return the object's address."""
         return str(self._files.unstrip_protocol(self._path(name)))
 
     def filesystem(self) -> Any:
-        """Return the fsspec file system."""
         return self._files
 
 

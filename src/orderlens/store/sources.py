@@ -81,7 +81,6 @@ class FolderSource:
         self._schemas: dict[str, pa.Schema] = {}
 
     def is_complete(self) -> bool:
-        """Say whether the completion record is there and kept."""
         expected = expected_units(self.folder)
         if expected is None and completion_damaged(self.folder):
             raise CorruptRunError(
@@ -90,11 +89,9 @@ class FolderSource:
         return expected is not None and expected <= self.snapshot.unit_keys()
 
     def tables(self) -> list[str]:
-        """Return the names of the tables that have parts."""
         return sorted(self.snapshot.rows())
 
     def rows(self) -> dict[str, int]:
-        """Return the number of rows by table, from the records."""
         return dict(self.snapshot.rows())
 
     def schema(self, name: str) -> pa.Schema:
@@ -115,7 +112,6 @@ class FolderSource:
         return found
 
     def scan(self, name: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
-        """Yield the table's row groups."""
         for part in self.snapshot.parts(name):
             with self._opened(part) as file:
                 yield from read_groups(name, file, _present(name, file, columns))
@@ -192,15 +188,12 @@ class MemorySource:
         self._tables = {name: sort_rows(table, name) for name, table in ready.items()}
 
     def is_complete(self) -> bool:
-        """Memory holds all there is."""
         return True
 
     def tables(self) -> list[str]:
-        """Return the names of the tables that have rows."""
         return sorted(name for name, table in self._tables.items() if table.num_rows)
 
     def rows(self) -> dict[str, int]:
-        """Return the number of rows by table."""
         return {name: self._tables[name].num_rows for name in self.tables()}
 
     def table(self, name: str) -> pa.Table:
@@ -211,11 +204,9 @@ class MemorySource:
         return full_schema(name, SCHEMAS[name]).empty_table() if name in SCHEMAS else pa.table({})
 
     def schema(self, name: str) -> pa.Schema:
-        """Return the columns of a table."""
         return self.table(name).schema
 
     def scan(self, name: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
-        """Yield the table."""
         table = self.table(name)
         if table.num_rows:
             yield table if columns is None else table.select(list(columns))
@@ -225,7 +216,6 @@ class MemorySource:
         return [int(row) for row in trace_starts(self.table("reveals"))]
 
     def traces(self, columns: Sequence[str] | None, *, dictionaries: bool = False) -> Iterator[pa.Table]:
-        """Yield slices that end where traces end."""
         del dictionaries  # plain strings are already in memory
         table = self.table("reveals")
         chosen = table if columns is None else table.select(list(columns))
@@ -236,7 +226,6 @@ class MemorySource:
                 start = cut
 
     def find(self, sample_id: str, order: str | None = None, name: str = "reveals") -> Iterator[pa.Table]:
-        """Yield the rows of one sample."""
         yield of_sample(self.table(name), sample_id, order)
 
 
