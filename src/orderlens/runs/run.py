@@ -9,14 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 
 from orderlens.decode.batches import BatchLimit
-from orderlens.errors import UserInputError, one_line
+from orderlens.errors import UserInputError
 from orderlens.models.abilities import ReleasesMemory, device_type
 from orderlens.runs.compute import Local, Tables, begin, reveals_ahead
 from orderlens.runs.extend import Items, open_plan
@@ -87,7 +86,7 @@ def _run_here(job: Job, options: Computing, rank: Rank | None = None, *, extend:
         raise UserInputError("several ranks share a run through its folder: give out")
     whole, items, writer = open_plan(job, out, extend=extend)
     folder = writer.folder
-    with writer, _log(folder, whole, rank) as log:
+    with writer, _worker_log(folder, whole, rank) as log:
         bar = _Both(log, options.progress if rank is None or rank.leads else None)
         left = writer.pending(items, by_name=rank is not None)
         bar.set_total(ahead(items[key] for key in left))
@@ -100,23 +99,14 @@ def _run_here(job: Job, options: Computing, rank: Rank | None = None, *, extend:
     return open_run(out)
 
 
-@contextmanager
-def _log(folder: Folder, job: Job, rank: Rank | None) -> Iterator[WorkerLog]:
-    """Let others see what this process does, and how it ended."""
+def _worker_log(folder: Folder, job: Job, rank: Rank | None) -> WorkerLog:
+    """Return the log in which others see what this process does."""
+    if rank is not None:
+        return WorkerLog(folder, f"rank-{rank.index:03d}", "ranks", device_type(job.model))
+    forget_workers(folder)
     # Several commands may work on one folder at once, each alone: the process tells them apart.
-    lone = f"alone-{os.getpid()}"
-    name, session = (lone, lone) if rank is None else (f"rank-{rank.index:03d}", "ranks")
-    if rank is None:
-        forget_workers(folder)
-    log = WorkerLog(folder, name, session, device_type(job.model))
-    try:
-        yield log
-    except BaseException as error:
-        log.event("ended", error=one_line(error))
-        log.becomes("failed", unit=None, message=one_line(error))
-        raise
-    log.event("done", units=log.state.units, tokens=log.state.tokens)
-    log.becomes("done", unit=None)
+    alone = f"alone-{os.getpid()}"
+    return WorkerLog(folder, alone, alone, device_type(job.model))
 
 
 def _role(folder: Folder, log: WorkerLog, options: Computing, rank: Rank | None) -> WorkerRole:

@@ -19,7 +19,7 @@ from orderlens.runs.extend import Items
 from orderlens.runs.loop import WorkerRole, execute
 from orderlens.runs.spec import RunSpec
 from orderlens.runs.units import Unit
-from orderlens.runs.worker_log import Failures, WorkerLog
+from orderlens.runs.worker_log import Failures, WorkerLog, error_line
 from orderlens.store.folder import open_folder
 from orderlens.store.writer import open_writer
 
@@ -139,22 +139,12 @@ class SharedRole(LoggedRole):
 
 def work(task: WorkerTask, slot: WorkerSlot) -> WorkerResult:
     """Load the model and compute units until none is left; never raises but for an interrupt."""
-    folder = open_folder(task.out)
-    log = WorkerLog(folder, slot.name, task.session, slot.device or "")
     try:
-        log.becomes("loading")
-        _work(task, slot, log)
-    except Exception as error:  # noqa: BLE001  whoever started the worker decides what it means
-        result = _result(error)
-        log.event("ended", error=result.error, traceback=result.traceback)
-        log.becomes("failed", unit=None, message=result.error)
-        return result
-    except BaseException:  # told to stop: the claims are given back, the unit is computed again later
-        log.event("stopped")
-        log.becomes("stopped", unit=None)
-        raise
-    log.event("done", units=log.state.units, tokens=log.state.tokens)
-    log.becomes("done", unit=None)
+        with WorkerLog(open_folder(task.out), slot.name, task.session, slot.device or "") as log:
+            log.becomes("loading")
+            _work(task, slot, log)
+    except Exception as error:  # noqa: BLE001  the driver decides what it means
+        return _result(error)
     return WorkerResult()
 
 
@@ -175,8 +165,7 @@ def _work(task: WorkerTask, slot: WorkerSlot, log: WorkerLog) -> None:
 
 def _result(error: Exception) -> WorkerResult:
     kind = type(error).__name__ if isinstance(error, OrderLensError) else ""
-    line = one_line(error) if kind else f"{type(error).__name__}: {one_line(error)}"
-    return WorkerResult(line, kind, "".join(format_exception(error)))
+    return WorkerResult(error_line(error), kind, "".join(format_exception(error)))
 
 
 def worker_name(session: str, number: int) -> str:

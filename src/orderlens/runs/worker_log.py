@@ -16,10 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from traceback import format_exception
+from types import TracebackType
 from typing import Any, TypeAlias
 
 from orderlens.common.machine import is_dead, process_tag
-from orderlens.errors import StorageError
+from orderlens.errors import OrderLensError, StorageError, one_line
 from orderlens.store.protocol import Folder
 from orderlens.store.records import FAILED, LOGS, WORKERS, canonical, failed_stem, failure_file, stem
 
@@ -82,7 +84,10 @@ class WorkerState:
 
 
 class WorkerLog:
-    """One worker's own hand on its state and its log; a state that cannot be written is no failure."""
+    """Writes one worker's state and log; a state that cannot be written is not a failure.
+
+    Leaving the context writes how the worker ended: done, failed, or stopped by an interrupt.
+    """
 
     def __init__(self, folder: Folder, name: str, session: str, device: str, clock: Clock = time.time):
         self._folder, self._clock = folder, clock
@@ -91,6 +96,23 @@ class WorkerLog:
         self._lines = b""
         self.state = WorkerState(name, session, socket.gethostname(), process_tag(), device)
         self.event("started", pid=os.getpid(), host=self.state.host, device=device)
+
+    def __enter__(self) -> WorkerLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.event("done", units=self.state.units, tokens=self.state.tokens)
+            self.becomes("done", unit=None)
+        elif isinstance(error, Exception):
+            line = error_line(error)
+            self.event("ended", error=line, traceback="".join(format_exception(error)))
+            self.becomes("failed", unit=None, message=line)
+        else:
+            self.event("stopped")
+            self.becomes("stopped", unit=None)
 
     def advance(self, steps: int = 1) -> None:
         """Count progress, and let others see it now and then."""
@@ -130,6 +152,12 @@ class WorkerLog:
             write(*values, **options)
         except StorageError:
             return
+
+
+def error_line(error: BaseException) -> str:
+    """Return an error as one line; the class is named where the message may not tell it."""
+    known = isinstance(error, OrderLensError)
+    return one_line(error) if known else f"{type(error).__name__}: {one_line(error)}"
 
 
 def steps_left(states: Sequence[WorkerState]) -> int | None:
