@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderlens.store.codec import (
+    DERIVED,
     METADATA_KEY,
     ROW_GROUP_ROWS,
     encode,
@@ -20,7 +21,6 @@ from orderlens.store.codec import (
     sort_traces,
     trace_starts,
 )
-from orderlens.store.derived import DERIVED
 from orderlens.store.schema import conform
 
 

@@ -8,8 +8,7 @@ import pytest
 
 import orderlens
 from orderlens.errors import UserInputError
-from orderlens.store.codec import full_schema
-from orderlens.store.derived import DERIVED
+from orderlens.store.codec import DERIVED, full_schema
 from orderlens.store.query import _TYPES
 from orderlens.store.samples import SAMPLES_SCHEMA
 from orderlens.store.schema import (

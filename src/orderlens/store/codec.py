@@ -3,15 +3,16 @@
 Two things are not stored: columns that are null throughout, and values that follow from another column (the
 target's log-probability is ``logq`` when scoring; the maximum is ``logq`` wherever the argmax was revealed).
 Such values are null in the file, the file's metadata names the columns to fill, and reading restores them
-bit for bit. Row groups end where traces end. Knows columns, not folders.
+bit for bit, in Arrow and in SQL. Values that do not follow are stored, so nothing is approximated. Row groups end where traces end. Knows columns, not folders.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from orderlens.store.derived import DERIVED, Derived
 from orderlens.store.schema import REAL_COLUMNS, SCHEMA_VERSION, SCHEMAS, SORT_KEYS, TRACE_KEY
 
 ROW_GROUP_ROWS = 1 << 15
@@ -29,6 +29,82 @@ METADATA_KEY = b"orderlens"
 _DELTA = ("block", "step", "forward", "position")
 _SPLIT = ("token_id",)
 ZSTD_LEVEL = 12  # a few µs per row; generating a row takes far longer
+Expression = Callable[[str], str]
+"""Gives the SQL of a column."""
+
+
+class Derived(Protocol):
+    """How one column follows from others."""
+
+    def columns(self) -> list[str]:
+        """Return the columns that are read."""
+
+    def value(self, table: pa.Table) -> pa.ChunkedArray:
+        """Return the implied column."""
+
+    def sql(self, column: Expression) -> str:
+        """Return the implied column as SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class SameAs:
+    """The value of another column."""
+
+    base: str
+
+    def columns(self) -> list[str]:
+        return [self.base]
+
+    def value(self, table: pa.Table) -> pa.ChunkedArray:
+        return table[self.base]
+
+    def sql(self, column: Expression) -> str:
+        return column(self.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """Whether two columns are equal."""
+
+    left: str
+    right: str
+
+    def columns(self) -> list[str]:
+        return [self.left, self.right]
+
+    def value(self, table: pa.Table) -> pa.ChunkedArray:
+        return pc.equal(table[self.left], table[self.right])
+
+    def sql(self, column: Expression) -> str:
+        return f"({column(self.left)} = {column(self.right)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of two columns, chosen by a flag."""
+
+    flag: str
+    if_true: str
+    if_false: str
+
+    def columns(self) -> list[str]:
+        return [self.flag, self.if_true, self.if_false]
+
+    def value(self, table: pa.Table) -> pa.ChunkedArray:
+        return pc.if_else(table[self.flag], table[self.if_true], table[self.if_false])
+
+    def sql(self, column: Expression) -> str:
+        return f"CASE WHEN {column(self.flag)} THEN {column(self.if_true)} ELSE {column(self.if_false)} END"
+
+
+DERIVED: dict[str, Derived] = {
+    "target_logprob": SameAs("logq"),
+    "max_logprob": SameAs("logq"),
+    "tempered_logq": SameAs("logq"),
+    "is_argmax": Equal("logq", "max_logprob"),
+    "competitor_logprob": Choice("is_argmax", "second_logprob", "max_logprob"),
+}
+"""What a part need not store. A rule may read columns of rules above it."""
 
 
 def sort_rows(table: pa.Table, name: str) -> pa.Table:

@@ -15,8 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from orderlens.errors import CorruptRunError, MissingPackageError, OrderLensError, UserInputError, one_line
-from orderlens.store.codec import filled_columns, full_schema
-from orderlens.store.derived import DERIVED
+from orderlens.store.codec import DERIVED, filled_columns, full_schema
 from orderlens.store.frame import Frame, import_duckdb
 from orderlens.store.samples import sample_chunks, samples_schema
 from orderlens.store.schema import SCHEMAS
