@@ -3,7 +3,8 @@
 Two things are not stored: columns that are null throughout, and values that follow from another column (the
 target's log-probability is ``logq`` when scoring; the maximum is ``logq`` wherever the argmax was revealed).
 Such values are null in the file, the file's metadata names the columns to fill, and reading restores them
-bit for bit, in Arrow and in SQL. Values that do not follow are stored, so nothing is approximated. Row groups end where traces end. Knows columns, not folders.
+bit for bit, in Arrow and in SQL. Values that do not follow are stored, so nothing is approximated. Row
+groups end where traces end. Knows columns, not folders.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,82 +30,42 @@ METADATA_KEY = b"orderlens"
 _DELTA = ("block", "step", "forward", "position")
 _SPLIT = ("token_id",)
 ZSTD_LEVEL = 12  # a few µs per row; generating a row takes far longer
-Expression = Callable[[str], str]
-"""Gives the SQL of a column."""
 
 
-class Derived(Protocol):
-    """How one column follows from others."""
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """How one column follows from others.
 
-    def columns(self) -> list[str]:
-        """Return the columns that are read."""
+    Attributes:
+        columns: those that are read.
+        function: makes the column of them.
+        expression: the same as SQL, with a place for each.
+    """
+
+    columns: tuple[str, ...]
+    function: Callable[..., pa.ChunkedArray]
+    expression: str
 
     def value(self, table: pa.Table) -> pa.ChunkedArray:
         """Return the implied column."""
+        return self.function(*(table[name] for name in self.columns))
 
-    def sql(self, column: Expression) -> str:
-        """Return the implied column as SQL."""
-
-
-@dataclass(frozen=True, slots=True)
-class SameAs:
-    """The value of another column."""
-
-    base: str
-
-    def columns(self) -> list[str]:
-        return [self.base]
-
-    def value(self, table: pa.Table) -> pa.ChunkedArray:
-        return table[self.base]
-
-    def sql(self, column: Expression) -> str:
-        return column(self.base)
+    def sql(self, column: Callable[[str], str]) -> str:
+        """Return the implied column as SQL; ``column`` gives the SQL of those that are read."""
+        return self.expression.format(*map(column, self.columns))
 
 
-@dataclass(frozen=True, slots=True)
-class Equal:
-    """Whether two columns are equal."""
-
-    left: str
-    right: str
-
-    def columns(self) -> list[str]:
-        return [self.left, self.right]
-
-    def value(self, table: pa.Table) -> pa.ChunkedArray:
-        return pc.equal(table[self.left], table[self.right])
-
-    def sql(self, column: Expression) -> str:
-        return f"({column(self.left)} = {column(self.right)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of two columns, chosen by a flag."""
-
-    flag: str
-    if_true: str
-    if_false: str
-
-    def columns(self) -> list[str]:
-        return [self.flag, self.if_true, self.if_false]
-
-    def value(self, table: pa.Table) -> pa.ChunkedArray:
-        return pc.if_else(table[self.flag], table[self.if_true], table[self.if_false])
-
-    def sql(self, column: Expression) -> str:
-        return f"CASE WHEN {column(self.flag)} THEN {column(self.if_true)} ELSE {column(self.if_false)} END"
-
-
-DERIVED: dict[str, Derived] = {
-    "target_logprob": SameAs("logq"),
-    "max_logprob": SameAs("logq"),
-    "tempered_logq": SameAs("logq"),
-    "is_argmax": Equal("logq", "max_logprob"),
-    "competitor_logprob": Choice("is_argmax", "second_logprob", "max_logprob"),
+_SAME_AS_LOGQ = Derived(("logq",), lambda logq: logq, "{}")
+DERIVED = {
+    "target_logprob": _SAME_AS_LOGQ,
+    "max_logprob": _SAME_AS_LOGQ,
+    "tempered_logq": _SAME_AS_LOGQ,
+    "is_argmax": Derived(("logq", "max_logprob"), pc.equal, "({} = {})"),
+    "competitor_logprob": Derived(
+        ("is_argmax", "second_logprob", "max_logprob"), pc.if_else, "CASE WHEN {} THEN {} ELSE {} END"
+    ),
 }
-"""What a part need not store. A rule may read columns of rules above it."""
+"""Columns of ``reveals`` that a part need not store. One may read those above it."""
 
 
 def sort_rows(table: pa.Table, name: str) -> pa.Table:
@@ -244,7 +205,7 @@ def _restorable(name: str, column: str) -> bool:
 
 def _thin(table: pa.Table, column: str, rule: Derived) -> pa.ChunkedArray | None:
     """Return ``column`` with nulls where the rule implies it, or None when the rule does not help."""
-    if any(table[item].null_count for item in (column, *rule.columns())) or not table.num_rows:
+    if any(table[item].null_count for item in (column, *rule.columns)) or not table.num_rows:
         return None
     same = _same_bits(table[column], rule.value(table))
     if same.mean() < 0.05:  # the null flags would cost more than they save
@@ -301,7 +262,7 @@ def needed(columns: Iterable[str], filled: Sequence[str]) -> list[str]:
     result = list(dict.fromkeys(columns))
     for column in result:  # grows while it is walked: rules may read columns of other rules
         if column in filled:
-            result += [item for item in DERIVED[column].columns() if item not in result]
+            result += [item for item in DERIVED[column].columns if item not in result]
     return result
 
 
