@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orderlens.cli.progress import Forecast, Lines
+from orderlens.cli.console import Forecast, Lines
 
 
 class Clock:

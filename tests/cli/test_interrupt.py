@@ -12,8 +12,8 @@ import time
 import pytest
 
 import orderlens as ol
-from orderlens.cli.interrupt import Terminated
 from orderlens.cli.main import main
+from orderlens.cli.terminal import Terminated
 
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps for a while in the sun. " * 4
 PATIENCE_S = 300.0

@@ -8,8 +8,8 @@ import re
 import pytest
 from rich.console import Console
 
-from orderlens.cli import console, evaluate
-from orderlens.cli.policy_table import cut, policy_table
+from orderlens.cli import console
+from orderlens.cli.summary import accuracy_table, cut, policy_table
 
 LONG = "max-prob:select=argmax+klass=0.9:0.01+edit=0.9"
 HEADS = ("order", "n", "accuracy %", "95 % interval", "no answer")
@@ -78,7 +78,7 @@ def test_evaluate_lists_policies_by_task_and_grader(monkeypatch: pytest.MonkeyPa
     numbers = {"n": 3, "accuracy": 1 / 3, "low": 0.1, "high": 0.9, "n_without_answer": 0, "seed": None}
     cells = [("arith", LONG, "last"), ("choice", LONG, "line"), ("arith", "max-prob+top=2", "last")]
     rows = [{"task": task, "order": order, "grader": grader} | numbers for task, order, grader in cells]
-    lines = shown(evaluate._table(rows), 80)
+    lines = shown(accuracy_table(rows), 80)
     assert [line.split()[0] for line in lines] == [
         "order", "arith", "max-prob:select=argmax+klass=0.9:0.01", "+edit=0.9", "max-prob+top=2",
         "choice", "max-prob:select=argmax+klass=0.9:0.01", "+edit=0.9",

@@ -283,7 +283,7 @@ def check_generations(model: str, order: str, answers: list[Any]) -> None:
 
 
 def test_the_launcher_writes_results_and_traces(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = ["--tasks", "local_choice,local_arith", "--limit", "2", "--include-path", str(alone)]
+    wanted = ["--tasks", "local_choice,local_arith", "--limit", "2", "--include_path", str(alone)]
     out = alone / "results"
     given = ["lm-eval", "--model", "hmm", "--order", "max-prob", *wanted, "--out", str(out), "--json"]
     assert main([*given, "--num_fewshot", "1"]) == 0  # an option of lm-eval's own

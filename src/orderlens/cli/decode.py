@@ -1,4 +1,4 @@
-"""``orderlens score``, ``generate`` and ``sweep``: texts under several orders, into a run.
+"""``orderlens score``, ``generate``, ``sweep`` and ``evaluate``: texts under several orders, into a run.
 
 No postponed annotations here: the types of fields are read when the command line is built.
 """
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from orderlens.api import DECODED, Generate, Score, run_generate, run_score
+from orderlens.api import DECODED, Evaluate, Generate, Score, run_evaluate, run_generate, run_score
 from orderlens.cli.command import Output, takes
 from orderlens.errors import UserInputError
 from orderlens.runs.options import (
@@ -70,8 +70,8 @@ class ScoreCommand(Score, Targets, Output):
 def score(asked: ScoreCommand) -> None:
     """Load, score, print."""
     from orderlens.cli.console import progress_bar
-    from orderlens.cli.interrupt import keeping, kept_in
     from orderlens.cli.summary import show_summary
+    from orderlens.cli.terminal import keeping, kept_in
 
     policies = asked.policies  # refused before the model is loaded
     model = asked.load(asked.model)
@@ -154,8 +154,8 @@ def sweep(asked: Sweep) -> None:
 
 def _decode(asked: Generate, texts: GenerateCommand, *, live: bool = False) -> None:
     from orderlens.cli.console import progress_bar
-    from orderlens.cli.interrupt import keeping, kept_in
     from orderlens.cli.summary import show_summary
+    from orderlens.cli.terminal import keeping, kept_in
 
     policies, temperatures = asked.policies, asked.temperatures  # refused before the model is loaded
     model = asked.load(asked.model)
@@ -191,3 +191,36 @@ def _canvas(bar: "ProgressSink", model: "Model", *, live: bool) -> "Iterator[Pro
 
     with live_progress(bar, stderr, lambda token: model.tokenizer.decode([token])) as shown:
         yield shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCommand(Evaluate, Output):
+    """``evaluate``, or the grading alone."""
+
+    regrade: Annotated[bool, Opt("Only grade the responses in the run again; needs no model.")] = False
+
+
+@takes(EvaluateCommand, Evaluate)
+def evaluate(asked: EvaluateCommand) -> None:
+    """Decode and grade, or grade again, and print."""
+    from orderlens.cli.console import progress_bar
+    from orderlens.cli.summary import show_accuracies
+    from orderlens.cli.terminal import keeping, kept_in
+
+    out = str(asked.out)
+    if asked.regrade:
+        from orderlens.tasks.evaluation import regrade
+
+        with keeping(lambda: f"the responses and earlier verdicts in {out} are as they were; run it again"):
+            run = regrade(out, graders=asked.rules)
+        show_accuracies(run, out, as_json=asked.json)
+        return
+    if not asked.tasks:
+        raise UserInputError("--tasks is missing; name tasks separated by commas, see 'orderlens tasks'")
+    shorter = "--limit, --max-new-tokens"
+    with (
+        keeping(lambda: kept_in(out)),
+        progress_bar("evaluating (tokens)", None, quiet=asked.json, shorter=shorter) as bar,
+    ):
+        run = run_evaluate(replace(asked, progress=bar))
+    show_accuracies(run, out, as_json=asked.json)

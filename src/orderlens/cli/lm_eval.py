@@ -14,13 +14,13 @@ from typing import Annotated, Any
 from orderlens.cli.command import Output, takes
 from orderlens.common.files import refuse_place
 from orderlens.errors import DataFileError, MissingPackageError, UnknownNameError, UserInputError, one_line
-from orderlens.runs.options import BatchSize, BlockSize, Device, Dtype, Limit, ModelName, local_place
+from orderlens.runs.options import BlockSize, Device, Dtype, ModelName, local_place
 from orderlens.runs.request import Opt
 
 
 @dataclass(frozen=True, kw_only=True)
 class LmEval(Output):
-    """Run lm-eval tasks; options that are not listed here (--num_fewshot 5 …) go to lm-eval as they are."""
+    """Run lm-eval tasks; options that are not listed here (--limit, --num_fewshot, …) go to lm-eval."""
 
     tasks: Annotated[Sequence[str], Opt("lm-eval task names, separated by commas.")]
     out: Annotated[
@@ -28,12 +28,9 @@ class LmEval(Output):
     ]
     model: ModelName
     order: Annotated[str, Opt("Reveal order; see 'orderlens orders'.")] = "forced-ar"
-    limit: Limit = None
-    include_path: Annotated[Path | None, Opt("Folder with further lm-eval task files.")] = None
     traces: Annotated[bool, Opt("Keep the traces of all requests under OUT/traces.", negative=True)] = True
     block_size: BlockSize = None
     device: Device = None
-    batch_size: BatchSize = None
     dtype: Dtype = None
     rest: tuple[str, ...] = ()
 
@@ -42,7 +39,7 @@ class LmEval(Output):
 def lm_eval(asked: LmEval) -> None:
     """Hand the request to lm-eval."""
     from orderlens.cli.console import print_json
-    from orderlens.cli.interrupt import keeping, kept_in
+    from orderlens.cli.terminal import keeping, kept_in
 
     out = asked.out
     refuse_place(out, folder=True)
@@ -51,9 +48,8 @@ def lm_eval(asked: LmEval) -> None:
     names = ("model", "order", "block_size", "device", "dtype")
     arguments = {name: getattr(asked, name) for name in names}
     arguments["traces"] = str(out / "traces") if asked.traces else None
-    command = ["--batch_size", str(asked.batch_size or "auto"), "--output_path", str(out), "--log_samples"]
-    command += ["--limit", str(asked.limit)] if asked.limit is not None else []
-    command += ["--include_path", str(asked.include_path)] if asked.include_path is not None else []
+    command = ["--output_path", str(out), "--log_samples"]
+    command += [] if "--batch_size" in asked.rest else ["--batch_size", "auto"]
     with keeping(lambda: kept_in(out)):
         launch([*command, *asked.rest], asked.tasks, arguments, quiet=asked.json)
     if asked.json:
@@ -97,7 +93,7 @@ def launch(
     except ConnectionError as error:
         why = one_line(error)
         raise DataFileError(
-            f"lm-eval: {why}; connect, or bring tasks over local files with --include-path"
+            f"lm-eval: {why}; connect, or bring tasks over local files with --include_path"
         ) from error
     finally:
         sys.argv = argv

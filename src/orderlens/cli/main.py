@@ -15,8 +15,15 @@ from typing import Any
 
 from orderlens._version import __version__
 from orderlens.cli.command import Verb, overview, run
-from orderlens.cli.interrupt import NOTHING, interrupted, listen, stopped_by
-from orderlens.cli.terminal import mute, prepare_streams, print_line
+from orderlens.cli.terminal import (
+    NOTHING,
+    interrupted,
+    listen,
+    mute,
+    prepare_streams,
+    print_line,
+    stopped_by,
+)
 from orderlens.common.files import refusal
 from orderlens.errors import OrderLensError, UserInputError, one_line
 
@@ -24,7 +31,7 @@ VERBS = {
     "score": "decode:score",
     "generate": "decode:generate",
     "sweep": "decode:sweep",
-    "evaluate": "evaluate:evaluate",
+    "evaluate": "decode:evaluate",
     "downstream": "studies:downstream",
     "frontier": "studies:frontier",
     "lm-eval": "lm_eval:lm_eval",

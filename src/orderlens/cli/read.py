@@ -183,7 +183,7 @@ def figures(asked: Figures) -> None:
     """Draw and list what was drawn."""
     from orderlens.analysis import Study
     from orderlens.cli.console import print_json, print_text
-    from orderlens.cli.interrupt import keeping
+    from orderlens.cli.terminal import keeping
     from orderlens.errors import UndefinedFigureError
     from orderlens.figures.catalogue import FIGURES, draw_figures
 

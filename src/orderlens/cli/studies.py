@@ -32,8 +32,7 @@ from orderlens.runs.request import Opt
 from orderlens.studies.replicate import Replicate
 
 if TYPE_CHECKING:
-    from orderlens.cli.console import Bar
-    from orderlens.cli.progress import Lines
+    from orderlens.cli.console import Bar, Lines
     from orderlens.studies.frontier_plan import FrontierPlan
     from orderlens.studies.replicate_plan import ReplicatePlan
     from orderlens.studies.results import Results
@@ -148,7 +147,7 @@ def _run_plan(
 ) -> None:
     """Run stages of a plan with their progress and print what came out."""
     from orderlens.cli.console import print_json
-    from orderlens.cli.interrupt import keeping, kept_in
+    from orderlens.cli.terminal import keeping, kept_in
     from orderlens.studies.runner import decode
 
     stages = _share(plan, stages)
@@ -280,7 +279,7 @@ def _listed(names: Sequence[str]) -> list[str]:
 @takes(Frontier)
 def frontier(asked: Frontier) -> None:
     """Decode the parts that are missing, then write the results."""
-    from orderlens.cli.interrupt import keeping
+    from orderlens.cli.terminal import keeping
     from orderlens.studies.frontier_plan import FrontierPlan
 
     out = asked.out
@@ -300,7 +299,7 @@ def frontier(asked: Frontier) -> None:
 
 def _decode(plan: "FrontierPlan", parts: list[str], asked: Frontier) -> "Decoded[FrontierPlan]":
     from orderlens.cli.console import print_text
-    from orderlens.cli.interrupt import keeping, kept_in
+    from orderlens.cli.terminal import keeping, kept_in
     from orderlens.studies.runner import decode
 
     quiet, shorter = asked.json, "--limit, --items, --policies"

@@ -1,6 +1,8 @@
-"""Standard output and error, before anything is printed: encodings, log records, the one line of a failure.
+"""Between a command and its terminal: encodings, log records, the line of a failure, Ctrl-C and SIGTERM.
 
-Light, so that ``--help`` and a refused value do not wait for what draws tables (``cli.console``).
+An interrupt says what is kept and how to go on, and leaves with 128 + the signal's number: ``keeping``
+surrounds work that leaves something, ``cli.main`` catches everything else. Light, so that ``--help`` and a
+refused value do not wait for what draws tables (``cli.console``).
 """
 
 from __future__ import annotations
@@ -11,10 +13,16 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from orderlens.common.plaintext import UNSAFE, escape, plain, printable
+from orderlens.errors import OrderLensError, StoppedError
 
 _ASCII = {
     "–": "-", "—": "-", "−": "-", "─": "-", "━": "-", "…": "...", "×": "x", "·": ".", "•": "*", "→": "->",
@@ -90,3 +98,70 @@ def _spell(error: UnicodeError) -> tuple[str, int]:
         raise error
     lost = error.object[error.start : error.end]
     return "".join(_ASCII.get(letter) or escape(ord(letter)) for letter in lost), error.end
+
+
+NOTHING = "nothing was written; run the same command again"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came; treated like Ctrl-C, but for the exit code."""
+
+
+def listen() -> None:
+    """Treat SIGTERM like Ctrl-C from now on (main thread only)."""
+    signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise Terminated
+
+
+def interrupted(stop: BaseException, kept: str) -> StoppedError:
+    """Return the error that ends the command after ``stop``."""
+    word, number = ("terminated", 15) if isinstance(stop, Terminated) else ("interrupted", 2)
+    return StoppedError(f"{word}: {kept}", 128 + number)
+
+
+def stopped_by(error: BaseException) -> KeyboardInterrupt | None:
+    """Return the interrupt behind an error: one that meets a loading extension becomes an ImportError."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, KeyboardInterrupt):
+        inner = inner.__cause__ or inner.__context__
+    return inner
+
+
+@contextmanager
+def keeping(kept: Callable[[], str]) -> Iterator[None]:
+    """Turn an interrupt of the block into one line; ``kept`` says what is there and how to go on."""
+    try:
+        yield
+    except OrderLensError:
+        raise
+    except BaseException as error:
+        if (stop := stopped_by(error)) is None:
+            raise
+        raise interrupted(stop, kept()) from error
+
+
+def kept_in(out: Path | str) -> str:
+    """Say how much of the run in a folder, or of the runs below it, is kept."""
+    units, reveals = _committed(str(out))
+    if not units:
+        return f"no unit was finished, so {out} holds no results yet; the same command starts again"
+    count = "1 finished unit" if units == 1 else f"{units} finished units"
+    return f"{count} ({reveals:,} reveals) kept in {out}; the same command goes on there"
+
+
+def _committed(out: str) -> tuple[int, int]:
+    """Return the committed units and their reveals; a folder that cannot be read counts as empty."""
+    from orderlens.store.overview import overview
+    from orderlens.store.reader import find_runs
+
+    try:
+        facts = [overview(folder) for folder in find_runs(out)]
+    except OrderLensError:
+        return 0, 0
+    return sum(item.get("units", 0) for item in facts), sum(
+        item.get("rows", {}).get("reveals", 0) for item in facts
+    )

@@ -57,7 +57,7 @@ def train(asked: Train) -> None:
     from dataclasses import fields
 
     from orderlens.cli.console import print_json, print_text, progress_bar
-    from orderlens.cli.interrupt import keeping
+    from orderlens.cli.terminal import keeping
     from orderlens.models.engine.device import pick_device
     from orderlens.training.from_text import TextTraining, train_from_text
 
