@@ -13,7 +13,7 @@ import pytest
 from orderlens import theory
 from orderlens.claims import audit as claims
 from orderlens.cli.main import main
-from orderlens.cli.theory_traces import Trace, TraceColumns, read_traces, texts_of
+from orderlens.texts.foreign.series import Series, SeriesColumns, read_series, texts_of
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -119,24 +119,24 @@ def test_tables_of_many_traces(tmp_path, kind: str) -> None:
         ROWS.to_parquet(path)
     else:
         path.write_bytes(gzip.compress(text.encode()) if kind.endswith("gz") else text.encode())
-    traces = list(read_traces(path))
+    traces = list(read_series(path))
     assert [trace.name["sample_id"] for trace in traces] == ["a", "b", "a", "b"]
     np.testing.assert_array_equal(traces[0].values, [-1.0, -2.0])  # by step
     np.testing.assert_array_equal(traces[0].hits, [True, False])
-    only = list(read_traces(path, sample="a", order="max-prob"))
+    only = list(read_series(path, sample="a", order="max-prob"))
     assert [trace.values.tolist() for trace in only] == [[-0.25]]
 
 
 def test_lists_in_rows_and_plain_text(tmp_path) -> None:
     lines = tmp_path / "t.jsonl"
     lines.write_text('{"id": 1, "logq": [-1, -2]}\n{"id": 2, "logq": [-3]}\n')
-    assert [trace.values.tolist() for trace in read_traces(lines)] == [[-1.0, -2.0], [-3.0]]
+    assert [trace.values.tolist() for trace in read_series(lines)] == [[-1.0, -2.0], [-3.0]]
     single = tmp_path / "o.json"
     single.write_text('{"logq": [-1, -0.5], "note": "x"}')
-    assert [trace.values.tolist() for trace in read_traces(single)] == [[-1.0, -0.5]]
+    assert [trace.values.tolist() for trace in read_series(single)] == [[-1.0, -0.5]]
     text = tmp_path / "t.txt"
     text.write_text("-1\n\n-0.25\n")
-    assert [trace.values.tolist() for trace in read_traces(text)] == [[-1.0, -0.25]]
+    assert [trace.values.tolist() for trace in read_series(text)] == [[-1.0, -0.25]]
 
 
 def test_documents_of_a_csv_are_never_merged_silently(capsys, tmp_path) -> None:
@@ -149,8 +149,8 @@ def test_documents_of_a_csv_are_never_merged_silently(capsys, tmp_path) -> None:
     report = run_json(capsys, "profile", path, "--column", "lp", "--by", "doc", "--step", "pos")
     assert [trace["name"] for trace in report["traces"]] == [{"doc": "one"}, {"doc": "two"}]
     assert (report["n_traces"], report["traces"][0]["mean"]) == (2, -2.0)
-    columns = TraceColumns("lp", step="pos", by=("doc",))
-    assert next(read_traces(path, columns)).values.tolist() == [-1.0, -3.0]
+    columns = SeriesColumns("lp", step="pos", by=("doc",))
+    assert next(read_series(path, columns)).values.tolist() == [-1.0, -3.0]
     code, out, _ = run(capsys, "profile", path, "--column", "lp", "--by", "none", "--sigma", "1")
     assert code == 0
     assert "my.csv: 1 trace found" in out
@@ -163,13 +163,13 @@ def test_documents_of_a_csv_are_never_merged_silently(capsys, tmp_path) -> None:
 def test_two_lists_with_one_name_stay_two_traces(tmp_path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"order": "random", "logq": [-1, -2]}\n{"order": "random", "logq": [-3]}\n')
-    assert [trace.values.tolist() for trace in read_traces(path)] == [[-1.0, -2.0], [-3.0]]
+    assert [trace.values.tolist() for trace in read_series(path)] == [[-1.0, -2.0], [-3.0]]
 
 
 def test_overflow_rows_do_not_count(tmp_path) -> None:
     rows = ROWS.assign(is_overflow=[False, True, False, False, False])
     rows.to_csv(tmp_path / "r.csv", index=False)
-    assert next(read_traces(tmp_path / "r.csv")).values.tolist() == [-2.0]
+    assert next(read_series(tmp_path / "r.csv")).values.tolist() == [-2.0]
 
 
 def test_a_run_folder(capsys, tmp_path) -> None:
@@ -217,7 +217,7 @@ def test_resamples_draw_texts_not_traces() -> None:
         {"sample_id": "b"},
         {},
     ]
-    traces = [Trace(name, np.zeros(1), None) for name in names]
+    traces = [Series(name, np.zeros(1), None) for name in names]
     assert texts_of(traces).tolist() == [0, 0, 1, 2, 3, 4]
 
 

@@ -16,7 +16,7 @@ from orderlens.runs.options import local_place
 from orderlens.runs.request import BadValueError, Opt, Request
 
 if TYPE_CHECKING:
-    from orderlens.cli.theory_traces import Trace
+    from orderlens.texts.foreign.series import Series
 
 Sigma = Annotated[Sequence[float], Opt("Noise scales, separated by commas.")]
 K = Annotated[float, Opt("Number of equal competitors.")]
@@ -172,12 +172,12 @@ class Profile(TraceFile, Output):
 def profile(asked: Profile) -> None:
     """Print the profile of some traces."""
     from orderlens.cli.console import print_json, print_text
-    from orderlens.cli.theory_traces import TraceColumns, read_traces
+    from orderlens.texts.foreign.series import SeriesColumns, read_series
 
     noises = _some("sigma", asked.sigma)
     reports, total = [], 0
-    columns = TraceColumns(asked.column, step=asked.step, by=asked.naming)
-    for trace in read_traces(asked.file, columns, asked.sample, asked.order):
+    columns = SeriesColumns(asked.column, step=asked.step, by=asked.naming)
+    for trace in read_series(asked.file, columns, asked.sample, asked.order):
         total += 1
         if total <= asked.limit:
             reports.append(_report(trace, noises, asked.k, asked.top))
@@ -195,7 +195,7 @@ def _count(n_traces: int) -> str:
     return f"{counted(n_traces, 'trace')} found"
 
 
-def _report(trace: "Trace", sigmas: Sequence[float], k: float, top: int) -> dict[str, Any]:
+def _report(trace: "Series", sigmas: Sequence[float], k: float, top: int) -> dict[str, Any]:
     from orderlens import theory
 
     y = trace.values
@@ -263,11 +263,11 @@ def fit(asked: Fit) -> None:
     import numpy as np
 
     from orderlens.cli.console import print_json, print_text
-    from orderlens.cli.theory_traces import TraceColumns, read_traces, texts_of
+    from orderlens.texts.foreign.series import SeriesColumns, read_series, texts_of
     from orderlens.theory import fit_noise
 
-    columns = TraceColumns(asked.column, asked.hits, asked.step, asked.naming)
-    traces = list(read_traces(asked.file, columns, asked.sample, asked.order))
+    columns = SeriesColumns(asked.column, asked.hits, asked.step, asked.naming)
+    traces = list(read_series(asked.file, columns, asked.sample, asked.order))
     flags = [trace.hits for trace in traces if trace.hits is not None]
     if len(flags) < len(traces):
         raise UserInputError(

@@ -285,7 +285,8 @@ def _temperature(value: Any, field: str, where: str) -> float | None:
     return number
 
 
-def _truth(value: Any, field: str, where: str) -> bool | None:
+def read_truth(value: Any, field: str = "value", where: str = "") -> bool | None:
+    """Return a truth value given as such or as a word, None where it is absent."""
     if _absent(value):
         return None
     found = value if isinstance(value, bool) else _TRUTHS.get(str(value).strip().lower())
@@ -305,7 +306,7 @@ _READ: dict[str, Reader] = {
     **dict.fromkeys(("step", "position", "forward", "token_id", "block", *COUNTS), _whole),
     **dict.fromkeys(("seed", "sample_seed"), _seed),
     **dict.fromkeys(LOG_PROBS, _real),
-    **dict.fromkeys((*FLAGS, "correct"), _truth),
+    **dict.fromkeys((*FLAGS, "correct"), read_truth),
     "logq": _logq,
     "temperature": _temperature,
 }
