@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orderlens.analysis.couplings import TRACE, measured_sets, traced
 from orderlens.analysis.study import Study
+from orderlens.analysis.tables_couplings import TRACE, measured_sets, traced
 from orderlens.metrics.passes import pass_variance
 from orderlens.testing import make_run, make_trace
 

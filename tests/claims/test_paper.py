@@ -31,8 +31,7 @@ def fixed_read(spec, *, noise=True, n=8):
     samples = load_data("passages", model.tokenizer, SplitRule(16, 32), limit=n).samples
     run = api.score(model, samples, ORDERS, noise_floor=noise, circulation=3 if noise else 0)
     study = Study(run, OPTIONS)
-    tables = study.tables(["coherence", "theory"])
-    return judged(fixed_findings(study, {table.name: table for table in tables}))
+    return judged(fixed_findings(study))
 
 
 def numbers(finding):

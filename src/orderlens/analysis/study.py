@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -43,6 +44,8 @@ NOT_GRADED = "not graded: the run holds no verdicts"
 NO_TARGET = "no target: these traces were generated"
 NOT_GENERATED = "nothing was generated: these traces were scored"
 NO_EVALUATOR = "no evaluator: add --evaluator hf:openai-community/gpt2-large or tiny-ar"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class Study:
         self._frame = pd.DataFrame()
         self._views = views
         self._narrowed: dict[tuple[str, ...], Study] = {}
+        self._shared: dict[Callable[[Study], Any], Any] = {}
         self._whole = self
 
     @classmethod
@@ -368,6 +372,13 @@ class Study:
         frame = self.every
         shortest = frame.groupby(["prompt", "temperature"], dropna=False)["n_tokens"].transform("min")
         return pd.Series(matched_distinct(self.run, frame, shortest), index=frame.index)
+
+    def shared(self, compute: Callable[[Study], T]) -> T:
+        """Return ``compute(self)``, computed at most once: what tables, figures and findings share."""
+        if compute not in self._shared:
+            self._shared[compute] = compute(self)
+        found: T = self._shared[compute]
+        return found
 
     def clusters(self, frame: pd.DataFrame) -> Clusters:
         """Return the prompts behind the rows of ``frame``."""

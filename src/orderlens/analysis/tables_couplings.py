@@ -1,23 +1,32 @@
-"""Tables of what committing together costs: couplings of sets, the split of the loss, Var over passes."""
+"""What committing together costs: couplings of sets, the split of the loss, Var over passes.
+
+A set's coupling is the mean over the paths it was measured along, its incoherence their max − min. A trace's
+coupling is the sum over its sets along its own path: where only some were drawn, their sum scaled up. The
+parts of Var follow from a trace's own moments and the sets' rows along that path; ``metrics.passes`` has the
+identity.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from orderlens.analysis.compare import Paired
-from orderlens.analysis.couplings import NOT_MEASURED, VAR_PARTS, measured_sets, traced
 from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import table
-from orderlens.analysis.traces import TRACE, in_sets
+from orderlens.analysis.traces import TRACE, in_sets, trace_rows
 from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums, means
 from orderlens.metrics.segments import FloatArray, divide
 from orderlens.rules.cards import is_deployable
+from orderlens.store.reader import Run
 
+NOT_MEASURED = "not measured: score policies that commit sets with --couplings N"
+VAR_PARTS = ("between", "inside", "coupling_between", "coupling_inside")
 _SETS = (
     Column("n_sets", "sets"),
     Column("size", "tokens", 2),
@@ -47,6 +56,81 @@ SIZES = (2, 3, 5, 9, 17, 1 << 30)
 GAPS = (1, 2, 3, 5, 9, 1 << 30)
 
 
+def measured_sets(run: Run) -> pd.DataFrame:
+    """Return one row per measured set: its coupling, incoherence, exact value, bound, size and gap.
+
+    ``gap`` is the smallest distance of two positions; ``squares`` is Σ z² − Σ y² and ``pass_squares``
+    k (z̄² − ȳ²) along the trace's own path; ``own`` is the coupling along it.
+    """
+    frame = trace_rows(run, "couplings")
+    if not len(frame):
+        names = ["size", "n_sets", "coupling", "least", "most", "exact", "bound", "incoherence", "gap"]
+        return frame[[*TRACE, "forward"]].assign(**dict.fromkeys(names, np.nan))
+    keys = [*TRACE, "forward"]
+    groups = frame.groupby(keys, dropna=False, sort=False)
+    out = groups.agg(
+        size=("size", "first"),
+        n_sets=("n_sets", "first"),
+        coupling=("coupling", "mean"),
+        least=("coupling", "min"),
+        most=("coupling", "max"),
+        exact=("joint_coupling", "first"),
+        bound=("entropy_bound", "first"),
+        paths=("path", "size"),
+    ).reset_index()
+    own = frame[frame["path"] == 0]
+    sums = pd.DataFrame([_sums(row) for row in own.itertuples()], index=own.index)
+    merged = out.merge(pd.concat([own[keys], sums], axis=1), on=keys, how="left")
+    return merged.assign(incoherence=merged["most"] - merged["least"])
+
+
+def _sums(row: Any) -> dict[str, float]:
+    y, z = np.asarray(row.logq, np.float64), np.asarray(row.sequential, np.float64)
+    return {
+        "gap": float(np.diff(np.sort(np.asarray(row.positions))).min()),
+        "own": float(z.sum() - y.sum()),
+        "squares": float(z @ z - y @ y),
+        "pass_squares": float((z.sum() ** 2 - y.sum() ** 2) / len(y)),
+    }
+
+
+def traced(sets: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return scored traces with ``coupling`` (summed over their sets, nats) and the parts of Var.
+
+    A trace of one token per pass has coupling 0. One whose sets were not measured has none, and one of which
+    only some sets were measured has no parts.
+    """
+    out = frame.copy()
+    one_by_one = (out["n_passes_requested"] == out["n"]).to_numpy()
+    if len(sets):
+        names = ["own", "squares", "pass_squares"]
+        grouped = sets.groupby(TRACE, dropna=False, sort=False)
+        found = grouped[names].sum().assign(measured=grouped.size(), n_sets=grouped["n_sets"].first())
+        joined = out[TRACE].merge(found.reset_index(), on=TRACE, how="left")
+        joined.index = out.index
+    else:
+        joined = pd.DataFrame(
+            np.nan,
+            index=out.index,
+            columns=["own", "squares", "pass_squares", "measured", "n_sets"],
+        )
+    scale = joined["n_sets"] / joined["measured"]
+    out["coupling"] = np.where(one_by_one, 0.0, joined["own"] * scale)
+    whole = one_by_one | (joined["measured"] == joined["n_sets"]).to_numpy()
+    own, squares, pass_squares = (
+        np.where(one_by_one, 0.0, joined[name]) for name in ("own", "squares", "pass_squares")
+    )
+    n, mean = out["n"].to_numpy(np.float64), out["mean"].to_numpy(np.float64)
+    shift = mean**2 - (mean + own / n) ** 2  # ȳ² − z̄²
+    between = pass_squares / n + shift
+    out["between"] = np.where(whole, out["var_between"], np.nan)
+    out["inside"] = np.where(whole, out["var_inside"], np.nan)
+    out["coupling_between"] = np.where(whole, between, np.nan)
+    out["coupling_inside"] = np.where(whole, squares / n + shift - between, np.nan)
+    out["var_one_by_one"] = out[list(VAR_PARTS)].sum(axis=1, min_count=len(VAR_PARTS))
+    return out
+
+
 def has_couplings(study: Study) -> bool:
     """Whether sets were revealed again one by one."""
     return "couplings" in study.run.tables
@@ -57,11 +141,19 @@ def has_couplings(study: Study) -> bool:
 )
 def couplings(study: Study) -> list[Table]:
     """Return couplings by policy and by kind of set, the split of the loss, and the parts of Var."""
+    of_sets = [_set_table(study, study.shared(sets_of)), _group_table(study)]
+    return [*of_sets, _loss_table(study), _var_table(study)]
+
+
+def sets_of(study: Study) -> pd.DataFrame:
+    """Return the measured sets of scored traces, with their prompt."""
     sets = measured_sets(study.run)
-    frame = traced(sets, study.scored)
-    joined = sets.merge(frame[[*TRACE, "prompt"]], on=TRACE, how="inner") if len(sets) else sets
-    of_sets = [_set_table(study, joined), _group_table(study, joined)]
-    return [*of_sets, _loss_table(study, frame), _var_table(study, frame)]
+    return sets.merge(study.scored[[*TRACE, "prompt"]], on=TRACE, how="inner") if len(sets) else sets
+
+
+def coupled_traces(study: Study) -> pd.DataFrame:
+    """Return the scored traces with their coupling and the parts of Var; see ``traced``."""
+    return traced(measured_sets(study.run), study.scored)
 
 
 def _set_table(study: Study, sets: pd.DataFrame) -> Table:
@@ -117,16 +209,22 @@ def _quotient(total: FloatArray) -> FloatArray:
     return divide(total[:, 0], total[:, 1])[:, None]
 
 
-def _group_table(study: Study, sets: pd.DataFrame) -> Table:
+def _group_table(study: Study) -> Table:
+    title = "Coupling by size of the set and by its closest pair of positions (all policies)"
+    rows = grouped_sets(study) or [_nothing(group="(none)")]
+    return Table("couplings-groups", title, ("group",), _SETS, tuple(rows))
+
+
+def grouped_sets(study: Study) -> list[dict[str, Cell]]:
+    """Return the couplings by size of the set and by its closest pair of positions."""
+    sets = study.shared(sets_of)
     rows: list[dict[str, Cell]] = []
     for name, column, edges in (("tokens", "size", SIZES), ("closest pair", "gap", GAPS)):
         for low, high in pairwise(edges):
             part = sets[(sets[column] >= low) & (sets[column] < high)] if len(sets) else sets
             if len(part):
                 rows.append(_set_cells(study, part, group=f"{name} {_span(low, high)}"))
-    title = "Coupling by size of the set and by its closest pair of positions (all policies)"
-    rows = rows or [_nothing(group="(none)")]
-    return Table("couplings-groups", title, ("group",), _SETS, tuple(rows))
+    return rows
 
 
 def _span(low: int, high: int) -> str:
@@ -143,9 +241,9 @@ def reference_of(study: Study, frame: pd.DataFrame) -> str:
     return (alone or named or [""])[0]
 
 
-def _loss_table(study: Study, frame: pd.DataFrame) -> Table:
-    reference = reference_of(study, frame)
-    rows = loss_split(study, frame, reference)
+def _loss_table(study: Study) -> Table:
+    reference = reference_of(study, study.scored)
+    rows = loss_split(study, reference)
     notes = (
         f"loss: mean log q of {reference} minus that of the policy on the same texts, the sum of both parts.",
         "coupling: Σ C along the own path over the tokens; scaled up where only some sets were measured.",
@@ -156,8 +254,9 @@ def _loss_table(study: Study, frame: pd.DataFrame) -> Table:
     return Table("couplings-loss", title, ("order",), _LOSS, tuple(rows), notes)
 
 
-def loss_split(study: Study, frame: pd.DataFrame, reference: str) -> list[dict[str, Cell]]:
+def loss_split(study: Study, reference: str) -> list[dict[str, Cell]]:
     """Return by policy the loss to ``reference`` and its parts, on texts that both have (seeds averaged)."""
+    frame = study.shared(coupled_traces)
     named = frame.assign(each=frame["coupling"] / frame["n"])
     wide = {name: side_by_side(named, name) for name in ("mean", "each")}
     out: list[dict[str, Cell]] = []
@@ -174,7 +273,9 @@ def loss_split(study: Study, frame: pd.DataFrame, reference: str) -> list[dict[s
     return out
 
 
-def _var_table(study: Study, frame: pd.DataFrame) -> Table:
+def variance_parts(study: Study) -> list[dict[str, Cell]]:
+    """Return by policy Var over tokens, its parts over passes, and what the coupling adds to them."""
+    frame = study.shared(coupled_traces)
     rows: list[dict[str, Cell]] = []
     for order in study.orders(frame):
         part = frame[frame["order"] == order]
@@ -184,13 +285,17 @@ def _var_table(study: Study, frame: pd.DataFrame) -> Table:
         none = [Estimate.undefined(_partly(part))] * len(names)
         cells = study.estimates(whole, names) if len(whole) else none
         rows.append(row | dict(zip(names, cells, strict=True)))
+    return rows
+
+
+def _var_table(study: Study) -> Table:
     notes = (
         "Var(log q) = between + inside passes; with both parts of the coupling they sum to the Var of the",
         "same path with one token per pass: compare that one between policies of different set sizes.",
         "Only traces of which every set was measured count: with a small --couplings those with few sets.",
     )
     title = "Var(log q) over passes (nats²): between, inside, and what the coupling adds"
-    return Table("pass-variance", title, ("order",), _VAR, tuple(rows), notes)
+    return Table("pass-variance", title, ("order",), _VAR, tuple(variance_parts(study)), notes)
 
 
 def _partly(part: pd.DataFrame) -> str:

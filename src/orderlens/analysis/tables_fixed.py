@@ -6,30 +6,15 @@ import itertools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-import pandas as pd
-
 from orderlens.analysis import paper
-from orderlens.analysis.frames import side_by_side
+from orderlens.analysis.coherence import Circulation, Statistic, measure_coherence
 from orderlens.analysis.study import NO_TARGET, Study
 from orderlens.analysis.table import Cell, Column, Table
 from orderlens.analysis.tables import has_scored, table
-from orderlens.analysis.traces import TRACE, trace_rows
-from orderlens.metrics.coherence import (
-    MIN_RANDOM_ORDERS,
-    ROUNDING,
-    CirculationSummary,
-    circulation_by,
-    dispersion,
-    ensemble_gap,
-    noise_floor,
-    settled,
-    summarise_circulation,
-)
-from orderlens.metrics.estimate import Clusters, Estimate, Resampling, mean, means, median
-from orderlens.metrics.order_range import order_range
+from orderlens.metrics.coherence import ROUNDING, settled
+from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.order_shape import rank_correlation
-from orderlens.rules.cards import is_random, kind_of
+from orderlens.rules.cards import kind_of
 
 _FIXED = (
     Column("mean", "mean log q"),
@@ -46,26 +31,23 @@ _FIXED = (
 @table("mean log q and Var per order on fixed targets (Fig. 1a)", traces="score", suits=has_scored)
 def fixed_sequence(study: Study) -> list[Table]:
     """Return the plane of mean log q and Var per order on fixed targets (data of the paper's Fig. 1a)."""
-    frame = study.scored
-    rows = []
-    for order in study.orders(study.samples):
-        part = frame[frame["order"] == order]
-        found = study.estimates(part, [column.name for column in _FIXED]) if len(part) else []
-        cells = found or [Estimate.undefined(NO_TARGET)] * len(_FIXED)
-        head: dict[str, Cell] = {
-            "order": order,
-            "kind": kind_of(order),
-            "n": len(part),
-            "seeds": _n_seeds(part),
-        }
-        rows.append(head | dict(zip((column.name for column in _FIXED), cells, strict=True)))
+    rows = order_plane(study)
     columns = (Column("kind", "kind"), Column("n", "n"), Column("seeds", "seeds"), *_FIXED)
     title = "Fixed sequences: mean log q and its variance per order (nats, per sequence, then averaged)"
     return [Table("fixed-sequence", title, ("order",), columns, tuple(rows), _plane_notes(rows))]
 
 
-def _n_seeds(part: pd.DataFrame) -> int:
-    return int(part["seed"].nunique())
+def order_plane(study: Study) -> list[dict[str, Cell]]:
+    """Return each order's statistics on fixed targets."""
+    frame, names = study.scored, [column.name for column in _FIXED]
+    rows = []
+    for order in study.orders(study.samples):
+        part = frame[frame["order"] == order]
+        cells = study.estimates(part, names) if len(part) else [Estimate.undefined(NO_TARGET)] * len(names)
+        n_seeds = int(part["seed"].nunique())
+        head: dict[str, Cell] = {"order": order, "kind": kind_of(order), "n": len(part), "seeds": n_seeds}
+        rows.append(head | dict(zip(names, cells, strict=True)))
+    return rows
 
 
 def _theirs() -> str:
@@ -100,14 +82,7 @@ def _plane_notes(rows: Sequence[dict[str, Cell]]) -> tuple[str, ...]:
 @table("dependence of log P on the order, with the noise floor", traces="score", suits=has_scored)
 def coherence(study: Study) -> list[Table]:
     """Return every coherence measure beside the numerical noise floor."""
-    floor, rows = _noise_rows(study)
-    gaps = [*_range_rows(study), *_random_rows(study)]
-    for row in gaps:
-        row["noise_floor"], row["times_noise"] = _beside(row["value"], floor)
-    for row in rows:
-        row["noise_floor"] = row["times_noise"] = None
-    for row in (*gaps, *rows):
-        row.setdefault("p", None)
+    found = study.shared(measure_coherence)
     columns = (
         Column("value", "nats/token", 4),
         Column("p", "p", 4),
@@ -115,135 +90,43 @@ def coherence(study: Study) -> list[Table]:
         Column("noise_floor", "noise floor", 6),
         Column("times_noise", "× noise", 1),
     )
-    notes = (
+    notes = [
         "range_of_means: max − min over orders of the data-set mean, corrected for noise (observed_range).",
         "p: the orders agree (permuted within texts). mean_of_ranges: per sequence first.",
         "dispersion: sd over random orders per sequence. ensemble_gap: log of mean P minus mean log P.",
         "Only sequences scored under every order of the scope count for the two ranges.",
-        *_left_out(study),
-    )
-    title = "Order coherence of fixed sequences (0 for a model with one joint distribution)"
-    table = Table("coherence", title, ("statistic", "scope"), columns, (*gaps, *rows), notes)
-    return [table, *_circulation_tables(study)]
-
-
-def _left_out(study: Study) -> tuple[str, ...]:
-    """Name the policies whose sums the chain rule says nothing about."""
-    sets = [order for order in study.orders(study.scored) if order not in set(study.one_by_one["order"])]
-    return (f"Left out, since they reveal several tokens per pass: {', '.join(sets)}.",) if sets else ()
-
-
-def _range_rows(study: Study) -> list[dict[str, Cell]]:
-    frame = study.one_by_one
-    out: list[dict[str, Cell]] = []
-    wide = _per_sequence(study, frame)
-    kinds = {order: kind_of(str(order)) for order in wide.columns}
-    scopes = {kind: [o for o in wide.columns if kinds[o] == kind] for kind in ("deployable", "target-aware")}
-    scopes["all"] = list(wide.columns)
-    how = study.options.resampling
-    for scope, orders in scopes.items():
-        found = order_range(wide[orders].to_numpy(np.float64), how)
-        cells = {
-            "range_of_means": found.estimate,
-            "observed_range": Estimate(found.plain, n=found.estimate.n, why=found.estimate.why),
-            "mean_of_ranges": _mean_of_ranges(wide[orders], how),
-        }
-        for name, cell in cells.items():
-            value = cell if len(frame) else Estimate.undefined(NO_TARGET)
-            head: dict[str, Cell] = {"statistic": name, "scope": scope, "value": value, "p": None}
-            out.append(head | {"n_orders": len(orders)})
-        if math.isfinite(found.p):
-            out[-3]["p"] = Estimate(found.p, n=found.estimate.n)
-    return out
-
-
-def _per_sequence(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return mean log q per sequence (rows) and order (columns), seeds averaged."""
-    wide = side_by_side(frame, "mean")
-    return wide[study.orders(frame)] if len(frame) else wide
-
-
-def _mean_of_ranges(wide: pd.DataFrame, resampling: Resampling) -> Estimate:
-    if wide.shape[1] < 2:
-        return Estimate.undefined(f"{wide.shape[1]} order(s): at least two are needed")
-    known = wide.where(np.isfinite(wide))  # an impossible token has log q = −inf
-    ranges = np.ptp(known.to_numpy(np.float64), axis=1)  # NaN where an order is missing
-    return mean(ranges, Clusters(list(wide.index), resampling), "no sequence was scored under every order")
-
-
-def _random_rows(study: Study) -> list[dict[str, Cell]]:
-    drawn = [order for order in study.orders(study.one_by_one) if is_random(order)]
-    return [row for order in drawn or ["random"] for row in _seed_rows(study, order)]
-
-
-def _seed_rows(study: Study, order: str) -> list[dict[str, Cell]]:
-    frame = study.scored[study.scored["order"] == order]
-    sums = side_by_side(frame, "log_prob", by="seed")
-    n = frame.groupby("prompt", sort=False)["n"].first().reindex(sums.index).to_numpy(np.float64)
-    n_seeds = sums.shape[1]
-    names = ("dispersion", "ensemble_gap")
-    if n_seeds < 2:
-        cells = [Estimate.undefined(f"{n_seeds} random order(s) per sequence: at least 2 are needed")] * 2
-    else:
-        values = sums.to_numpy(np.float64)
-        columns = np.column_stack([dispersion(values / n[:, None]), ensemble_gap(values, n)])
-        cells = means(columns, Clusters(list(sums.index), study.options.resampling))
-    if 2 <= n_seeds < MIN_RANDOM_ORDERS:
-        why = f"only {n_seeds} random orders ({MIN_RANDOM_ORDERS} wanted)"
-        cells = [Estimate(c.value, c.low, c.high, c.n, c.n_undefined, why) for c in cells]
-    return [
-        {"statistic": name, "scope": order, "value": cell, "n_orders": n_seeds}
-        for name, cell in zip(names, cells, strict=True)
     ]
+    if found.left_out:
+        sets = ", ".join(found.left_out)
+        notes.append(f"Left out, since they reveal several tokens per pass: {sets}.")
+    gaps = [_coherence_row(item) | _beside(item.value, found.noise_floor) for item in found.gaps]
+    noise = [_coherence_row(item) | {"noise_floor": None, "times_noise": None} for item in found.noise]
+    title = "Order coherence of fixed sequences (0 for a model with one joint distribution)"
+    table = Table("coherence", title, ("statistic", "scope"), columns, (*gaps, *noise), tuple(notes))
+    return [table, _circulation_table(found.circulation)]
 
 
-def _noise_rows(study: Study) -> tuple[float, list[dict[str, Cell]]]:
-    """Return the largest noise floor and one row per perturbation."""
-    frame = _measured(study, "noise")
-    if not len(frame) or "perturbation" not in frame.columns:
-        cell = Estimate.undefined("not measured: score with --noise-floor")
-        return math.nan, [{"statistic": "noise_floor", "scope": "(all)", "value": cell, "n_orders": 0}]
-    floor = noise_floor(
-        frame["log_prob"], frame["log_prob_perturbed"], frame["n"], frame["perturbation"].tolist()
-    )
-    per_token = np.abs(frame["log_prob_perturbed"] - frame["log_prob"]) / frame["n"].where(frame["n"] > 0)
-    rows: list[dict[str, Cell]] = []
-    for name in floor.by_perturbation:
-        part = frame[frame["perturbation"] == name]
-        clusters = study.clusters(part)
-        cell = mean(per_token[part.index], clusters, "no finite rescoring")
-        head: dict[str, Cell] = {"statistic": "noise_floor", "scope": name}
-        rows.append(head | {"value": cell, "n_orders": int(part["order"].nunique())})
-    return floor.headline, rows
+def _coherence_row(item: Statistic) -> dict[str, Cell]:
+    return {
+        "statistic": item.name,
+        "scope": item.scope,
+        "value": item.value,
+        "p": item.p,
+        "n_orders": item.n_orders,
+    }
 
 
-def _measured(study: Study, name: str) -> pd.DataFrame:
-    """Return a measurement's rows with their ``prompt``; those of a trace that two runs hold come once."""
-    rows = trace_rows(study.run, name)
-    if not len(rows):
-        return rows
-    traces = study.every[[*TRACE, "prompt", "repeated"]]
-    joined = rows.merge(traces, on=TRACE, how="left").sort_index()
-    joined["prompt"] = joined["prompt"].astype(object).where(joined["prompt"].notna(), joined["sample_id"])
-    return joined[joined["repeated"].ne(True)].reset_index(drop=True)
-
-
-def _beside(value: Cell, floor: float) -> tuple[Estimate, Estimate]:
+def _beside(value: Estimate, floor: float) -> dict[str, Cell]:
     if not math.isfinite(floor):
-        return (Estimate.undefined("noise floor not measured: score with --noise-floor"),) * 2
+        missing = Estimate.undefined("noise floor not measured: score with --noise-floor")
+        return {"noise_floor": missing, "times_noise": missing}
+    times = Estimate(value.value / floor) if value.is_defined and floor else Estimate.undefined("no value")
     if floor <= ROUNDING:
-        return Estimate(floor), Estimate.undefined(f"the noise floor is rounding, at most {ROUNDING:g}")
-    if not isinstance(value, Estimate) or not value.is_defined:
-        return Estimate(floor), Estimate.undefined("no value")
-    return Estimate(floor), Estimate(value.value / floor)
+        times = Estimate.undefined(f"the noise floor is rounding, at most {ROUNDING:g}")
+    return {"noise_floor": Estimate(floor), "times_noise": times}
 
 
-DISTANCE_EDGES = (1, 2, 3, 5, 9, 17, 1e9)
-MASK_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
-
-
-def _circulation_tables(study: Study) -> list[Table]:
-    frame = _measured(study, "circulation")
+def _circulation_table(groups: Sequence[Circulation]) -> Table:
     columns = (
         Column("median_abs", "median |Γ|", 4),
         Column("rms", "RMS", 4),
@@ -251,28 +134,7 @@ def _circulation_tables(study: Study) -> list[Table]:
         Column("n", "n"),
         Column("n_undefined", "undefined"),
     )
+    names = ("group", *(column.name for column in columns))
+    rows: list[dict[str, Cell]] = [{name: getattr(item, name) for name in names} for item in groups]
     title = "Circulation Γ of adjacent reveals (nats; 0 for a coherent model)"
-    if not len(frame) or "gamma" not in frame.columns:
-        empty = Estimate.undefined("not measured: score with --circulation N")
-        row: dict[str, Cell] = {"group": "all", "median_abs": empty, "rms": empty, "signed_mean": empty}
-        return [Table("circulation", title, ("group",), columns, (row | {"n": 0, "n_undefined": 0},))]
-    groups = {"all": summarise_circulation(frame["gamma"])}
-    by_distance = circulation_by(frame["gamma"], frame["distance"], DISTANCE_EDGES)
-    groups |= {f"distance {key.replace('1e+09', '…')}": value for key, value in by_distance.items()}
-    by_mask = circulation_by(frame["gamma"], frame["mask_ratio"], MASK_EDGES)
-    groups |= {f"mask ratio {key}": value for key, value in by_mask.items()}
-    rows = [_circulation_row(name, summary) for name, summary in groups.items()]
-    rows[0] |= {"median_abs": _clustered_median(study, frame)}
-    return [Table("circulation", title, ("group",), columns, tuple(rows))]
-
-
-def _circulation_row(name: str, summary: CirculationSummary) -> dict[str, Cell]:
-    values = (summary.median_abs, summary.rms, summary.signed_mean)
-    cells = [Estimate(v, n=summary.n, why=None if summary.n else "no finite Γ") for v in values]
-    named: dict[str, Cell] = dict(zip(("median_abs", "rms", "signed_mean"), cells, strict=True))
-    return {"group": name, **named, "n": summary.n, "n_undefined": summary.n_undefined}
-
-
-def _clustered_median(study: Study, frame: pd.DataFrame) -> Estimate:
-    gamma = np.abs(frame["gamma"].to_numpy(np.float64))
-    return median(gamma, study.clusters(frame), "no finite Γ")
+    return Table("circulation", title, ("group",), columns, tuple(rows))

@@ -125,13 +125,6 @@ _SHAPE = (
 )
 def reveal_order(study: Study) -> list[Table]:
     """Return how close each order's paths are to left-to-right, and how well the orders agree."""
-    frame = study.decoded if len(study.decoded) else study.scored
-    names = [column.name for column in _SHAPE]
-    rows: list[dict[str, Cell]] = []
-    for order in study.orders(frame):
-        part = frame[frame["order"] == order]
-        found = [_explained(c, name) for c, name in zip(study.estimates(part, names), names, strict=True)]
-        rows.append({"order": order, "n": len(part), **dict(zip(names, found, strict=True))})
     kind = "generated" if len(study.decoded) else "scored"
     notes = (
         f"Paths of {kind} traces, EOS and special reveals dropped except in 'ρ with EOS'; steps from 0.",
@@ -141,8 +134,23 @@ def reveal_order(study: Study) -> list[Table]:
     )
     columns = (Column("n", "n"), *_SHAPE)
     title = "Reveal order: closeness to left-to-right inside a block"
-    table = Table("reveal-order", title, ("order",), columns, tuple(rows), notes)
-    return [table, _agreement_table(study, frame)]
+    table = Table("reveal-order", title, ("order",), columns, tuple(path_shapes(study)), notes)
+    return [table, _agreement_table(study, _paths(study))]
+
+
+def _paths(study: Study) -> pd.DataFrame:
+    return study.decoded if len(study.decoded) else study.scored
+
+
+def path_shapes(study: Study) -> list[dict[str, Cell]]:
+    """Return how close each order's paths are to left-to-right."""
+    frame, names = _paths(study), [column.name for column in _SHAPE]
+    rows: list[dict[str, Cell]] = []
+    for order in study.orders(frame):
+        part = frame[frame["order"] == order]
+        found = [_explained(c, name) for c, name in zip(study.estimates(part, names), names, strict=True)]
+        rows.append({"order": order, "n": len(part), **dict(zip(names, found, strict=True))})
+    return rows
 
 
 def _explained(cell: Estimate, column: str) -> Estimate:
@@ -181,16 +189,21 @@ def _is_sweep(study: Study) -> bool:
 @table("sampling temperature sweep (Fig. S1)", needs=("text",), traces="sweep", suits=_is_sweep)
 def temperature(study: Study) -> list[Table]:
     """Return the temperature sweep per order (data of the paper's Fig. S1)."""
+    rows = sweep_rows(study)
+    columns = (Column("n", "n"), *_SWEEP)
+    title = "Temperature sweep: logs at temperature 1, tokens drawn at T"
+    return [Table("temperature", title, ("order", "temperature"), columns, tuple(rows), _sweep_notes(rows))]
+
+
+def sweep_rows(study: Study) -> list[dict[str, Cell]]:
+    """Return the statistics of generated text by order and temperature."""
     frame = study.generated
     rows: list[dict[str, Cell]] = []
     for order in study.orders(frame if len(frame) else study.samples):
         of_order = frame[frame["order"] == order]
         values = sorted(of_order["temperature"].unique()) or [math.nan]
         rows += [_sweep_row(study, of_order[of_order["temperature"] == t], order, float(t)) for t in values]
-    columns = (Column("n", "n"), *_SWEEP)
-    title = "Temperature sweep: logs at temperature 1, tokens drawn at T"
-    table = Table("temperature", title, ("order", "temperature"), columns, tuple(rows), _sweep_notes(rows))
-    return [table]
+    return rows
 
 
 def _sweep_row(study: Study, part: pd.DataFrame, order: str, value: float) -> dict[str, Cell]:

@@ -80,6 +80,59 @@ def _fitted(logq: bytes, hit: bytes, level: float) -> NoiseFit:
     return fit_noise(np.frombuffer(logq), np.frombuffer(hit, np.bool_), level=level)
 
 
+@dataclass(frozen=True, slots=True)
+class FittedNoise:
+    """σ and k fitted to how often the target was the argmax, over the orders of one kind.
+
+    Attributes:
+        kind: of the orders.
+        sigma: noise scale.
+        k: number of equal competitors.
+        sigma_one: noise scale with one competitor.
+        p_misfit: of the fit.
+        n: reveals.
+        n_sequences: texts.
+        remarks: what the fit warns of.
+    """
+
+    kind: str
+    sigma: Estimate
+    k: Estimate
+    sigma_one: Estimate
+    p_misfit: Estimate
+    n: int
+    n_sequences: int
+    remarks: tuple[str, ...] = ()
+
+
+def fitted_noise(study: Study) -> dict[str, FittedNoise]:
+    """Return the fit by kind of orders; see ``Study.shared``."""
+    frame = study.scored
+    kinds = frame["order"].map(lambda order: kind_of(str(order)))
+    shown = ["deployable", "target-aware", *(["unknown"] if (kinds == "unknown").any() else [])]
+    return {kind: _fit(study, frame[kinds == kind], kind) for kind in shown}
+
+
+def _fit(study: Study, part: pd.DataFrame, kind: str) -> FittedNoise:
+    from orderlens.theory import TheoryError
+
+    traces, n_sequences = read_hits(study, part)
+    n = sum(len(item.logq) for item in traces)
+    why = NO_TARGET if not len(study.scored) else "no such order was scored"
+    if n:
+        try:
+            found = fit_hits(traces, study.options.resampling.level)
+        except TheoryError as error:
+            why = str(error)
+        else:
+            sigma = Estimate(found.sigma, *found.sigma_interval, found.n)
+            k = Estimate(found.k, *found.k_interval, found.n)
+            one, p = Estimate(found.sigma_one, n=found.n), Estimate(found.p_value, n=found.n)
+            return FittedNoise(kind, sigma, k, one, p, n, n_sequences, tuple(found.remarks))
+    missing = Estimate.undefined(why)
+    return FittedNoise(kind, missing, missing, missing, missing, n, n_sequences)
+
+
 _COLUMNS = (
     Column("jensen", "Jensen loss"),
     Column("second_order", "2nd order"),
@@ -88,14 +141,26 @@ _COLUMNS = (
     Column("rho_min", "ρ(min, loss)", 2),
     Column("rho_bottleneck", "ρ(q<1/2, loss)", 2),
 )
+_FIT = (
+    Column("sigma", "σ"),
+    Column("k", "competitors k", 1),
+    Column("sigma_one", "σ with k = 1"),
+    Column("p_misfit", "p of misfit", 4),
+    Column("n", "reveals"),
+    Column("sequences", "sequences"),
+)
+_INDEPENDENT = (
+    "Intervals: profile likelihood, the reveals taken as independent; "
+    "'orderlens theory fit RUN --bootstrap N' resamples texts."
+)
 
 
 @table("exact Jensen loss beside Var", needs=("jensen",), traces="score")
 def theory(study: Study) -> list[Table]:
     """Return the exact loss of uneven confidence per order and noise scale, and how well Var orders it."""
     frame = study.scored if len(study.scored) else study.decoded
-    rows = [
-        _row(study, frame[frame["order"] == order], order, sigma)
+    rows: list[dict[str, Cell]] = [
+        {"order": order, "sigma": f"{sigma:g}", **jensen_cells(study, frame[frame["order"] == order], sigma)}
         for order in study.orders(frame)
         for sigma in SIGMAS
     ]
@@ -111,57 +176,19 @@ def theory(study: Study) -> list[Table]:
     return [Table("theory", title, ("order", "sigma"), _COLUMNS, tuple(rows), notes), _fit_table(study)]
 
 
-_FIT = (
-    Column("sigma", "σ"),
-    Column("k", "competitors k", 1),
-    Column("sigma_one", "σ with k = 1"),
-    Column("p_misfit", "p of misfit", 4),
-    Column("n", "reveals"),
-    Column("sequences", "sequences"),
-)
-
-
-_INDEPENDENT = (
-    "Intervals: profile likelihood, the reveals taken as independent; "
-    "'orderlens theory fit RUN --bootstrap N' resamples texts."
-)
-
-
 def _fit_table(study: Study) -> Table:
-    """Return σ and k fitted to how often the target was the argmax, as a function of q."""
-    frame = study.scored
-    kinds = frame["order"].map(lambda order: kind_of(str(order)))
-    shown = ["deployable", "target-aware", *(["unknown"] if (kinds == "unknown").any() else [])]
-    rows, notes = [], [_INDEPENDENT]
-    for name, part in ((kind, frame[kinds == kind]) for kind in shown):
-        cells, remarks = _fit(study, part)
-        rows.append({"orders": name, **cells})
-        notes += [f"{name}: {remark}." for remark in remarks]
+    rows: list[dict[str, Cell]] = []
+    notes = [_INDEPENDENT]
+    for kind, fit in study.shared(fitted_noise).items():
+        cells = {name: getattr(fit, name) for name in ("sigma", "k", "sigma_one", "p_misfit", "n")}
+        rows.append({"orders": kind, **cells, "sequences": fit.n_sequences})
+        notes += [f"{kind}: {remark}." for remark in fit.remarks]
     title = "Fitted noise: f_k(q) against the observed argmax hits (a summary, not a confirmation)"
     return Table("theory-fit", title, ("orders",), _FIT, tuple(rows), tuple(notes))
 
 
-def _fit(study: Study, part: pd.DataFrame) -> tuple[dict[str, Cell], list[str]]:
-    from orderlens.theory import TheoryError
-
-    traces, n_sequences = read_hits(study, part)
-    n = sum(len(item.logq) for item in traces)
-    head: dict[str, Cell] = {"n": n, "sequences": n_sequences}
-    why = NO_TARGET if not len(study.scored) else "no such order was scored"
-    if n:
-        try:
-            found = fit_hits(traces, study.options.resampling.level)
-        except TheoryError as error:
-            why = str(error)
-        else:
-            sigma = Estimate(found.sigma, *found.sigma_interval, found.n)
-            k = Estimate(found.k, *found.k_interval, found.n)
-            one, p = Estimate(found.sigma_one, n=found.n), Estimate(found.p_value, n=found.n)
-            return {"sigma": sigma, "k": k, "sigma_one": one, "p_misfit": p, **head}, found.remarks
-    return {name: Estimate.undefined(why) for name in ("sigma", "k", "sigma_one", "p_misfit")} | head, []
-
-
-def _row(study: Study, part: pd.DataFrame, order: str, sigma: float) -> dict[str, Cell]:
+def jensen_cells(study: Study, part: pd.DataFrame, sigma: float) -> dict[str, Cell]:
+    """Return the exact loss of one order's traces at a noise scale, and how well statistics rank it."""
     mean, var, n = (part[name].to_numpy(np.float64) for name in ("mean", "var", "n"))
     loss = part[f"jensen_{sigma:g}"].to_numpy(np.float64)
     columns = part.assign(
@@ -170,10 +197,17 @@ def _row(study: Study, part: pd.DataFrame, order: str, sigma: float) -> dict[str
         outside_radius=np.where(np.isfinite(mean), mean - part["min"] > np.abs(mean), np.nan),
     )
     found = study.estimates(columns, ["jensen", "second_order", "outside_radius"])
-    cells: dict[str, Cell] = dict(zip(("jensen", "second_order", "outside_radius"), found, strict=True))
-    for name, column in (("rho_var", "var"), ("rho_min", "min"), ("rho_bottleneck", "bottleneck_rate")):
-        cells[name] = _rank(part[column].to_numpy(np.float64), loss / n)
-    return {"order": order, "sigma": f"{sigma:g}", **cells}
+    return {
+        **dict(zip(("jensen", "second_order", "outside_radius"), found, strict=True)),
+        **jensen_ranks(part, sigma),
+    }
+
+
+def jensen_ranks(part: pd.DataFrame, sigma: float) -> dict[str, Estimate]:
+    """Return the rank correlation of Var, min and bottleneck rate with the exact loss per token."""
+    loss = (part[f"jensen_{sigma:g}"] / part["n"]).to_numpy(np.float64)
+    columns = {"rho_var": "var", "rho_min": "min", "rho_bottleneck": "bottleneck_rate"}
+    return {name: _rank(part[column].to_numpy(np.float64), loss) for name, column in columns.items()}
 
 
 def _rank(statistic: FloatArray, loss: FloatArray) -> Estimate:

@@ -57,7 +57,7 @@ def fixed(study: Study) -> list[Finding]:
 
     own = study.view("score")
     _require(len(own.scored), "fixed", NO_TARGET)
-    return fixed_findings(own, {table.name: table for table in own.tables(("coherence", "theory"))})
+    return fixed_findings(own)
 
 
 def decoding(study: Study) -> list[Finding]:

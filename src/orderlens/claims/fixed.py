@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
 from orderlens.analysis import paper
+from orderlens.analysis.coherence import Coherence, measure_coherence
 from orderlens.analysis.compare import Paired, rank_rows, stack, wide_of
 from orderlens.analysis.study import Study
-from orderlens.analysis.table import Table
+from orderlens.analysis.tables_theory import fitted_noise, jensen_ranks
 from orderlens.claims.judge import Check, Finding, Number, negated, p_of_sign
 from orderlens.metrics.coherence import ROUNDING, settled
 from orderlens.metrics.estimate import Estimate
@@ -39,28 +39,25 @@ _ONLY_A_FIT = (
 )
 
 
-def fixed_findings(study: Study, tables: Mapping[str, Table]) -> list[Finding]:
-    """Return the findings that need scored targets; ``tables`` are those made of the same study, by name."""
+def fixed_findings(study: Study) -> list[Finding]:
+    """Return the findings that need scored targets."""
     return [
-        chain_rule(tables),
-        chain_rule_per_text(tables),
+        chain_rule(study),
+        chain_rule_per_text(study),
         variance_axis(study),
         bottlenecks(study),
-        uniform_spreading(study, tables),
+        uniform_spreading(study),
     ]
 
 
-def chain_rule(tables: Mapping[str, Table]) -> Finding:
+def chain_rule(study: Study) -> Finding:
     """Does log P/n depend on the order on average, by more than rounding?"""
-    cells = _cells(tables["coherence"])
-    floor, bar = _noise_bar(cells)
-    decisive = cells["range_of_means", "deployable"]
-    gamma = tables["circulation"].rows[0]["median_abs"]
-    test = next(row["p"] for row in tables["coherence"].rows if row["scope"] == "deployable")
-    p = test.value if isinstance(test, Estimate) else math.nan
-    check = Check(
-        "range_of_means, deployable orders (nats/token)", _if_measured(decisive, floor), bar, p=p, digits=4
-    )
+    found = study.shared(measure_coherence)
+    decisive, everything = (found.find("range_of_means", scope) for scope in ("deployable", "all"))
+    p = math.nan if decisive.p is None else decisive.p.value
+    label = "range_of_means, deployable orders (nats/token)"
+    check = Check(label, _if_measured(decisive.value, found), _bar(found), p=p, digits=4)
+    gamma = found.circulation[0].median_abs
     return Finding(
         "chain-rule",
         "Changing only the reveal order shifts log P/n of fixed targets.",
@@ -70,59 +67,47 @@ def chain_rule(tables: Mapping[str, Table]) -> Finding:
         f"of range_of_means over deployable orders lies above {_BAR}.",
         numbers=(
             Number("p of 'the orders agree' (permuted within texts)", Estimate(p, why="no test"), digits=4),
-            Number("range_of_means, all orders (nats/token)", cells["range_of_means", "all"], _RANGE, 4),
-            Number("mean_of_ranges, all orders", cells["mean_of_ranges", "all"], digits=4),
-            Number("noise floor (nats/token)", _floor_cell(floor), "not given", 4),
-            Number("median |Γ| of adjacent swaps (nats)", _estimate(gamma), digits=4),
+            Number("range_of_means, all orders (nats/token)", everything.value, _RANGE, 4),
+            Number("mean_of_ranges, all orders", found.find("mean_of_ranges", "all").value, digits=4),
+            Number("noise floor (nats/token)", _floor(found), "not given", 4),
+            Number("median |Γ| of adjacent swaps (nats)", gamma, digits=4),
         ),
         remarks=(_NO_LIKELIHOOD,),
     )
 
 
-def chain_rule_per_text(tables: Mapping[str, Table]) -> Finding:
+def chain_rule_per_text(study: Study) -> Finding:
     """Does log P/n of single texts depend on the order, in whatever direction, by more than rounding?"""
-    cells = _cells(tables["coherence"])
-    floor, bar = _noise_bar(cells)
-    found = _if_measured(cells["mean_of_ranges", "deployable"], floor)
+    found = study.shared(measure_coherence)
+    cell = _if_measured(found.find("mean_of_ranges", "deployable").value, found)
+    spread = found.find("dispersion", "random").value
     return Finding(
         "chain-rule-per-text",
         "For a single text log P/n depends on the reveal order: the model has no joint distribution.",
-        (Check("mean_of_ranges, deployable orders (nats/token)", found, bar, digits=4),),
+        (Check("mean_of_ranges, deployable orders (nats/token)", cell, _bar(found), digits=4),),
         "ours; the chain rule itself",
         rule=f"the mean over texts of each one's max − min over deployable orders lies above {_BAR}.",
         numbers=(
-            Number("dispersion over random orders (nats/token)", cells["dispersion", "random"], digits=4),
-            Number("noise floor (nats/token)", _floor_cell(floor), digits=4),
+            Number("dispersion over random orders (nats/token)", spread, digits=4),
+            Number("noise floor (nats/token)", _floor(found), digits=4),
         ),
         remarks=("Shifts of single texts may cancel on average; chain-rule asks for the average.",),
     )
 
 
-def _noise_bar(cells: Mapping[tuple[str, str], Estimate]) -> tuple[float, float]:
-    """Return the noise floor (NaN when it was not measured) and the bar that a deviation must pass."""
-    known = [c.value for (name, _), c in cells.items() if name == "noise_floor" and c.is_defined]
-    floor = max(known, default=math.nan)
-    return floor, max(NOISE_FACTOR * floor, ROUNDING) if known else ROUNDING
+def _bar(found: Coherence) -> float:
+    """Return what a deviation must exceed."""
+    return max(NOISE_FACTOR * found.noise_floor, ROUNDING) if math.isfinite(found.noise_floor) else ROUNDING
 
 
-def _if_measured(cell: Estimate, floor: float) -> Estimate:
-    return (
-        cell
-        if math.isfinite(floor)
-        else Estimate.undefined("the noise floor was not measured: score with --noise-floor")
-    )
+def _if_measured(cell: Estimate, found: Coherence) -> Estimate:
+    if math.isfinite(found.noise_floor):
+        return cell
+    return Estimate.undefined("the noise floor was not measured: score with --noise-floor")
 
 
-def _floor_cell(floor: float) -> Estimate:
-    return Estimate(floor) if math.isfinite(floor) else Estimate.undefined("not measured")
-
-
-def _cells(table: Table) -> dict[tuple[str, str], Estimate]:
-    return {(str(row["statistic"]), str(row["scope"])): _estimate(row["value"]) for row in table.rows}
-
-
-def _estimate(cell: object) -> Estimate:
-    return cell if isinstance(cell, Estimate) else Estimate.undefined("no value")
+def _floor(found: Coherence) -> Estimate:
+    return Estimate(found.noise_floor, why=None if math.isfinite(found.noise_floor) else "not measured")
 
 
 def _planes(study: Study) -> tuple[Paired, list[str]]:
@@ -285,12 +270,12 @@ def bottlenecks(study: Study) -> Finding:
     )
 
 
-def uniform_spreading(study: Study, tables: Mapping[str, Table]) -> Finding:
+def uniform_spreading(study: Study) -> Finding:
     """Is the noise that fits the argmax hits small enough for the theorem's concavity?"""
     from orderlens.theory import critical_sigma
 
-    row = next(row for row in tables["theory-fit"].rows if row["orders"] == "deployable")
-    sigma, k, one = (_estimate(row[name]) for name in ("sigma", "k", "sigma_one"))
+    fit = study.shared(fitted_noise)["deployable"]
+    sigma, k = fit.sigma, fit.k
     n = int(study.scored["sample_id"].nunique())
     limit = float(critical_sigma(max(k.value, 1.0))) if k.is_defined else math.nan
     why = None if math.isfinite(limit - sigma.value) else "no fit"
@@ -305,18 +290,21 @@ def uniform_spreading(study: Study, tables: Mapping[str, Table]) -> Finding:
             Number("fitted σ (deployable orders)", sigma, "never estimated", 2),
             Number("fitted number of equal competitors k", k, "assumed 1", 1),
             Number("σ₀ for that k, below which log f is concave", Estimate(limit, why="no fit"), digits=3),
-            Number("fitted σ when k = 1 is imposed (σ₀ = 1.053)", one, digits=2),
-            *_loss_numbers(tables["theory"]),
+            Number("fitted σ when k = 1 is imposed (σ₀ = 1.053)", fit.sigma_one, digits=2),
+            *_loss_numbers(study),
         ),
         remarks=(_ONLY_A_FIT,),
     )
 
 
-def _loss_numbers(table: Table) -> list[Number]:
-    """Return how well Var and the worst step stand for the exact loss, for one order and noise scale."""
-    rows = [row for row in table.rows if row["order"] == "forced-ar" and row["sigma"] == "0.5"]
-    names = {
-        "rho_var": "Spearman(Var, exact Jensen loss), forced-ar, σ = 0.5",
-        "rho_min": "Spearman(min log q, the same loss)",
-    }
-    return [Number(text, _estimate(row[name]), digits=2) for row in rows for name, text in names.items()]
+def _loss_numbers(study: Study) -> list[Number]:
+    """Return how well Var and the worst step rank the exact loss, for one order and noise scale."""
+    with study.needing(("jensen",)):
+        part = study.scored[study.scored["order"] == "forced-ar"]
+        if not len(part):
+            return []
+        cells = jensen_ranks(part, 0.5)
+    return [
+        Number("Spearman(Var, exact Jensen loss), forced-ar, σ = 0.5", cells["rho_var"], digits=2),
+        Number("Spearman(min log q, the same loss)", cells["rho_min"], digits=2),
+    ]

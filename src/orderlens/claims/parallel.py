@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from orderlens.analysis.compare import Paired, wide_of
-from orderlens.analysis.couplings import measured_sets, traced
 from orderlens.analysis.frontier import ACCURACY, BITS, EXTERNAL, Measure, Point, ladder_of, measures
 from orderlens.analysis.study import Study
+from orderlens.analysis.tables_couplings import coupled_traces
 from orderlens.claims.judge import Check, Finding
 from orderlens.metrics.estimate import Estimate, Resampling
 from orderlens.rules.cards import base_name
@@ -60,15 +60,15 @@ def _on_fixed_texts(study: Study) -> Iterator[Finding]:
     yield Finding(
         "loss-is-coupling",
         "Most of what sets cost is coupling: what tokens committed together know of each other.",
-        tuple(_share(study, frame, alone, rung, how) for rung in sets),
+        tuple(_share(study, alone, rung, how) for rung in sets),
         "ours",
         rule="coupling minus half of the loss lies above 0: it is more than half of the loss.",
     )
 
 
-def _share(study: Study, frame: pd.DataFrame, alone: str, rung: str, how: Resampling) -> Check:
+def _share(study: Study, alone: str, rung: str, how: Resampling) -> Check:
     """Return coupling per token minus half of the loss, text by text."""
-    known = traced(measured_sets(study.run), frame)
+    known = study.shared(coupled_traces)
     each = wide_of(known.assign(each=known["coupling"] / known["n"]), "each")
     mean = wide_of(known, "mean")
     label = "coupling − ½ loss (nats/token)"

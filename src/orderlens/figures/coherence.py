@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orderlens.analysis.coherence import Circulation, measure_coherence
 from orderlens.analysis.compare import mean_difference
 from orderlens.analysis.frames import side_by_side
-from orderlens.analysis.table import Table
-from orderlens.analysis.tables_fixed import coherence
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import (
     centre,
     interval,
     is_drawable,
+    real,
 )
 from orderlens.figures.style import GREY, footnote, look, new_figure, panel_letters, row_labels, rows
 from orderlens.rules.cards import in_paper_order, is_target_aware, kind_of
@@ -37,12 +37,15 @@ def data(study: Study) -> dict[str, Any]:
     """Return each order's mean log q against the reference order's, the ranges, Γ and the noise floor."""
     if not len(study.scored):
         raise UndefinedFigureError("nothing was scored: the run holds no fixed targets")
-    tables = {table.name: table for table in coherence(study)}
+    found = study.shared(measure_coherence)
     return {
         "reference": REFERENCE,
         "gaps": _gaps(study),
-        "statistics": _statistics(tables["coherence"]),
-        "circulation": _circulation(tables["circulation"]),
+        "statistics": [
+            {"statistic": item.name, "scope": item.scope, **interval(item.value)} for item in found.statistics
+        ],
+        "noise_floor": found.noise_floor,
+        "circulation": [_swaps(item) for item in found.circulation if item.rms.is_defined],
         "n_sequences": int(study.scored["prompt"].nunique()),
     }
 
@@ -61,19 +64,9 @@ def _gaps(study: Study) -> list[dict[str, Any]]:
     return found
 
 
-def _statistics(table: Table) -> list[dict[str, Any]]:
-    return [
-        {"statistic": row["statistic"], "scope": row["scope"], **interval(row["value"])} for row in table.rows
-    ]
-
-
-def _circulation(table: Table) -> list[dict[str, Any]]:
-    names = ("median_abs", "rms", "signed_mean")
-    cells: list[dict[str, Any]] = [
-        {"group": row["group"], "n": row["n"], **{name: interval(row[name]) for name in names}}
-        for row in table.rows
-    ]
-    return [item for item in cells if is_drawable(item["rms"])]
+def _swaps(item: Circulation) -> dict[str, Any]:
+    values = {name: interval(getattr(item, name)) for name in ("median_abs", "rms", "signed_mean")}
+    return {"group": item.group, "n": item.n, **values}
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
@@ -89,7 +82,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
             width=6.8 if wide else 3.8,
             gridspec_kw=shape,
         )
-        floor = noise_floor(data)
+        floor = real(data["noise_floor"])
         _draw_gaps(panels[0], data, floor)
         if wide:
             _draw_groups(panels[1], data, "distance", "distance of the pair")
@@ -102,16 +95,6 @@ def draw(data: Mapping[str, Any]) -> Figure:
             panel_letters(panels)
         footnote(figure, _note(data, floor))
     return figure
-
-
-def noise_floor(data: Mapping[str, Any]) -> float:
-    """Return the largest measured noise floor, NaN when none was measured."""
-    known = [
-        centre(item)
-        for item in data["statistics"]
-        if item["statistic"] == "noise_floor" and is_drawable(item)
-    ]
-    return max(known, default=math.nan)
 
 
 def _draw_gaps(panel: Axes, data: Mapping[str, Any], floor: float) -> None:

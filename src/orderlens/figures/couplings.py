@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orderlens.analysis.tables_couplings import couplings, has_couplings
+from orderlens.analysis.tables_couplings import (
+    grouped_sets,
+    has_couplings,
+    loss_split,
+    reference_of,
+    variance_parts,
+)
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import arms, centre, interval, is_drawable
@@ -31,21 +37,20 @@ def data(study: Study) -> dict[str, Any]:
     """Return couplings by size of the set, and per policy the split of the loss and the parts of Var."""
     if not has_couplings(study):
         raise UndefinedFigureError("no couplings were measured: score with --couplings N")
-    tables = {table.name: table for table in couplings(study)}
     names = ("size", "coupling", "bound", "incoherence")
     groups: list[dict[str, Any]] = [
         {"group": str(row["group"]).removeprefix("tokens "), "n": row["n_sets"]}
         | {name: interval(row[name]) for name in names}
-        for row in tables["couplings-groups"].rows
+        for row in grouped_sets(study)
         if str(row["group"]).startswith("tokens ")
     ]
     loss = [
         {"order": row["order"]} | {name: interval(row[name]) for name in ("loss", "of_coupling", "of_order")}
-        for row in tables["couplings-loss"].rows
+        for row in loss_split(study, reference_of(study, study.scored))
     ]
     var = [
         {"order": row["order"]} | {name: interval(row[name]) for name, _, _ in _VAR}
-        for row in tables["pass-variance"].rows
+        for row in variance_parts(study)
     ]
     return {"groups": groups, "loss": loss, "var": var}
 

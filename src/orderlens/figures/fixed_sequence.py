@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orderlens.analysis import paper
-from orderlens.analysis.tables_fixed import fixed_sequence
+from orderlens.analysis.tables_fixed import order_plane
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import interval, is_drawable, real, short
@@ -40,7 +40,7 @@ def data(study: Study) -> dict[str, Any]:
     if not len(study.scored):
         raise UndefinedFigureError("nothing was scored: the run holds no fixed targets")
     points: list[dict[str, Any]] = []
-    for row in fixed_sequence(study)[0].rows:
+    for row in order_plane(study):
         cells = {name: interval(row[name]) for name in COLUMNS}
         if is_drawable(cells["mean"]) and is_drawable(cells["var"]):
             points.append({"order": row["order"], "kind": row["kind"], "n": row["n"], **cells})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orderlens.analysis.tables_generation import reveal_order
+from orderlens.analysis.tables_generation import path_shapes
 from orderlens.analysis.traces import picked_traces
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
@@ -114,7 +114,7 @@ def data(study: Study) -> dict[str, Any]:
     paths = first_blocks(study)
     if not paths:
         raise UndefinedFigureError("nothing was generated: the run holds no decoded paths")
-    shapes = {str(row["order"]): row for row in reveal_order(study)[0].rows}
+    shapes = {str(row["order"]): row for row in path_shapes(study)}
     width = int(max(path.offsets.max() for path in paths)) + 1
     maps = []
     for order in in_paper_order(path.order for path in paths):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orderlens.analysis import paper
-from orderlens.analysis.tables_generation import temperature as temperature_table
+from orderlens.analysis.tables_generation import sweep_rows
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import arms, centre, interval, is_drawable
@@ -44,7 +44,7 @@ def data(study: Study) -> dict[str, Any]:
     if study.generated["temperature"].nunique() < 2:
         raise UndefinedFigureError("a sweep needs traces generated at two temperatures or more")
     series: dict[str, list[dict[str, Any]]] = {}
-    for row in temperature_table(study)[0].rows:
+    for row in sweep_rows(study):
         cells = {name: interval(row[name]) for name, _, _ in PANELS}
         point = {"temperature": float(str(row["temperature"])), **cells}
         series.setdefault(str(row["order"]), []).append(point)

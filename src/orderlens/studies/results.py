@@ -131,7 +131,7 @@ def replicate_results(out: str | Path, why_no_scores: str | None = None) -> Resu
     whole = Study.open(folder, Options(evaluator=scores))
     studies = views_of(whole)
     tables = tuple(_explained(table, why) for table in build(studies))
-    reading = judge(find_all(studies, tables))
+    reading = judge(find_all(studies))
     drawn = tuple(draw_figures(whole, folder / "figures", figure_names(RUNS_OF)))
     results = Results(folder, tables, reading, drawn, plan, plan.facts(), tuple(notes_of(stored, why)))
     facts = (results.facts, *results.notes)
@@ -164,10 +164,9 @@ def build(studies: Mapping[str, Study]) -> list[Table]:
     ]
 
 
-def find_all(studies: Mapping[str, Study], tables: Sequence[Table]) -> list[Finding]:
+def find_all(studies: Mapping[str, Study]) -> list[Finding]:
     """Return the findings in the paper's order."""
-    named = {table.name: table for table in tables}
-    out = fixed_findings(studies["score"], named) if "score" in studies else []
+    out = fixed_findings(studies["score"]) if "score" in studies else []
     out += decoding_findings(studies["generate"], studies["ending"]) if "generate" in studies else []
     return out + (sweep_findings(studies["sweep"]) if "sweep" in studies else [])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orderlens.analysis.coherence import Coherence, Statistic
 from orderlens.analysis.table import Column, Table
 from orderlens.claims.judge import OPEN, SUPPORTED, Check, Finding, Outcome
 from orderlens.metrics.estimate import Estimate
@@ -24,13 +25,9 @@ def plane(**means):
     return Table("fixed-sequence", "", ("order",), (Column("mean", ""),), tuple(rows))
 
 
-def coherence(gap, floor=None):
-    rows = [{"statistic": "range_of_means", "scope": "deployable", "value": gap}]
-    if floor is not None:
-        unknown = Estimate.undefined("no finite rescoring")
-        rows.append({"statistic": "noise_floor", "scope": "bfloat16", "value": unknown})
-        rows.append({"statistic": "noise_floor", "scope": "batch-size", "value": Estimate(floor)})
-    return Table("coherence", "", ("statistic", "scope"), (Column("value", ""),), tuple(rows))
+def coherence(gap, floor=math.nan):
+    gaps = (Statistic("range_of_means", "deployable", gap, 2),)
+    return Coherence(gaps, (), floor, (), ())
 
 
 ORDERS = {"forced-ar": (-1.0, 2.0), "max-prob": (-1.5, 0.7), "oracle-max-q": (-0.9, 3.0)}
@@ -50,8 +47,9 @@ def test_nothing_measured_is_said_with_the_command_that_would():
 
 @pytest.mark.parametrize(("word", "short"), [(SUPPORTED, "Yes."), (OPEN, "Not decided.")])
 def test_the_likelihood_is_answered_by_the_judge_and_shown_with_the_floor(word, short):
-    tables = {"fixed-sequence": plane(**ORDERS), "coherence": coherence(Estimate(0.5, 0.4, 0.6), 0.00002)}
-    found, path, _ = questions(tables, [finding("chain-rule", word)])
+    measured = coherence(Estimate(0.5, 0.4, 0.6), 0.00002)
+    tables = {"fixed-sequence": plane(**ORDERS)}
+    found, path, _ = questions(tables, [finding("chain-rule", word)], coherence=measured)
     assert (found.short, found.word) == (short, word)
     assert "0.500 (0.400 to 0.600) nats per token" in found.answer
     assert "rounding alone makes 2 × 10⁻⁵" in found.answer
@@ -66,8 +64,8 @@ def test_the_likelihood_is_answered_by_the_judge_and_shown_with_the_floor(word, 
 
 
 def test_an_unknown_floor_and_an_exact_model_are_said():
-    tables = {"fixed-sequence": plane(**ORDERS), "coherence": coherence(Estimate(3e-16, 0.0, 4e-16))}
-    answer = questions(tables, [])[0].answer
+    tables = {"fixed-sequence": plane(**ORDERS)}
+    answer = questions(tables, [], coherence=coherence(Estimate(3e-16, 0.0, 4e-16)))[0].answer
     assert "differ by 3 × 10⁻¹⁶ nats" in answer
     assert "how much of it is rounding was not measured" in answer
 

@@ -131,7 +131,7 @@ def test_fewer_texts_than_wanted_and_no_sweep(tmp_path, small_plan):
     studies = views_of(Study.open(tmp_path / "out"))
     tables = build(studies)
     assert "temperature" not in {table.name for table in tables}
-    reading = judge(find_all(studies, tables))
+    reading = judge(find_all(studies))
     assert {item.word for item in reading.findings} == {OPEN}
     assert "3 of at least 6 texts" in reading.findings[1].sentence()
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from orderlens.analysis.coherence import measure_coherence
 from orderlens.analysis.lorenz import first_block_curves
 from orderlens.analysis.study import Study
 from orderlens.analysis.table import Table
@@ -82,7 +83,7 @@ def read_findings(study: Study, tables: Sequence[Table]) -> tuple[Reading | None
 
     Args:
         study: any runs.
-        tables: all that the runs can fill; findings that stand on a table do not make it again.
+        tables: all that the runs can fill; fixed findings need coherence and theory among them.
     """
     try:
         study.one_setup()
@@ -96,9 +97,9 @@ def read_findings(study: Study, tables: Sequence[Table]) -> tuple[Reading | None
 
 def _claims(study: Study, name: str, tables: Sequence[Table]) -> list[Finding]:
     """Return the findings of one kind, none where the runs lack what they are about."""
-    named = {table.name: table for table in tables}
+    named = {table.name for table in tables}
     if name == "fixed":
-        return fixed_findings(study.view("score"), named) if {"coherence", "theory"} <= named.keys() else []
+        return fixed_findings(study.view("score")) if {"coherence", "theory"} <= named else []
     if name == "sweep" and study.generated["temperature"].nunique() < 2:
         return []
     try:
@@ -112,7 +113,10 @@ def first_screen(study: Study, tables: Sequence[Table], reading: Reading | None)
     """Return the three questions about a study."""
     named = {table.name: table for table in tables}
     findings = () if reading is None else reading.findings
-    return questions(named, findings, _lorenz(study), policies(study))
+    coherence = None
+    if "coherence" in named:
+        coherence = next(iter(study.view("score").by_setup().values())).shared(measure_coherence)
+    return questions(named, findings, _lorenz(study), policies(study), coherence)
 
 
 def _lorenz(study: Study) -> Mapping[str, Any] | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orderlens.analysis.coherence import Coherence
 from orderlens.analysis.table import Table
 from orderlens.claims.judge import NOT_SUPPORTED, OPEN, SUPPORTED, Finding, Word
 from orderlens.figures.cards import Card, Dot, LorenzCard, dot_card, lorenz_card
@@ -48,6 +49,7 @@ def questions(
     findings: Sequence[Finding],
     lorenz: Mapping[str, Any] | None = None,
     policies: Sequence[Mapping[str, Any]] = (),
+    coherence: Coherence | None = None,
 ) -> list[Question]:
     """Return the three questions.
 
@@ -56,23 +58,24 @@ def questions(
         findings: judged.
         lorenz: what the Lorenz figure shows.
         policies: rows of what decoding cost, by policy: order, passes, n, mean.
+        coherence: how much log P depends on the order.
     """
     found = {item.id: item for item in findings}
     graded = [item for item in findings if item.id == "lower-when-correct"]
     last = _correctness(tables, graded) if graded else _together(policies)
-    return [_likelihood(tables, found.get("chain-rule")), _path(tables, lorenz), last]
+    return [_likelihood(tables, coherence, found.get("chain-rule")), _path(tables, lorenz), last]
 
 
-def _likelihood(tables: Mapping[str, Table], finding: Finding | None) -> Question:
+def _likelihood(
+    tables: Mapping[str, Table], coherence: Coherence | None, finding: Finding | None
+) -> Question:
     title = "Does the likelihood depend on the order?"
-    plane, coherence = tables.get("fixed-sequence"), tables.get("coherence")
+    plane = tables.get("fixed-sequence")
     rows = [] if plane is None else [row for row in plane.rows if _estimate(row["mean"]).is_defined]
     if not rows or coherence is None:
         why = "Not measured: these runs hold no fixed texts. 'orderlens score' scores texts under orders."
         return Question("likelihood", title, why)
-    gap = _cell(coherence, "value", statistic="range_of_means", scope="deployable")
-    floors = [_estimate(row["value"]) for row in coherence.rows if row["statistic"] == "noise_floor"]
-    floor = max((cell.value for cell in floors if cell.is_defined), default=math.nan)
+    gap, floor = coherence.find("range_of_means", "deployable").value, coherence.noise_floor
     answer = (
         f"The same texts differ by {interval(gap, 3)} nats per token between the orders that can be deployed"
         if gap.is_defined
@@ -235,13 +238,6 @@ def _judged(
 
 def _named(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
     return [(str(row["order"]), row) for row in sorted(rows, key=lambda row: -_estimate(row["mean"]).value)]
-
-
-def _cell(table: Table, column: str, **keys: Any) -> Estimate:
-    try:
-        return _estimate(table.cell(column, **keys))
-    except KeyError:
-        return Estimate.undefined("fewer than two such orders")
 
 
 def _estimate(cell: object) -> Estimate:

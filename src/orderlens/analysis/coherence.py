@@ -1,0 +1,208 @@
+"""How much log P of fixed texts depends on the order: the numbers that table, figure and findings share.
+
+Every measure is 0 for a model with one joint distribution. ``study.shared(measure_coherence)`` computes them
+once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from orderlens.analysis.frames import side_by_side
+from orderlens.analysis.study import NO_TARGET, Study
+from orderlens.analysis.traces import TRACE, trace_rows
+from orderlens.metrics.coherence import (
+    MIN_RANDOM_ORDERS,
+    CirculationSummary,
+    circulation_by,
+    dispersion,
+    ensemble_gap,
+    noise_floor,
+    summarise_circulation,
+)
+from orderlens.metrics.estimate import Clusters, Estimate, Resampling, mean, means, median
+from orderlens.metrics.order_range import order_range
+from orderlens.rules.cards import is_random, kind_of
+
+DISTANCE_EDGES = (1, 2, 3, 5, 9, 17, 1e9)
+MASK_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """One measure of order dependence (nats per token).
+
+    Attributes:
+        name: range_of_means, observed_range, mean_of_ranges, dispersion, ensemble_gap or noise_floor.
+        scope: kind of orders, order with seeds, or perturbation.
+        value: with its interval, or why there is none.
+        n_orders: orders or seeds that it compares.
+        p: of "the orders agree"; None where there is no test.
+    """
+
+    name: str
+    scope: str
+    value: Estimate
+    n_orders: int
+    p: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Circulation:
+    """|Γ| of adjacent swaps in one group (nats)."""
+
+    group: str
+    median_abs: Estimate
+    rms: Estimate
+    signed_mean: Estimate
+    n: int
+    n_undefined: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coherence:
+    """All measures of a study.
+
+    Attributes:
+        gaps: measures of order dependence.
+        noise: change of log P/n when the same path is scored again, one per perturbation.
+        noise_floor: the largest of these; NaN where it was not measured.
+        circulation: over all swaps first, then by distance and by mask ratio.
+        left_out: policies that reveal several tokens per pass, to which the chain rule does not apply.
+    """
+
+    gaps: tuple[Statistic, ...]
+    noise: tuple[Statistic, ...]
+    noise_floor: float
+    circulation: tuple[Circulation, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """All rows of the table."""
+        return (*self.gaps, *self.noise)
+
+    def find(self, name: str, scope: str) -> Statistic:
+        """Return one measure; undefined where the runs do not hold it."""
+        missing = Statistic(name, scope, Estimate.undefined("fewer than two such orders"), 0)
+        return next((item for item in self.gaps if (item.name, item.scope) == (name, scope)), missing)
+
+
+def measure_coherence(study: Study) -> Coherence:
+    """Return how much log P of the scored texts depends on the order."""
+    floor, noise = _noise(study)
+    frame = study.one_by_one
+    left_out = [order for order in study.orders(study.scored) if order not in set(frame["order"])]
+    drawn = [order for order in study.orders(frame) if is_random(order)] or ["random"]
+    seeds = [item for order in drawn for item in _of_seeds(study, order)]
+    return Coherence((*_ranges(study), *seeds), tuple(noise), floor, _circulation(study), tuple(left_out))
+
+
+def _ranges(study: Study) -> Iterator[Statistic]:
+    frame = study.one_by_one
+    wide = side_by_side(frame, "mean")  # per sequence and order, seeds averaged
+    wide = wide[study.orders(frame)] if len(frame) else wide
+    kinds = {order: kind_of(str(order)) for order in wide.columns}
+    scopes = {kind: [o for o in wide.columns if kinds[o] == kind] for kind in ("deployable", "target-aware")}
+    scopes["all"] = list(wide.columns)
+    how = study.options.resampling
+    for scope, orders in scopes.items():
+        found = order_range(wide[orders].to_numpy(np.float64), how)
+        p = Estimate(found.p, n=found.estimate.n) if math.isfinite(found.p) else None
+        observed = Estimate(found.plain, n=found.estimate.n, why=found.estimate.why)
+        cells = (
+            ("range_of_means", found.estimate, p),
+            ("observed_range", observed, None),
+            ("mean_of_ranges", _mean_of_ranges(wide[orders], how), None),
+        )
+        for name, cell, test in cells:
+            value = cell if len(frame) else Estimate.undefined(NO_TARGET)
+            yield Statistic(name, scope, value, len(orders), test)
+
+
+def _mean_of_ranges(wide: pd.DataFrame, resampling: Resampling) -> Estimate:
+    if wide.shape[1] < 2:
+        return Estimate.undefined(f"{wide.shape[1]} order(s): at least two are needed")
+    known = wide.where(np.isfinite(wide))  # an impossible token has log q = −inf
+    ranges = np.ptp(known.to_numpy(np.float64), axis=1)  # NaN where an order is missing
+    return mean(ranges, Clusters(list(wide.index), resampling), "no sequence was scored under every order")
+
+
+def _of_seeds(study: Study, order: str) -> list[Statistic]:
+    frame = study.scored[study.scored["order"] == order]
+    sums = side_by_side(frame, "log_prob", by="seed")
+    n = frame.groupby("prompt", sort=False)["n"].first().reindex(sums.index).to_numpy(np.float64)
+    n_seeds = sums.shape[1]
+    if n_seeds < 2:
+        cells = [Estimate.undefined(f"{n_seeds} random order(s) per sequence: at least 2 are needed")] * 2
+    else:
+        values = sums.to_numpy(np.float64)
+        columns = np.column_stack([dispersion(values / n[:, None]), ensemble_gap(values, n)])
+        cells = means(columns, Clusters(list(sums.index), study.options.resampling))
+    if 2 <= n_seeds < MIN_RANDOM_ORDERS:
+        why = f"only {n_seeds} random orders ({MIN_RANDOM_ORDERS} wanted)"
+        cells = [Estimate(c.value, c.low, c.high, c.n, c.n_undefined, why) for c in cells]
+    names = ("dispersion", "ensemble_gap")
+    return [Statistic(name, order, cell, n_seeds) for name, cell in zip(names, cells, strict=True)]
+
+
+def _noise(study: Study) -> tuple[float, list[Statistic]]:
+    """Return the largest noise floor, and one per perturbation."""
+    frame = _measured(study, "noise")
+    if not len(frame) or "perturbation" not in frame.columns:
+        cell = Estimate.undefined("not measured: score with --noise-floor")
+        return math.nan, [Statistic("noise_floor", "(all)", cell, 0)]
+    floor = noise_floor(
+        frame["log_prob"], frame["log_prob_perturbed"], frame["n"], frame["perturbation"].tolist()
+    )
+    per_token = np.abs(frame["log_prob_perturbed"] - frame["log_prob"]) / frame["n"].where(frame["n"] > 0)
+    found = []
+    for name in floor.by_perturbation:
+        part = frame[frame["perturbation"] == name]
+        cell = mean(per_token[part.index], study.clusters(part), "no finite rescoring")
+        found.append(Statistic("noise_floor", name, cell, int(part["order"].nunique())))
+    return floor.headline, found
+
+
+def _measured(study: Study, name: str) -> pd.DataFrame:
+    """Return a measurement's rows with their ``prompt``; those of a trace that two runs hold come once."""
+    rows = trace_rows(study.run, name)
+    if not len(rows):
+        return rows
+    traces = study.every[[*TRACE, "prompt", "repeated"]]
+    joined = rows.merge(traces, on=TRACE, how="left").sort_index()
+    joined["prompt"] = joined["prompt"].astype(object).where(joined["prompt"].notna(), joined["sample_id"])
+    return joined[joined["repeated"].ne(True)].reset_index(drop=True)
+
+
+def _circulation(study: Study) -> tuple[Circulation, ...]:
+    frame = _measured(study, "circulation")
+    if not len(frame) or "gamma" not in frame.columns:
+        empty = Estimate.undefined("not measured: score with --circulation N")
+        return (Circulation("all", empty, empty, empty, 0, 0),)
+    gamma = np.abs(frame["gamma"].to_numpy(np.float64))
+    overall = summarise_circulation(frame["gamma"])
+    clustered = median(gamma, study.clusters(frame), "no finite Γ")
+    distances = circulation_by(frame["gamma"], frame["distance"], DISTANCE_EDGES)
+    by_distance = {f"distance {key.replace('1e+09', '…')}": value for key, value in distances.items()}
+    masks = circulation_by(frame["gamma"], frame["mask_ratio"], MASK_EDGES)
+    by_mask = {f"mask ratio {key}": value for key, value in masks.items()}
+    return (_group("all", overall, clustered), *_groups(by_distance), *_groups(by_mask))
+
+
+def _groups(summaries: Mapping[str, CirculationSummary]) -> Iterator[Circulation]:
+    for name, summary in summaries.items():
+        yield _group(name, summary)
+
+
+def _group(name: str, summary: CirculationSummary, median_abs: Estimate | None = None) -> Circulation:
+    values = (summary.median_abs, summary.rms, summary.signed_mean)
+    middle, rms, signed = (
+        Estimate(value, n=summary.n, why=None if summary.n else "no finite Γ") for value in values
+    )
+    return Circulation(name, median_abs or middle, rms, signed, summary.n, summary.n_undefined)
