@@ -18,7 +18,13 @@ from orderlens.analysis.null import (
     probability_given_mean,
     simulate_study,
 )
-from orderlens.metrics.ranks import bent, correlation_p, left_over, orthonormal_basis, partial_spearman
+from orderlens.metrics.ranks import (
+    correlation_p,
+    natural_spline_basis,
+    orthonormal_basis,
+    partial_spearman,
+    residuals,
+)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +97,7 @@ def test_chances_follow_the_mean_even_where_it_turns():
 def test_a_bent_line_is_a_natural_spline_of_normal_scores():
     """Cubic between its knots with a steady second derivative, straight outside of them."""
     values = np.exp(np.linspace(0, 9, 4001))
-    first, *others = bent(values, knots=5)
+    first, *others = natural_spline_basis(values, knots=5)
     assert first == pytest.approx(stats.norm.ppf((np.arange(4001) + 0.5) / 4001))
     assert len(others) == 3
     knots = np.quantile(first, np.linspace(0.05, 0.95, 5))
@@ -112,7 +118,7 @@ def test_a_bent_line_is_a_natural_spline_of_normal_scores():
 
 @pytest.mark.parametrize("values", [[1.0, 1.0, 1.0], [2.0], []])
 def test_what_cannot_bend_stays_straight(values):
-    assert len(bent(values)) == 1
+    assert len(natural_spline_basis(values)) == 1
 
 
 def test_a_basis_drops_what_depends_on_the_rest_and_nothing_is_left_of_it():
@@ -120,8 +126,8 @@ def test_a_basis_drops_what_depends_on_the_rest_and_nothing_is_left_of_it():
     basis = orthonormal_basis([x, 3 * x - 1, np.zeros(4)], 4)
     assert basis.shape == (4, 2)
     assert basis.T @ basis == pytest.approx(np.eye(2))
-    assert left_over(5 * x + 2, basis) == pytest.approx(np.zeros(4), abs=1e-12)
-    rest = left_over(x**2, basis)
+    assert residuals(5 * x + 2, basis) == pytest.approx(np.zeros(4), abs=1e-12)
+    rest = residuals(x**2, basis)
     slope, start = np.polyfit(x, x**2, 1)
     assert rest == pytest.approx(x**2 - slope * x - start)
 

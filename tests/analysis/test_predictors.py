@@ -11,7 +11,7 @@ from statsmodels.api import OLS, Logit, add_constant
 
 from orderlens.analysis.association import normal_scores
 from orderlens.analysis.predictors import (
-    Cell,
+    GradedCell,
     accuracy_by_var,
     auroc_lead,
     aurocs,
@@ -41,7 +41,7 @@ def made_up(n_items: int = 80, seeds: int = 3, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def cell_of(frame: pd.DataFrame) -> Cell:
+def cell_of(frame: pd.DataFrame) -> GradedCell:
     (cell,) = pooled_cells(frame, HOW)
     return cell
 

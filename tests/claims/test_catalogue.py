@@ -7,7 +7,8 @@ import pytest
 from orderlens import api
 from orderlens.analysis.study import Options, Study
 from orderlens.claims import FINDINGS, read
-from orderlens.claims.judge import SUPPORTED, Check, Finding
+from orderlens.claims.checks import SUPPORTED, Check
+from orderlens.claims.judge import Finding
 from orderlens.errors import UnknownNameError, UserInputError
 from orderlens.metrics.estimate import Estimate, Resampling
 from orderlens.texts.samples import Sample

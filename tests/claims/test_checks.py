@@ -6,8 +6,17 @@ import math
 
 import pytest
 
-from orderlens.claims.checks import Check, Number, each, p_of_sign
-from orderlens.claims.judge import NOT_SUPPORTED, OPEN, SUPPORTED, Finding, Outcome, Part, judge
+from orderlens.claims.checks import (
+    NOT_SUPPORTED,
+    OPEN,
+    SUPPORTED,
+    Check,
+    CheckOutcome,
+    Number,
+    at_place,
+    p_of_sign,
+)
+from orderlens.claims.judge import Finding, FindingPart, judge
 from orderlens.metrics.estimate import Estimate
 
 Z95 = 1.959963984540054
@@ -112,35 +121,39 @@ def test_rules_and_numbers_in_words():
         "note": "2 without text",
         "paper": "<1",
     }
-    assert [item.where for item in each("here", (check(0, 0, 0), check(1, 1, 1)))] == ["here", "here"]
+    assert [item.where for item in at_place("here", (check(0, 0, 0), check(1, 1, 1)))] == ["here", "here"]
 
 
 FITS, MISSES = Estimate(1.0, 0.5, 2.0, 40), Estimate(1.0, -0.5, 2.0, 40)
-LOST, FAR = Outcome(OPEN, 0.01, 0.01, 0.2), Outcome(OPEN, 0.3, 0.3, 0.9)
+LOST, FAR = CheckOutcome(OPEN, 0.01, 0.01, 0.2), CheckOutcome(OPEN, 0.3, 0.3, 0.9)
 
 
 @pytest.mark.parametrize(
     ("word", "checks", "note"),
     [
         (OPEN, [(FITS, LOST)], "; Holm p over the reading = 0.2"),
-        (OPEN, [(FITS, LOST), (FITS, Outcome(OPEN, 0.02, 0.02, 0.4))], "; Holm p over the reading = 0.4"),
+        (
+            OPEN,
+            [(FITS, LOST), (FITS, CheckOutcome(OPEN, 0.02, 0.02, 0.4))],
+            "; Holm p over the reading = 0.4",
+        ),
         (OPEN, [(FITS, LOST), (FITS, FAR)], "; Holm p over the reading = 0.2"),
         (OPEN, [(FITS, FAR)], ""),
         (OPEN, [(MISSES, LOST)], ""),
-        (OPEN, [(FITS, Outcome(OPEN, 0.01, 0.01, 0.04))], ""),
+        (OPEN, [(FITS, CheckOutcome(OPEN, 0.01, 0.01, 0.04))], ""),
         (NOT_SUPPORTED, [(FITS, LOST)], ""),
     ],
 )
 def test_a_part_says_where_the_correction_took_a_word_away(word, checks, note):
     made = tuple(Check("x", cell, outcome=outcome) for cell, outcome in checks)
     shown = "; ".join(item.text() for item in made)
-    assert Part("", word, made).text() == shown + note
-    assert Part("t", word, made).text().startswith("t: x: 1.000 [")
+    assert FindingPart("", word, made).text() == shown + note
+    assert FindingPart("t", word, made).text().startswith("t: x: 1.000 [")
 
 
 def test_a_part_without_numbers_gives_its_reasons_once():
     none = Check("x", Estimate.undefined("not measured"), remark="as ever")
-    assert Part("t", OPEN, (none, none)).text() == "t: as ever; not measured"
+    assert FindingPart("t", OPEN, (none, none)).text() == "t: as ever; not measured"
 
 
 def test_sentences_count_checks_and_give_reasons():

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from orderlens.analysis import Resampling, simulate_study
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED
 from orderlens.claims.correctness import ALL_ORDERS, read_correctness
-from orderlens.claims.judge import NOT_SUPPORTED, OPEN, SUPPORTED, Reading
+from orderlens.claims.judge import Reading
 from orderlens.common.templating import fill
 from orderlens.studies.downstream import HEADINGS, NOTES, Downstream
 

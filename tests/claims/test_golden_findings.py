@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from orderlens.claims import FINDINGS, read
-from orderlens.claims.judge import WORDS
+from orderlens.claims.checks import WORDS
 from orderlens.common.plaintext import plain
 
 KINDS = {

@@ -8,21 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from orderlens.claims.judge import (
+from orderlens.claims.checks import (
     NOT_SUPPORTED,
     OPEN,
     SUPPORTED,
     WORDS,
     Check,
-    Finding,
+    CheckOutcome,
     Number,
-    Outcome,
-    Reading,
-    combined,
-    judge,
     negated,
     p_of_sign,
 )
+from orderlens.claims.judge import Finding, Reading, combined, judge
 from orderlens.metrics.estimate import Estimate
 
 N = 40
@@ -111,8 +108,8 @@ def test_the_same_claim_about_several_tasks_is_one_family():
 
 def finding(word):
     checks = (
-        Check("gap (nats)", estimate(1.0, 0.5), paper=0.49, outcome=Outcome(word)),
-        Check("first", Estimate.undefined("not measured"), outcome=Outcome(word)),
+        Check("gap (nats)", estimate(1.0, 0.5), paper=0.49, outcome=CheckOutcome(word)),
+        Check("first", Estimate.undefined("not measured"), outcome=CheckOutcome(word)),
     )
     numbers = (Number("second", Estimate.undefined("not measured")),)
     return Finding("some-gap", "Orders differ.", checks, "Section 4", "", "gap above 0.", numbers, ("Note.",))

@@ -9,9 +9,10 @@ import pytest
 
 from orderlens import api
 from orderlens.analysis.study import Options, Study
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED
 from orderlens.claims.decoding import decoding_findings
 from orderlens.claims.fixed import fixed_findings
-from orderlens.claims.judge import NOT_SUPPORTED, OPEN, SUPPORTED, judge
+from orderlens.claims.judge import judge
 from orderlens.claims.sweep import sweep_findings
 from orderlens.metrics.estimate import Resampling
 from orderlens.models.loading import load_model

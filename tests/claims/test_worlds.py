@@ -19,8 +19,9 @@ import pytest
 
 from orderlens.analysis import Resampling, simulate_study
 from orderlens.analysis.association import within_cell
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED
 from orderlens.claims.correctness import read_correctness
-from orderlens.claims.judge import NOT_SUPPORTED, OPEN, SUPPORTED, judge
+from orderlens.claims.judge import judge
 from orderlens.claims.tiers import beyond_the_mean
 
 STUDIES = int(os.environ.get("ORDERLENS_SIMULATIONS", "20"))

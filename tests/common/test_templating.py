@@ -10,7 +10,7 @@ import pytest
 from orderlens.common import templating
 from orderlens.common.templating import Markdown, fill, write_page
 from orderlens.errors import MissingPackageError
-from orderlens.figures.catalogue import Drawn
+from orderlens.figures.catalogue import DrawnFigure
 from orderlens.show.report.page import picture
 from orderlens.studies.downstream import NOTES, Downstream
 
@@ -29,7 +29,7 @@ def downstream(**more):
 
 
 def test_markdown_cannot_carry_html():
-    text = fill("downstream.md.j2", **downstream(pictures=[picture(Drawn("a", EVIL, why=EVIL))]))
+    text = fill("downstream.md.j2", **downstream(pictures=[picture(DrawnFigure("a", EVIL, why=EVIL))]))
     assert "<script>" not in text
     assert "<b>" not in text
     assert "&lt;script&gt;alert('1')" in text, "escaped once, quotes stay readable"

@@ -10,13 +10,13 @@ from scipy import interpolate, stats
 
 from orderlens.metrics.ranks import (
     DeLong,
-    bent,
     correlation_p,
     delong,
-    left_over,
     mann_whitney_less,
+    natural_spline_basis,
     orthonormal_basis,
     partial_spearman,
+    residuals,
 )
 
 
@@ -88,9 +88,9 @@ def test_a_basis_spans_what_it_was_given_and_nothing_twice():
     assert basis.shape == (15, 3)
     np.testing.assert_allclose(basis.T @ basis, np.eye(3), atol=1e-12)
     for column in (x, y, np.ones(15)):
-        assert np.abs(left_over(column, basis)).max() < 1e-10
+        assert np.abs(residuals(column, basis)).max() < 1e-10
     other = rng.normal(size=15)
-    rest = left_over(other, basis)
+    rest = residuals(other, basis)
     np.testing.assert_allclose(basis.T @ rest, 0, atol=1e-12)
     design = np.column_stack([np.ones(15), x, y])
     np.testing.assert_allclose(
@@ -109,7 +109,7 @@ def test_bent_columns_span_the_natural_cubic_splines_of_their_knots(knots):
     values = rng.gamma(1.0, size=60)
     score = stats.norm.ppf((stats.rankdata(values) - 0.5) / 60)
     places = np.quantile(score, np.linspace(0.05, 0.95, knots))
-    columns = bent(values, knots)
+    columns = natural_spline_basis(values, knots)
     assert len(columns) == knots - 1
     np.testing.assert_allclose(columns[0], score)
     spline = interpolate.CubicSpline(places, rng.normal(size=knots), bc_type="natural")
@@ -126,18 +126,18 @@ def test_bent_columns_span_the_natural_cubic_splines_of_their_knots(knots):
     )
     basis = orthonormal_basis(columns, 60)
     assert basis.shape[1] == knots
-    assert np.abs(left_over(curve, basis)).max() < 1e-9
+    assert np.abs(residuals(curve, basis)).max() < 1e-9
 
 
 def test_bending_only_depends_on_ranks():
     values = np.random.default_rng(1).gamma(1.0, size=40)
-    for one, two in zip(bent(values), bent(np.log(values)), strict=True):
+    for one, two in zip(natural_spline_basis(values), natural_spline_basis(np.log(values)), strict=True):
         np.testing.assert_allclose(one, two)
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [2.0, 2.0, 2.0], [1.0] * 30 + [2.0]])
 def test_columns_without_three_knots_stay_straight(values):
-    (column,) = bent(values)
+    (column,) = natural_spline_basis(values)
     assert column.shape == (len(values),)
     assert np.isfinite(column).all()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, WORDS, Check
 from orderlens.claims.correctness import ALL_ORDERS
-from orderlens.claims.judge import NOT_SUPPORTED, OPEN, SUPPORTED, WORDS, Check, Finding, judge
+from orderlens.claims.judge import Finding, judge
 from orderlens.metrics.estimate import Estimate
 from orderlens.studies.downstream import HEADINGS, Downstream
 

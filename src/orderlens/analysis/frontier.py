@@ -85,7 +85,7 @@ class Measure:
         missing = len(every) - len(kept)
         return cls(name, better, present, tuple(kept), value, weight, passes, tokens, missing)
 
-    def points(self, resampling: Resampling) -> list[Point]:
+    def points(self, resampling: Resampling) -> list[FrontierPoint]:
         """Return every policy's quality and compute with intervals over prompts."""
         ladder = [self.orders.index(order) for order in ladder_of(self.orders)]
         clusters = Clusters(list(self.prompts), resampling)
@@ -113,7 +113,7 @@ class Measure:
                 gain = Estimate.undefined(NO_LADDER)
             elif not gain.is_defined:
                 gain = Estimate.undefined(OUTSIDE)
-            out.append(Point(order, quality, speed, passes, gain))
+            out.append(FrontierPoint(order, quality, speed, passes, gain))
         return _with_front(out, self.better)
 
     def _cell(self, values: FloatArray, draws: FloatArray, place: int, clusters: Clusters) -> Estimate:
@@ -124,7 +124,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class FrontierPoint:
     """One policy on one measure.
 
     Attributes:
@@ -159,12 +159,12 @@ def on_ladder(passes_BO: FloatArray, rungs_BK: FloatArray, quality_BK: FloatArra
     return out
 
 
-def _with_front(points: list[Point], better: int) -> list[Point]:
+def _with_front(points: list[FrontierPoint], better: int) -> list[FrontierPoint]:
     if not better:
         return points
     places = [(better * point.quality.value, -point.passes.value) for point in points]
     return [
-        Point(
+        FrontierPoint(
             point.order,
             point.quality,
             point.tokens_per_pass,

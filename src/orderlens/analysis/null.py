@@ -22,7 +22,7 @@ from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows,
 from orderlens.analysis.selecting import is_candidate, pick_weights
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
-from orderlens.metrics.ranks import bent, left_over, orthonormal_basis
+from orderlens.metrics.ranks import natural_spline_basis, orthonormal_basis, residuals
 from orderlens.metrics.segments import FloatArray, divide
 
 SIMULATED_ORDERS = {"forced-ar": 1.0, "max-prob": 0.9, "top-margin": 0.95, "random": 2.0}
@@ -118,7 +118,7 @@ def probability_given_mean(mean: FloatArray, correct: FloatArray) -> FloatArray:
     It may bend and turn: in a world where middling means are best, a monotone fit would leave to Var what
     belongs to the mean.
     """
-    basis = orthonormal_basis(bent(mean), len(mean))
+    basis = orthonormal_basis(natural_spline_basis(mean), len(mean))
     fitted = basis @ (basis.T @ np.asarray(correct, np.float64))
     return np.asarray(np.clip(fitted, 0.0, 1.0))
 
@@ -129,7 +129,7 @@ def _cell_statistics(cell: pd.DataFrame, verdicts_RN: FloatArray) -> dict[str, F
     out = {}
     for name, covariates in (("rho", []), ("partial_rho", ranks[1:])):
         basis = orthonormal_basis(covariates, len(cell))
-        var = left_over(ranks[0], basis)
+        var = residuals(ranks[0], basis)
         left = np.sqrt(
             np.maximum((verdicts_RN**2).sum(axis=1) - ((verdicts_RN @ basis) ** 2).sum(axis=1), 0.0)
         )
@@ -169,7 +169,7 @@ def _row(task: str, order: str, name: str, values: FloatArray, n: int, level: fl
 
 
 def _beyond(values: FloatArray, given: FloatArray) -> FloatArray:
-    return left_over(values, orthonormal_basis([given, given**2], len(values)))
+    return residuals(values, orthonormal_basis([given, given**2], len(values)))
 
 
 def _standard(values: FloatArray) -> FloatArray:

@@ -29,7 +29,7 @@ PREDICTORS = ("var", "mean", "n")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class GradedCell:
     """The graded samples of one task under one order, all its seeds.
 
     Attributes:
@@ -71,17 +71,17 @@ def pool_seeds(graded: pd.DataFrame) -> pd.DataFrame:
     return graded.assign(seed_label=graded["order"], order=graded["base_order"])
 
 
-def pooled_cells(graded: pd.DataFrame, resampling: Resampling) -> Iterator[Cell]:
+def pooled_cells(graded: pd.DataFrame, resampling: Resampling) -> Iterator[GradedCell]:
     """Yield the cells of a table of graded samples, tasks as they come, orders as the paper lists them."""
     for (task,), part in groups(pool_seeds(graded), ("task",)):
         for order in in_paper_order(str(name) for name in part["order"].unique()):
             rows, ungraded = graded_rows(part[part["order"] == order])
             known = finite_rows(rows, PREDICTORS)
             lost = ungraded + len(rows) - len(known)
-            yield Cell(str(task), order, known, lost, Clusters(known["item_id"], resampling))
+            yield GradedCell(str(task), order, known, lost, Clusters(known["item_id"], resampling))
 
 
-def var_effect(cell: Cell, given: Sequence[str] = ()) -> Estimate:
+def var_effect(cell: GradedCell, given: Sequence[str] = ()) -> Estimate:
     """Return the change of the log-odds of a correct answer per standard deviation of Var.
 
     Predictors enter as normal scores, the mean also squared; the interval is Wald's with errors clustered by
@@ -99,12 +99,12 @@ def var_effect(cell: Cell, given: Sequence[str] = ()) -> Estimate:
     return Estimate(found.coefficient, found.low, found.high, len(cell.rows), cell.n_undefined, found.why)
 
 
-def aurocs(cell: Cell) -> dict[str, Estimate]:
+def aurocs(cell: GradedCell) -> dict[str, Estimate]:
     """Return the AUROC of each predictor, read in the direction of ``DIRECTIONS`` (short counts as good)."""
     return {name: _ranks(cell, name).estimates(cell.clusters)[1] for name in PREDICTORS}
 
 
-def auroc_lead(cell: Cell, rival: str) -> Estimate:
+def auroc_lead(cell: GradedCell, rival: str) -> Estimate:
     """Return Var's AUROC minus the rival's on the same samples.
 
     A rival below one half is turned round, which favours it: a long answer may as well be the better sign.
@@ -125,11 +125,11 @@ def auroc_lead(cell: Cell, rival: str) -> Estimate:
     return Estimate(value, low, high, len(codes), why=None if math.isfinite(value) else "one class is empty")
 
 
-def _ranks(cell: Cell, name: str) -> BinaryRanks:
+def _ranks(cell: GradedCell, name: str) -> BinaryRanks:
     return BinaryRanks.of(DIRECTIONS[name] * cell.column(name), cell.right)
 
 
-def accuracy_by_var(cell: Cell, n_bins: int = 6, per_bin: int = 20) -> list[dict[str, Any]]:
+def accuracy_by_var(cell: GradedCell, n_bins: int = 6, per_bin: int = 20) -> list[dict[str, Any]]:
     """Return accuracy (%) in bins of equal size along Var; samples of equal Var share a bin.
 
     Fewer bins are made when a bin would hold fewer than ``per_bin`` samples. Intervals are Wilson's, or from
@@ -144,7 +144,7 @@ def accuracy_by_var(cell: Cell, n_bins: int = 6, per_bin: int = 20) -> list[dict
     return [_bin(cell, place == number, var) for number in np.unique(place)]
 
 
-def _bin(cell: Cell, inside: BoolArray, var: FloatArray) -> dict[str, Any]:
+def _bin(cell: GradedCell, inside: BoolArray, var: FloatArray) -> dict[str, Any]:
     rows, values = cell.rows[inside], var[inside]
     if rows["item_id"].duplicated().any():
         found = means(100.0 * rows[["correct"]], Clusters(rows["item_id"], cell.clusters.resampling))[0]
@@ -155,7 +155,7 @@ def _bin(cell: Cell, inside: BoolArray, var: FloatArray) -> dict[str, Any]:
     return {"var": float(np.median(values)), **ends, "accuracy": found}
 
 
-def same_item_correlation(cell: Cell, given: Sequence[str] = ()) -> Estimate:
+def same_item_correlation(cell: GradedCell, given: Sequence[str] = ()) -> Estimate:
     """Return the correlation of Var and correctness among the answers to one item, with others held fixed.
 
     Item means are taken out of every column, so that easy and hard items cannot make it up. Predictors enter
@@ -180,7 +180,7 @@ def same_item_correlation(cell: Cell, given: Sequence[str] = ()) -> Estimate:
     return function_of_sums(cell.clusters, cell.clusters.sums(products), correlation, len(item))[0]
 
 
-def held_fixed(cell: Cell, given: Sequence[str]) -> list[FloatArray]:
+def held_fixed(cell: GradedCell, given: Sequence[str]) -> list[FloatArray]:
     """Return the columns of the predictors ``given``: normal scores, the mean's also squared."""
     out: list[FloatArray] = []
     for name in given:

@@ -30,7 +30,7 @@ from orderlens.analysis.frames import (
 from orderlens.analysis.setups import RUNS_OF, Setup, differences, is_replication, labels
 from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
 from orderlens.analysis.table import Table, by_model
-from orderlens.analysis.tables import Recipe, table_recipe, table_recipes
+from orderlens.analysis.tables import TableRecipe, table_recipe, table_recipes
 from orderlens.analysis.traces import TRACE, in_sets, matched_distinct, sample_table, trace_rows
 from orderlens.errors import UserInputError
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling, means
@@ -132,12 +132,12 @@ class Study:
         found = self.tables([name])
         return next((item for item in found if item.name == name), found[0])
 
-    def suited(self) -> dict[str, Recipe]:
+    def suited(self) -> dict[str, TableRecipe]:
         """Return the tables that the runs can fill."""
         with self.needing(()):
             return {n: item for n, item in table_recipes().items() if item.suits(self.view(item.traces))}
 
-    def build(self, recipe: Recipe) -> list[Table]:
+    def build(self, recipe: TableRecipe) -> list[Table]:
         """Return the tables of a recipe, one row group per model where there are several."""
         study = self.view(recipe.traces)
         parts = study.by_setup()

@@ -49,7 +49,7 @@ def has_verdicts(study: Study) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class TableRecipe:
     """How a named table is made.
 
     Attributes:
@@ -86,12 +86,12 @@ def table(
     traces: str | None = None,
     suits: Suits = always,
     across_models: bool = False,
-) -> Callable[[Build], Recipe]:
-    """Make a recipe of a function; see ``Recipe`` for the arguments."""
-    return lambda build: Recipe(build, summary, needs, traces, suits, across_models)
+) -> Callable[[Build], TableRecipe]:
+    """Make a recipe of a function; see ``TableRecipe`` for the arguments."""
+    return lambda build: TableRecipe(build, summary, needs, traces, suits, across_models)
 
 
-TABLES: Registry[Recipe | Build] = Registry(
+TABLES: Registry[TableRecipe | Build] = Registry(
     "table",
     {
         "fixed-sequence": "orderlens.analysis.tables_fixed:fixed_sequence",
@@ -122,13 +122,13 @@ def table_names() -> list[str]:
     return TABLES.names()
 
 
-def table_recipe(name: str) -> Recipe:
+def table_recipe(name: str) -> TableRecipe:
     """Return how the table ``name`` is made; a plain function gets every statistic and is never implied."""
     found = TABLES.get(name)
-    return found if isinstance(found, Recipe) else Recipe(found, _first_line(found))
+    return found if isinstance(found, TableRecipe) else TableRecipe(found, _first_line(found))
 
 
-def table_recipes() -> dict[str, Recipe]:
+def table_recipes() -> dict[str, TableRecipe]:
     """Return all tables by name; a broken plug-in is left out (asking for it by name says what is wrong)."""
     whole = [name for name, found in TABLES.entries() if not isinstance(found, PluginError)]
     return {name: table_recipe(name) for name in whole}

@@ -132,24 +132,24 @@ def order_pairs(study: Study) -> list[Table]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _TestedPair:
     """What is compared: ``keys`` are those of the table, ``values`` first minus second per text."""
 
     keys: tuple[str, ...]
     values: FloatArray
 
 
-def _of_orders(frame: pd.DataFrame, study: Study) -> list[_Pair]:
+def _of_orders(frame: pd.DataFrame, study: Study) -> list[_TestedPair]:
     out = []
     for model, rows in frame.groupby("model", sort=False):
         wide = side_by_side(rows, "mean")
         for a, b in itertools.combinations(study.orders(rows), 2):
             values = (wide[a] - wide[b]).to_numpy(np.float64)
-            out.append(_Pair(("orders", str(model), a, b, _kind(a, b)), values))
+            out.append(_TestedPair(("orders", str(model), a, b, _kind(a, b)), values))
     return out
 
 
-def _of_models(frame: pd.DataFrame, study: Study) -> list[_Pair]:
+def _of_models(frame: pd.DataFrame, study: Study) -> list[_TestedPair]:
     """Return pairs of models; a text that they cut into different numbers of tokens does not count."""
     out = []
     for order in study.orders(frame):
@@ -158,7 +158,7 @@ def _of_models(frame: pd.DataFrame, study: Study) -> list[_Pair]:
         for a, b in itertools.combinations(wide.columns, 2):
             same = length[a] == length[b]
             values = (wide[a] - wide[b]).where(same).to_numpy(np.float64)
-            out.append(_Pair(("models", order, str(a), str(b), _kind(order, order)), values))
+            out.append(_TestedPair(("models", order, str(a), str(b), _kind(order, order)), values))
     return out
 
 
@@ -166,7 +166,7 @@ def _kind(a: str, b: str) -> str:
     return "deployable" if kind_of(a) == kind_of(b) == "deployable" else "target-aware"
 
 
-def _row(pair: _Pair, found: PairedDifference) -> dict[str, Cell]:
+def _row(pair: _TestedPair, found: PairedDifference) -> dict[str, Cell]:
     keys: dict[str, Cell] = dict(zip(_KEYS, pair.keys, strict=True))
     why = None if found.p == found.p else "fewer than two texts in common"
     counts: dict[str, Cell] = {"wins": found.wins, "losses": found.losses, "n": found.estimate.n}

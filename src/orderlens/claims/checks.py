@@ -51,7 +51,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """What became of a check: its word and the p-values behind it.
 
     ``p`` speaks against "the number does not lie where the claim puts it", ``p_absent`` against "it lies
@@ -100,7 +100,7 @@ class Check:
     digits: int = 3
     where: str = ""
     remark: str = ""
-    outcome: Outcome = Outcome(OPEN)
+    outcome: CheckOutcome = CheckOutcome(OPEN)
 
     @property
     def word(self) -> Word:
@@ -202,7 +202,7 @@ def negated(cell: Estimate) -> Estimate:
     return Estimate(-cell.value, -cell.high, -cell.low, cell.n, cell.n_undefined, cell.why)
 
 
-def each(where: str, checks: Iterable[Check]) -> tuple[Check, ...]:
+def at_place(where: str, checks: Iterable[Check]) -> tuple[Check, ...]:
     """Return the checks with the place they speak about."""
     return tuple(replace(check, where=where) for check in checks)
 

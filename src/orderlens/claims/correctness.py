@@ -16,7 +16,7 @@ import pandas as pd
 from orderlens.analysis.association import POOLED, controls, within_cell
 from orderlens.analysis.frames import cells as groups
 from orderlens.analysis.predictors import (
-    Cell,
+    GradedCell,
     auroc_lead,
     pool_seeds,
     pooled_cells,
@@ -24,18 +24,8 @@ from orderlens.analysis.predictors import (
     var_effect,
 )
 from orderlens.analysis.table import cells_of
-from orderlens.claims.judge import (
-    NOT_SUPPORTED,
-    OPEN,
-    SUPPORTED,
-    Check,
-    Finding,
-    Reading,
-    Word,
-    each,
-    judge,
-    negated,
-)
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Check, Word, at_place, negated
+from orderlens.claims.judge import Finding, Reading, judge
 from orderlens.claims.tiers import MIN_EACH, order_findings
 from orderlens.metrics.estimate import Estimate, Resampling, means
 
@@ -115,7 +105,7 @@ def _beside(check: Check, held: Check | None) -> Check:
     return replace(check, remark=f"{check.remark}; {_SURVIVAL[held.word]} ({held.text()})")
 
 
-def beats_guessing(task: str, chosen: Sequence[Cell], level: float | None) -> list[Finding]:
+def beats_guessing(task: str, chosen: Sequence[GradedCell], level: float | None) -> list[Finding]:
     """Is there any signal in the verdicts at all?"""
     if level is None or level != level:
         return []
@@ -131,13 +121,15 @@ def beats_guessing(task: str, chosen: Sequence[Cell], level: float | None) -> li
     return [Finding("beats-guessing", claim, tuple(checks), task=task)] if checks else []
 
 
-def lower_when_correct(task: str, chosen: Sequence[Cell], pooled: pd.DataFrame, how: Resampling) -> Finding:
+def lower_when_correct(
+    task: str, chosen: Sequence[GradedCell], pooled: pd.DataFrame, how: Resampling
+) -> Finding:
     """Inside one order, do correct answers have lower Var (the paper's Table 3)?"""
     table = within_cell(pooled, how)
     gaps = dict(zip(table["order"], cells_of(table, "gap"), strict=True))
     rhos = dict(zip(table["order"], cells_of(table, "rho"), strict=True))
 
-    def checks(cell: Cell) -> list[Check]:
+    def checks(cell: GradedCell) -> list[Check]:
         return [
             Check("Var(incorrect) − Var(correct)", gaps[cell.order]),
             Check("−ρ(Var, correct)", negated(rhos[cell.order]), margin=SMALL_RHO),
@@ -147,7 +139,9 @@ def lower_when_correct(task: str, chosen: Sequence[Cell], pooled: pd.DataFrame, 
     return Finding("lower-when-correct", claim, _by_order(chosen, checks), "Table 3", task)
 
 
-def survives_controls(task: str, chosen: Sequence[Cell], pooled: pd.DataFrame, how: Resampling) -> Finding:
+def survives_controls(
+    task: str, chosen: Sequence[GradedCell], pooled: pd.DataFrame, how: Resampling
+) -> Finding:
     """Does lower Var go with correct answers at equal mean log q and length?"""
     one = partial(Check, "log-odds per sd of lower Var", margin=SMALL_ODDS)
     checks = _by_order(chosen, lambda cell: [one(negated(var_effect(cell, ("mean", "n"))))])
@@ -160,7 +154,7 @@ def survives_controls(task: str, chosen: Sequence[Cell], pooled: pd.DataFrame, h
     return Finding("survives-controls", claim, checks + pooled_checks, task=task)
 
 
-def leads(task: str, chosen: Sequence[Cell], rival: str, words: str) -> Finding:
+def leads(task: str, chosen: Sequence[GradedCell], rival: str, words: str) -> Finding:
     """Is Var the better predictor?"""
     label = f"AUROC(Var) − AUROC({rival})"
     checks = _by_order(chosen, lambda cell: [Check(label, auroc_lead(cell, rival), margin=SMALL_AUROC)])
@@ -169,7 +163,7 @@ def leads(task: str, chosen: Sequence[Cell], rival: str, words: str) -> Finding:
     )
 
 
-def same_item(task: str, chosen: Sequence[Cell]) -> list[Finding]:
+def same_item(task: str, chosen: Sequence[GradedCell]) -> list[Finding]:
     """With several seeds: is the answer with the lower Var the right one on the same item?"""
     repeated = [cell for cell in chosen if cell.rows["item_id"].duplicated().any()]
     claim = "Among answers to the same item under the same order, those with lower Var are right more often"
@@ -181,12 +175,14 @@ def same_item(task: str, chosen: Sequence[Cell]) -> list[Finding]:
     return out
 
 
-def _same_item_checks(cell: Cell, given: Sequence[str]) -> list[Check]:
+def _same_item_checks(cell: GradedCell, given: Sequence[str]) -> list[Check]:
     found = negated(same_item_correlation(cell, given))
     return [Check("−r within items", found, margin=SMALL_RHO)]
 
 
-def _by_order(chosen: Sequence[Cell], checks: Callable[[Cell], Sequence[Check]]) -> tuple[Check, ...]:
+def _by_order(
+    chosen: Sequence[GradedCell], checks: Callable[[GradedCell], Sequence[Check]]
+) -> tuple[Check, ...]:
     """Return the checks of every order; those with too few correct or incorrect samples say so."""
     out: list[Check] = []
     for cell in chosen:
@@ -196,5 +192,5 @@ def _by_order(chosen: Sequence[Cell], checks: Callable[[Cell], Sequence[Check]])
             out.append(Check("Var against correctness", Estimate.undefined(why), where=cell.order))
         else:
             remark = f"{right} right, {wrong} wrong"
-            out += [replace(check, remark=remark) for check in each(cell.order, checks(cell))]
+            out += [replace(check, remark=remark) for check in at_place(cell.order, checks(cell))]
     return tuple(out)

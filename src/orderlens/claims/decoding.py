@@ -8,7 +8,8 @@ import pandas as pd
 from orderlens.analysis import paper
 from orderlens.analysis.compare import Paired, stack, wide_of
 from orderlens.analysis.study import Study
-from orderlens.claims.judge import Check, Finding, Number
+from orderlens.claims.checks import Check, Number
+from orderlens.claims.judge import Finding
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.segments import FloatArray
 from orderlens.metrics.significance import wilson

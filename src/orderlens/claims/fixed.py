@@ -13,7 +13,8 @@ from orderlens.analysis.coherence import Coherence, measure_coherence
 from orderlens.analysis.compare import Paired, rank_rows, stack, wide_of
 from orderlens.analysis.study import Study
 from orderlens.analysis.tables_theory import fitted_noise, jensen_ranks
-from orderlens.claims.judge import Check, Finding, Number, negated, p_of_sign
+from orderlens.claims.checks import Check, Number, negated, p_of_sign
+from orderlens.claims.judge import Finding
 from orderlens.metrics.coherence import ROUNDING, settled
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.segments import divide
@@ -162,7 +163,7 @@ def variance_axis(study: Study) -> Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _OrderPair:
     """Two orders on the plane.
 
     Attributes:
@@ -178,19 +179,21 @@ class _Pair:
     p: float
 
 
-def _pairs(plane: Paired, orders: list[str], level: float) -> list[_Pair]:
+def _pairs(plane: Paired, orders: list[str], level: float) -> list[_OrderPair]:
     found, p = [], []
     for a, b in itertools.combinations(orders, 2):
         mean, var = _pair(plane, a, b)
         equal = min(abs(mean.value), abs(var.value)) <= ROUNDING
         p.append(1.0 if equal else max(p_of_sign(mean, level), p_of_sign(var, level)))
         name, ahead = (f"{a}/{b}", var) if mean.value >= 0 else (f"{b}/{a}", negated(var))
-        found.append(_Pair(name, ahead, 1 if ahead.value > 0 else -1, p[-1]))
+        found.append(_OrderPair(name, ahead, 1 if ahead.value > 0 else -1, p[-1]))
     adjusted = adjust(p, "holm")
-    return [_Pair(pair.name, pair.var, pair.sign, float(q)) for pair, q in zip(found, adjusted, strict=True)]
+    return [
+        _OrderPair(pair.name, pair.var, pair.sign, float(q)) for pair, q in zip(found, adjusted, strict=True)
+    ]
 
 
-def _clearest(pairs: list[_Pair], sign: int) -> Check:
+def _clearest(pairs: list[_OrderPair], sign: int) -> Check:
     """Return the check "there is a pair of this sign", made of the pair that shows it most clearly.
 
     It is absent only when every pair has clearly the other sign.

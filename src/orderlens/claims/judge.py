@@ -23,45 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from orderlens.claims.checks import (
-    LEAST,
-    NOT_SUPPORTED,
-    OPEN,
-    SUPPORTED,
-    WORDS,
-    Check,
-    Number,
-    Outcome,
-    Word,
-    each,
-    negated,
-    p_of_sign,
-)
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, WORDS, Check, CheckOutcome, Number, Word
 from orderlens.errors import counted
 from orderlens.metrics.significance import adjust
-
-__all__ = [
-    "ALPHA",
-    "CORRECTION",
-    "LEAST",
-    "NOT_SUPPORTED",
-    "OPEN",
-    "RULES",
-    "SUPPORTED",
-    "WORDS",
-    "Check",
-    "Finding",
-    "Number",
-    "Outcome",
-    "Part",
-    "Reading",
-    "Word",
-    "combined",
-    "each",
-    "judge",
-    "negated",
-    "p_of_sign",
-]
 
 ALPHA = 0.05
 CORRECTION = "Holm"
@@ -79,7 +43,7 @@ RULES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FindingPart:
     """The checks of a finding that speak about the same place, and their common word."""
 
     where: str
@@ -149,17 +113,17 @@ class Finding:
         """The outcome of the claim as a whole."""
         return combined(check.word for check in self.checks)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[FindingPart]:
         """Return the checks by place, in order of first appearance."""
         places: dict[str, list[Check]] = {}
         for check in self.checks:
             places.setdefault(check.where, []).append(check)
         return [
-            Part(where, combined(check.word for check in found), tuple(found))
+            FindingPart(where, combined(check.word for check in found), tuple(found))
             for where, found in places.items()
         ]
 
-    def at(self, word: Word) -> list[Part]:
+    def at(self, word: Word) -> list[FindingPart]:
         """Return the places with this outcome."""
         return [part for part in self.parts() if part.word == word]
 
@@ -280,7 +244,7 @@ def judge(findings: Iterable[Finding], level: float = 0.95) -> Reading:
     return Reading(tuple(replace(item, checks=tuple(done[place])) for place, item in enumerate(kept)))
 
 
-def _outcomes(checks: Sequence[Check], raw_N2: Any, ids: Sequence[str]) -> list[Outcome]:
+def _outcomes(checks: Sequence[Check], raw_N2: Any, ids: Sequence[str]) -> list[CheckOutcome]:
     columns = []
     for side in (0, 1):
         p = raw_N2[:, side]
@@ -292,7 +256,7 @@ def _outcomes(checks: Sequence[Check], raw_N2: Any, ids: Sequence[str]) -> list[
             word = NOT_SUPPORTED
         elif row[2] < ALPHA and check.fits():
             word = SUPPORTED
-        out.append(Outcome(word, row[0], row[1], row[2], row[3], row[4], row[5], check.too_few()))
+        out.append(CheckOutcome(word, row[0], row[1], row[2], row[3], row[4], row[5], check.too_few()))
     return out
 
 

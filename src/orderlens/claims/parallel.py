@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from orderlens.analysis.compare import Paired, wide_of
-from orderlens.analysis.frontier import ACCURACY, BITS, EXTERNAL, Measure, Point, ladder_of, measures
+from orderlens.analysis.frontier import ACCURACY, BITS, EXTERNAL, FrontierPoint, Measure, ladder_of, measures
 from orderlens.analysis.study import Study
 from orderlens.analysis.tables_couplings import coupled_traces
-from orderlens.claims.judge import Check, Finding
+from orderlens.claims.checks import Check
+from orderlens.claims.judge import Finding
 from orderlens.metrics.estimate import Estimate, Resampling
 from orderlens.rules.cards import base_name
 
@@ -106,7 +107,7 @@ def _gains(found: Sequence[Measure], how: Resampling) -> Iterator[Finding]:
             )
 
 
-def _is_rival(point: Point, ladder: Sequence[str]) -> bool:
+def _is_rival(point: FrontierPoint, ladder: Sequence[str]) -> bool:
     """Whether a policy has the ladder's order and another commit rule, commits sets, and lies inside it."""
     same = bool(ladder) and base_name(point.order) == base_name(ladder[0])
     rules = same and point.order not in ladder and "+" in point.order

@@ -9,7 +9,8 @@ import numpy as np
 from orderlens.analysis import paper
 from orderlens.analysis.compare import Paired, stack, wide_of
 from orderlens.analysis.study import Study
-from orderlens.claims.judge import Check, Finding, Number
+from orderlens.claims.checks import Check, Number
+from orderlens.claims.judge import Finding
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.segments import FloatArray, divide
 

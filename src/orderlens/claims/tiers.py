@@ -15,9 +15,10 @@ from orderlens.analysis.compare import mean_difference
 from orderlens.analysis.frames import finite_rows, graded_rows, side_by_side
 from orderlens.analysis.predictors import pool_seeds
 from orderlens.analysis.selecting import is_candidate, pick_weights
-from orderlens.claims.judge import Check, Finding
+from orderlens.claims.checks import Check
+from orderlens.claims.judge import Finding
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling, function_of_sums, means, student_t
-from orderlens.metrics.ranks import bent, left_over, orthonormal_basis
+from orderlens.metrics.ranks import natural_spline_basis, orthonormal_basis, residuals
 from orderlens.metrics.segments import FloatArray, divide
 from orderlens.rules.cards import is_random, is_structured
 
@@ -167,18 +168,18 @@ def _beyond(graded: pd.DataFrame, weight_N: FloatArray, level: float) -> Estimat
     """
     if not np.isfinite(weight_N).all():
         return Estimate.undefined("a group is empty")
-    columns = [*bent(graded["n"], 3)]
+    columns = [*natural_spline_basis(graded["n"], 3)]
     for _, rows in graded.reset_index(drop=True).groupby("order", sort=False):
         place = rows.index.to_numpy()
-        for column in (np.ones(len(rows)), *bent(rows["mean"])):
+        for column in (np.ones(len(rows)), *natural_spline_basis(rows["mean"])):
             wide = np.zeros(len(graded))
             wide[place] = column
             columns.append(wide)
     basis = orthonormal_basis(columns, len(graded))
-    weight = left_over(weight_N, basis)
+    weight = residuals(weight_N, basis)
     right = graded["correct"].to_numpy(np.float64)
     item, items = pd.factorize(graded["item_id"])
-    parts = np.bincount(item, weights=weight * left_over(right, basis), minlength=len(items))
+    parts = np.bincount(item, weights=weight * residuals(right, basis), minlength=len(items))
     free = max(len(graded) - basis.shape[1], 1)
     error = math.sqrt(float(parts @ parts) * len(items) / max(len(items) - 1, 1) * len(graded) / free)
     value, half = float(weight @ right), student_t(level, max(len(items) - 1, 1)) * error

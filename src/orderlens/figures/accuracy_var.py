@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from orderlens.analysis.predictors import Cell
+    from orderlens.analysis.predictors import GradedCell
     from orderlens.analysis.study import Study
 
 LEAST_SPAN = 5.0
@@ -39,7 +39,7 @@ def data(study: Study) -> dict[str, Any]:
     return {"tasks": tasks, "temperature": study.temperature}
 
 
-def _point(cell: Cell) -> dict[str, Any]:
+def _point(cell: GradedCell) -> dict[str, Any]:
     from orderlens.metrics.estimate import means
 
     rows = cell.rows.assign(accuracy=100.0 * cell.rows["correct"])

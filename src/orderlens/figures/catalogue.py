@@ -65,7 +65,7 @@ FIGURES: Registry[Recipe] = Registry(
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnFigure:
     """One figure that was asked for: its files (the JSON last), or why there is none."""
 
     name: str
@@ -87,7 +87,7 @@ def draw_figures(
     folder: str | Path,
     names: Iterable[str] | None = None,
     formats: Sequence[str] | None = None,
-) -> list[Drawn]:
+) -> list[DrawnFigure]:
     """Draw figures into ``folder``, each with its data beside it; those the runs cannot fill say why.
 
     With several models (or weights, block sizes, precisions) each gets a picture of its own, and the file
@@ -100,18 +100,20 @@ def draw_figures(
         formats: picture formats; all by default.
     """
     recipes = FIGURES.entries() if names is None else ((name, FIGURES.get(name)) for name in names)
-    out: list[Drawn] = []
+    out: list[DrawnFigure] = []
     for name, item in recipes:
         if isinstance(item, Recipe):
             out += _draw(study, Path(folder), name, item, formats)
         else:
-            out.append(Drawn(name, "", why=one_line(item)))
+            out.append(DrawnFigure(name, "", why=one_line(item)))
     return out
 
 
-def _draw(study: Study, folder: Path, name: str, item: Recipe, formats: Sequence[str] | None) -> list[Drawn]:
+def _draw(
+    study: Study, folder: Path, name: str, item: Recipe, formats: Sequence[str] | None
+) -> list[DrawnFigure]:
     if item.traces is not None and not study.has_view(item.traces):
-        return [Drawn(name, item.title, why=f"there are no '{study.main_run(item.traces)}' traces")]
+        return [DrawnFigure(name, item.title, why=f"there are no '{study.main_run(item.traces)}' traces")]
     parts = study.view(item.traces).by_setup()
     if len(parts) == 1:
         return [_draw_one(next(iter(parts.values())), folder, name, item, formats)]
@@ -128,7 +130,7 @@ def _draw_one(
     item: Recipe,
     formats: Sequence[str] | None,
     model: str | None = None,
-) -> Drawn:
+) -> DrawnFigure:
     from orderlens.figures.save import FORMATS, save_figure
 
     title = item.title if model is None else f"{item.title}: {model}"
@@ -137,14 +139,14 @@ def _draw_one(
     try:
         data = item.data(study)
     except UndefinedFigureError as error:
-        return Drawn(name, title, why=one_line(error))
+        return DrawnFigure(name, title, why=one_line(error))
     if remarks := study.remarks:
         data = data | {"remarks": remarks}
     figure = item.draw(data)
     if model is not None:
         data = data | {"model": model}
         figure.suptitle(model, fontsize=8)
-    return Drawn(name, title, tuple(save_figure(figure, data, folder, name, formats or FORMATS)))
+    return DrawnFigure(name, title, tuple(save_figure(figure, data, folder, name, formats or FORMATS)))
 
 
 def _lacking(study: Study, traces: str | None) -> str:

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from orderlens.analysis.predictors import Cell
+    from orderlens.analysis.predictors import GradedCell
     from orderlens.analysis.study import Study
 
 
-def graded_cells(study: Study) -> dict[str, list[Cell]]:
+def graded_cells(study: Study) -> dict[str, list[GradedCell]]:
     """Return the cells of a study by task; refuses a study without verdicts."""
     from orderlens.analysis.predictors import pooled_cells
 
-    found: dict[str, list[Cell]] = {}
+    found: dict[str, list[GradedCell]] = {}
     for cell in pooled_cells(study.graded, study.options.resampling):
         if len(cell.rows):
             found.setdefault(cell.task, []).append(cell)
@@ -34,7 +34,7 @@ def graded_cells(study: Study) -> dict[str, list[Cell]]:
     return found
 
 
-def rows_by_task(study: Study, row: Callable[[Cell], Mapping[str, Any]]) -> dict[str, Any]:
+def rows_by_task(study: Study, row: Callable[[GradedCell], Mapping[str, Any]]) -> dict[str, Any]:
     """Return per task one entry for every cell: its order, its number of answers, and what ``row`` says."""
     tasks = [
         {"task": task, "rows": [{"order": cell.order, "n": len(cell.rows), **row(cell)} for cell in cells]}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orderlens.analysis.lorenz import first_block_curves
+from orderlens.analysis.lorenz import first_block_curves as data
 from orderlens.figures.catalogue import Recipe
 from orderlens.figures.numbers import real, short
 from orderlens.figures.style import OrderStyle, footnote, look, new_figure, order_styles, panel_letters
@@ -69,4 +69,4 @@ def _curve(
     )
 
 
-RECIPE = Recipe("Lorenz curves of self-information in block 0 (Fig. 1b)", first_block_curves, draw, "score")
+RECIPE = Recipe("Lorenz curves of self-information in block 0 (Fig. 1b)", data, draw, "score")

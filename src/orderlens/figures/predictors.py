@@ -16,7 +16,7 @@ from orderlens.figures.style import GREY, footnote, look
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from orderlens.analysis.predictors import Cell
+    from orderlens.analysis.predictors import GradedCell
     from orderlens.analysis.study import Study
 
 
@@ -47,7 +47,7 @@ def auroc_data(study: Study) -> dict[str, Any]:
     """Return per task and order the AUROC of each predictor and Var's lead over its rivals."""
     from orderlens.analysis.predictors import auroc_lead, aurocs
 
-    def row(cell: Cell) -> dict[str, Any]:
+    def row(cell: GradedCell) -> dict[str, Any]:
         found = {name: interval(value) for name, value in aurocs(cell).items()}
         lead = {rival: interval(auroc_lead(cell, rival)) for rival in ("mean", "n")}
         return {"auroc": found, "lead": lead}
@@ -59,7 +59,7 @@ def effect_data(study: Study) -> dict[str, Any]:
     """Return per task and order the log-odds per standard deviation of Var under each set of controls."""
     from orderlens.analysis.predictors import var_effect
 
-    def row(cell: Cell) -> dict[str, Any]:
+    def row(cell: GradedCell) -> dict[str, Any]:
         return {"effect": {name: interval(var_effect(cell, held)) for name, (held, _) in CONTROLS.items()}}
 
     return rows_by_task(study, row)

@@ -27,7 +27,7 @@ MAX_LETTERS = 14
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TokenKind:
     """How a kind of token looks: filling, edge, letters, and dashes so that grey print keeps them apart."""
 
     fill: str
@@ -38,9 +38,9 @@ class Kind:
 
 
 KINDS = {
-    "content": Kind("#dce8f5", "#2b5c8a", "#16324d", "-", "content"),
-    "eos": Kind("#7b4a9e", "#4e2a6b", "white", "-", "EOS"),
-    "special": Kind("#fbdcd7", "#b2182b", "#7a0f1d", (0, (2, 1)), "special"),
+    "content": TokenKind("#dce8f5", "#2b5c8a", "#16324d", "-", "content"),
+    "eos": TokenKind("#7b4a9e", "#4e2a6b", "white", "-", "EOS"),
+    "special": TokenKind("#fbdcd7", "#b2182b", "#7a0f1d", (0, (2, 1)), "special"),
 }
 
 
@@ -97,7 +97,7 @@ def _draw_rows(panel: Axes, rows: Sequence[Row], top: float) -> None:
             _circle(panel, left + width / 2, base - 0.075, int(token["step"]) + 1, kind)
 
 
-def _box(panel: Axes, left: float, base: float, width: float, text: str, kind: Kind) -> None:
+def _box(panel: Axes, left: float, base: float, width: float, text: str, kind: TokenKind) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     shape = "round,pad=0,rounding_size=0.03"
@@ -121,7 +121,7 @@ def _box(panel: Axes, left: float, base: float, width: float, text: str, kind: K
     )
 
 
-def _circle(panel: Axes, x: float, y: float, number: int, kind: Kind) -> None:
+def _circle(panel: Axes, x: float, y: float, number: int, kind: TokenKind) -> None:
     from matplotlib.patches import Circle
 
     ring = Circle((x, y), _CIRCLE, facecolor="white", edgecolor=kind.edge, linewidth=0.6, zorder=3)
@@ -179,7 +179,7 @@ def _legend(panel: Axes, data: Mapping[str, Any]) -> None:
         left += _legend_width(kind)
 
 
-def _legend_width(kind: Kind) -> float:
+def _legend_width(kind: TokenKind) -> float:
     """Return the inches that a kind takes in the legend: sign, name and the gap after it."""
     return 0.18 + len(kind.name) * _LEGEND_LETTER + _LEGEND_GAP
 

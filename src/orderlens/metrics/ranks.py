@@ -45,7 +45,7 @@ def partial_spearman(x: ArrayLike, y: ArrayLike, covariates: Sequence[ArrayLike]
     ranked = [scipy.stats.rankdata(np.asarray(column, np.float64)) for column in (x, y, *covariates)]
     n = len(ranked[0])
     basis = orthonormal_basis(ranked[2:], n)
-    a, b = (left_over(column, basis) for column in ranked[:2])
+    a, b = (residuals(column, basis) for column in ranked[:2])
     freedom = n - 1 - basis.shape[1]
     scale = math.sqrt(float(a @ a) * float(b @ b))
     # What rounding leaves of a column that the covariates explain fully is no signal.
@@ -71,7 +71,7 @@ def orthonormal_basis(columns: Sequence[FloatArray], n: int) -> FloatArray:
     return np.asarray(left[:, size > 1e-10 * size.max(initial=1e-300)])
 
 
-def bent(values: ArrayLike, knots: int = 5) -> list[FloatArray]:
+def natural_spline_basis(values: ArrayLike, knots: int = 5) -> list[FloatArray]:
     """Return columns that let a fit bend along ``values``: a natural cubic spline of their normal scores.
 
     Straight beyond the outer knots, which lie at quantiles; nothing is assumed to be monotone.
@@ -90,7 +90,7 @@ def bent(values: ArrayLike, knots: int = 5) -> list[FloatArray]:
     return [x, *((cubic(knot) - cubic(last)) / (last - knot) - tail for knot in places[:-2])]
 
 
-def left_over(column: FloatArray, basis: FloatArray) -> FloatArray:
+def residuals(column: FloatArray, basis: FloatArray) -> FloatArray:
     """Return what of ``column`` the basis does not explain."""
     once = column - basis @ (basis.T @ column)
     return np.asarray(once - basis @ (basis.T @ once))  # twice is enough against cancellation

@@ -50,19 +50,12 @@ def wilson(n_correct: int, n: int, level: float = 0.95) -> Estimate:
 
 
 def adjust(p_values: ArrayLike, method: Literal["holm", "bh"]) -> FloatArray:
-    """Return adjusted p-values; undefined ones stay NaN and do not count as tests."""
+    """Return p-values after Holm or Benjamini–Hochberg; undefined ones stay NaN and do not count as tests."""
+    from statsmodels.stats.multitest import multipletests
+
     p = np.asarray(p_values, np.float64)
     out = np.full(p.shape, np.nan)
     known = np.isfinite(p)
     if known.any():
-        out[known] = _holm(p[known]) if method == "holm" else scipy.stats.false_discovery_control(p[known])
-    return out
-
-
-def _holm(p_N: FloatArray) -> FloatArray:
-    """Return Holm's p-values: the i-th smallest times the tests from it on, never below a smaller one's."""
-    order_N = np.argsort(p_N)
-    raised_N = np.maximum.accumulate(p_N[order_N] * np.arange(len(p_N), 0, -1))
-    out = np.empty_like(p_N)
-    out[order_N] = np.minimum(raised_N, 1.0)
+        out[known] = multipletests(p[known], method="holm" if method == "holm" else "fdr_bh")[1]
     return out

@@ -11,7 +11,8 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from orderlens.claims.judge import NOT_SUPPORTED, OPEN, RULES, SUPPORTED, Word
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Word
+from orderlens.claims.judge import RULES
 from orderlens.common.templating import Markdown, write_page
 from orderlens.errors import StorageError
 from orderlens.show.report.page import PICTURES, markdown_tables, picture

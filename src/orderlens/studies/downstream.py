@@ -13,8 +13,9 @@ from typing import Any
 
 from orderlens.analysis import Study, Table
 from orderlens.analysis.tables_downstream import guessing_levels
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, WORDS, Word
 from orderlens.claims.correctness import ALL_ORDERS, read_correctness
-from orderlens.claims.judge import NOT_SUPPORTED, OPEN, RULES, SUPPORTED, WORDS, Finding, Part, Reading, Word
+from orderlens.claims.judge import RULES, Finding, FindingPart, Reading
 from orderlens.errors import RunError, counted
 from orderlens.figures.catalogue import draw_figures, figure_names
 from orderlens.show.report.build import first_screen
@@ -84,7 +85,7 @@ class Downstream(Reading):
         return {**own, **Reading.record(self), "rules": list(NOTES)}
 
 
-def _texts(parts: Iterable[Part]) -> list[str]:
+def _texts(parts: Iterable[FindingPart]) -> list[str]:
     """Return one text per place; those that lack numbers for the same reason share one."""
     out: list[str] = []
     silent: dict[str, list[str]] = {}
@@ -96,7 +97,7 @@ def _texts(parts: Iterable[Part]) -> list[str]:
     return [*out, *(f"{', '.join(places)}: {why}" for why, places in silent.items())]
 
 
-def _has_numbers(part: Part) -> bool:
+def _has_numbers(part: FindingPart) -> bool:
     return any(check.estimate.is_defined for check in part.checks)
 
 

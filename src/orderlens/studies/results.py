@@ -17,7 +17,7 @@ from orderlens.claims.judge import RULES, Finding, Reading, judge
 from orderlens.claims.sweep import sweep_findings
 from orderlens.common.templating import write_page
 from orderlens.errors import RunError
-from orderlens.figures.catalogue import Drawn, draw_figures, figure_names
+from orderlens.figures.catalogue import DrawnFigure, draw_figures, figure_names
 from orderlens.metrics.estimate import Resampling
 from orderlens.show.report.build import SAMPLES, first_screen, pack_samples
 from orderlens.show.report.page import (
@@ -61,7 +61,7 @@ class Results:
     folder: Path
     tables: tuple[Table, ...]
     reading: Reading
-    figures: tuple[Drawn, ...]
+    figures: tuple[DrawnFigure, ...]
     plan: Plan | None = None
     facts: str = ""
     notes: tuple[str, ...] = ()

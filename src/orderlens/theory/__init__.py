@@ -25,10 +25,10 @@ from orderlens.theory.concavity import (
 )
 from orderlens.theory.errors import CompetitorError, NoiseError, ProbabilityError, ProfileError, TheoryError
 from orderlens.theory.estimate import FitBin, NoiseFit, fit_noise
-from orderlens.theory.majorisation import Comparison, compare_spread, majorises
+from orderlens.theory.majorisation import SpreadComparison, compare_spread, majorises
 from orderlens.theory.optimum import BestProfile, best_profile
 from orderlens.theory.spreading import (
-    Bottleneck,
+    BottleneckStep,
     SecondOrder,
     bottlenecks,
     jensen_loss,
@@ -42,8 +42,7 @@ from orderlens.theory.step import d1, d2, inverse_mills, log_failure, log_succes
 
 __all__ = [
     "BestProfile",
-    "Bottleneck",
-    "Comparison",
+    "BottleneckStep",
     "CompetitorError",
     "CriticalPoint",
     "FitBin",
@@ -53,6 +52,7 @@ __all__ = [
     "ProbabilityError",
     "ProfileError",
     "SecondOrder",
+    "SpreadComparison",
     "TheoryError",
     "best_profile",
     "bottlenecks",

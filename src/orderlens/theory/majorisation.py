@@ -21,7 +21,7 @@ Relation = Literal["equal", "first", "second", "neither"]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SpreadComparison:
     """Result of :func:`compare_spread`.
 
     Attributes:
@@ -36,7 +36,7 @@ class Comparison:
     second_below: float
 
 
-def compare_spread(first: ArrayLike, second: ArrayLike, tolerance: float = 1e-9) -> Comparison:
+def compare_spread(first: ArrayLike, second: ArrayLike, tolerance: float = 1e-9) -> SpreadComparison:
     """Compare two profiles of the same length and total by majorisation.
 
     Args:
@@ -55,7 +55,7 @@ def compare_spread(first: ArrayLike, second: ArrayLike, tolerance: float = 1e-9)
         )
     gap = np.cumsum(np.sort(a)) - np.cumsum(np.sort(b))
     below, above = float(max(-gap.min(), 0.0)), float(max(gap.max(), 0.0))
-    return Comparison(_relation(below > tolerance, above > tolerance), below, above)
+    return SpreadComparison(_relation(below > tolerance, above > tolerance), below, above)
 
 
 def majorises(first: ArrayLike, second: ArrayLike, tolerance: float = 1e-9) -> bool:

@@ -87,7 +87,7 @@ class SecondOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Bottleneck:
+class BottleneckStep:
     """One step that costs much: its index in the trace, y, g(y) and its share of log A (0 to 1)."""
 
     step: int
@@ -149,14 +149,14 @@ def second_order(y: ArrayLike, sigma: float, k: float = 1) -> SecondOrder:
     )
 
 
-def bottlenecks(y: ArrayLike, sigma: float, k: float = 1, top: int = 5) -> list[Bottleneck]:
+def bottlenecks(y: ArrayLike, sigma: float, k: float = 1, top: int = 5) -> list[BottleneckStep]:
     """Return the ``top`` steps of one profile [n] that cost most of log A, dearest first."""
     checked = _one_profile(y)
     cost = _step_logs(checked, sigma, k)
     total = float(cost.sum())
     dearest = np.argsort(cost, kind="stable")[: max(top, 0)]
     share = np.divide(cost, total, out=np.zeros_like(cost), where=total != 0)
-    return [Bottleneck(int(i), float(checked[i]), float(cost[i]), float(share[i])) for i in dearest]
+    return [BottleneckStep(int(i), float(checked[i]), float(cost[i]), float(share[i])) for i in dearest]
 
 
 def _one_profile(y: ArrayLike) -> Array:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orderlens.analysis.table import Column, Table
-from orderlens.figures.catalogue import Drawn
+from orderlens.figures.catalogue import DrawnFigure
 from orderlens.metrics.estimate import Estimate
 from orderlens.show.report.page import asset, grid, markdown_tables, origin, picture, run_details
 from orderlens.testing import make_run, make_trace
@@ -90,15 +90,15 @@ def test_details_do_not_tell_where_a_run_lies(tmp_path):
     ],
 )
 def test_a_picture_is_shown_in_the_best_format_there_is(paths, first, best, why):
-    found = picture(Drawn("a", "A figure", tuple(map(Path, paths))))
+    found = picture(DrawnFigure("a", "A figure", tuple(map(Path, paths))))
     assert found.why == why
     if best is not None:
         assert found.best(first) == Path(best)
 
 
 def test_a_figure_that_could_not_be_drawn_keeps_its_reason():
-    assert picture(Drawn("a", "A figure", why="nothing was scored")).why == "nothing was scored"
-    only_svg = picture(Drawn("a", "A", (Path("a.svg"),)), formats=(".png",))
+    assert picture(DrawnFigure("a", "A figure", why="nothing was scored")).why == "nothing was scored"
+    only_svg = picture(DrawnFigure("a", "A", (Path("a.svg"),)), formats=(".png",))
     assert only_svg.why == "no picture format was asked for"
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from orderlens.analysis.coherence import Coherence, Statistic
 from orderlens.analysis.table import Column, Table
-from orderlens.claims.judge import OPEN, SUPPORTED, Check, Finding, Outcome
+from orderlens.claims.checks import OPEN, SUPPORTED, Check, CheckOutcome
+from orderlens.claims.judge import Finding
 from orderlens.metrics.estimate import Estimate
 from orderlens.show.report.questions import interval, questions
 
@@ -34,7 +35,7 @@ ORDERS = {"forced-ar": (-1.0, 2.0), "max-prob": (-1.5, 0.7), "oracle-max-q": (-0
 
 
 def finding(name, word, task=""):
-    return Finding(name, "c", (Check("x", Estimate(1.0), outcome=Outcome(word)),), task=task)
+    return Finding(name, "c", (Check("x", Estimate(1.0), outcome=CheckOutcome(word)),), task=task)
 
 
 def test_nothing_measured_is_said_with_the_command_that_would():

@@ -13,8 +13,9 @@ import pytest
 
 from orderlens.analysis import Options, Study
 from orderlens.analysis.table import Column, Table
-from orderlens.claims.judge import WORDS, Check, Finding, Number, Outcome, Reading
-from orderlens.figures.catalogue import Drawn
+from orderlens.claims.checks import WORDS, Check, CheckOutcome, Number
+from orderlens.claims.judge import Finding, Reading
+from orderlens.figures.catalogue import DrawnFigure
 from orderlens.metrics.estimate import Estimate, Resampling
 from orderlens.show.report.build import policies, report
 from orderlens.show.report.page import Packed, Page, picture, write_report
@@ -36,7 +37,7 @@ def hostile(tmp_path_factory, read_html):
         Finding(
             "v",
             HOSTILE,
-            (Check(HOSTILE, Estimate(1.0), outcome=Outcome(word, why=HOSTILE)),),
+            (Check(HOSTILE, Estimate(1.0), outcome=CheckOutcome(word, why=HOSTILE)),),
             HOSTILE,
             rule=HOSTILE,
             numbers=(Number(HOSTILE, Estimate(1.0), HOSTILE),),
@@ -50,7 +51,7 @@ def hostile(tmp_path_factory, read_html):
         [Question("q", HOSTILE, HOSTILE, HOSTILE, HOSTILE, note=HOSTILE)],
         Reading(tuple(findings)),
         [HOSTILE],
-        [picture(Drawn("one", HOSTILE, (drawing,))), picture(Drawn("two", "two", why=HOSTILE))],
+        [picture(DrawnFigure("one", HOSTILE, (drawing,))), picture(DrawnFigure("two", "two", why=HOSTILE))],
         [Table("t", HOSTILE, ("order",), columns, (row,), (HOSTILE,))],
         {HOSTILE: {"spec": {"kind": HOSTILE, "orders": [HOSTILE]}}},
         Packed("AAAA", HOSTILE),

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from orderlens.analysis import Study, as_json
-from orderlens.claims.judge import OPEN, WORDS, judge
+from orderlens.claims.checks import OPEN, WORDS
+from orderlens.claims.judge import judge
 from orderlens.common.plaintext import plain
 from orderlens.errors import RunError
 from orderlens.figures.catalogue import figure_names

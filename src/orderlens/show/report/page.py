@@ -25,7 +25,7 @@ from orderlens.common.files import write_text
 from orderlens.common.templating import Markdown, write_page
 from orderlens.errors import StorageError
 from orderlens.figures.cards import draw
-from orderlens.figures.catalogue import Drawn
+from orderlens.figures.catalogue import DrawnFigure
 from orderlens.figures.save import save_data, save_table, svg_text
 from orderlens.show.report.questions import Question
 
@@ -87,7 +87,7 @@ class Picture:
         return max(shown, key=lambda path: path.suffix == first)
 
 
-def picture(drawn: Drawn, formats: Sequence[str] = PICTURES) -> Picture:
+def picture(drawn: DrawnFigure, formats: Sequence[str] = PICTURES) -> Picture:
     """Return a drawn figure for a page that can show ``formats``."""
     has_one = any(path.suffix in formats for path in drawn.paths)
     missing = "" if has_one else "no picture format was asked for"

@@ -13,7 +13,8 @@ from typing import Any
 
 from orderlens.analysis.coherence import Coherence
 from orderlens.analysis.table import Table
-from orderlens.claims.judge import NOT_SUPPORTED, OPEN, SUPPORTED, Finding, Word
+from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, Word
+from orderlens.claims.judge import Finding
 from orderlens.figures.cards import Card, Dot, LorenzCard, dot_card, lorenz_card
 from orderlens.metrics.estimate import Estimate
 from orderlens.rules.cards import display_name
