@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from orderlens.analysis import as_json
-from orderlens.analysis.tables import TABLES
+from orderlens.analysis.table import TABLES
 
 KINDS = {
     "fixed-sequence": "score",

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from orderlens.analysis.null import (
+from orderlens.analysis.tables_controls import (
     _cell_statistics,
     _pooled_statistics,
     _row,

@@ -12,8 +12,7 @@ import pytest
 
 from orderlens.analysis import paper
 from orderlens.analysis.rendering import FORMATS, as_json, cell_text, number, render
-from orderlens.analysis.table import Column, Table, beside_paper
-from orderlens.analysis.tables import TABLES
+from orderlens.analysis.table import TABLES, Column, Table, beside_paper
 from orderlens.errors import UnknownNameError
 from orderlens.metrics.estimate import Estimate
 

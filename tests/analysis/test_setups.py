@@ -8,7 +8,7 @@ import json
 import pytest
 
 from orderlens.analysis import Study
-from orderlens.analysis.setups import RUNS_OF, Setup, differences, is_replication, labels
+from orderlens.analysis.identity import RUNS_OF, Setup, differences, is_replication, labels
 from orderlens.errors import UserInputError
 from orderlens.store.reader import open_run
 

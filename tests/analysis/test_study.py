@@ -11,8 +11,8 @@ import pytest
 
 import orderlens as ol
 from orderlens.analysis import Estimate, Options, Resampling, Study
-from orderlens.analysis.setups import Setup, differences, labels
-from orderlens.analysis.tables import table
+from orderlens.analysis.identity import Setup, differences, labels
+from orderlens.analysis.table import table
 from orderlens.errors import UserInputError
 from orderlens.figures.catalogue import draw_figures
 from orderlens.models.hmm import HiddenMarkovModel

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from orderlens.analysis import Study, table_names
-from orderlens.analysis.tables import table_recipe
+from orderlens.analysis.table import table_recipe
 from orderlens.errors import UnknownNameError
 from orderlens.metrics.estimate import Estimate
 from orderlens.store.reader import Run

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orderlens.errors import UserInputError
 from orderlens.metrics import gini, lorenz, lorenz_gini
-from orderlens.metrics.concentration import segment_gini, segment_lorenz
+from orderlens.metrics.path import segment_gini, segment_lorenz
 from orderlens.metrics.segments import Segments
 
 

@@ -17,9 +17,9 @@ from scipy import stats
 from orderlens import Sample, score
 from orderlens.claims.checks import Check
 from orderlens.common.rng import keyed_generator
-from orderlens.metrics import order_range as module
+from orderlens.metrics import coherence as module
+from orderlens.metrics.coherence import agreement_p, order_range
 from orderlens.metrics.estimate import Resampling
-from orderlens.metrics.order_range import agreement_p, order_range
 from orderlens.models.loading import load_model
 
 ORDERS = "forced-ar,reverse-ar,random,max-prob"

@@ -7,8 +7,8 @@ import pytest
 
 from orderlens.errors import ModelOutputError, UserInputError
 from orderlens.metrics import distinct_n, local_arness, path_stats
-from orderlens.metrics.concentration import gini
 from orderlens.metrics.external import score_texts
+from orderlens.metrics.path import gini
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orderlens.analysis.association import controls, order_differences, quadrants, within_cell
-    from orderlens.analysis.null import mean_only_null, simulate_study
     from orderlens.analysis.rendering import as_json, render
     from orderlens.analysis.selecting import selectors
     from orderlens.analysis.study import Options, Study
-    from orderlens.analysis.table import Table, beside_paper
-    from orderlens.analysis.tables import TABLES, table_names
+    from orderlens.analysis.table import TABLES, Table, beside_paper, table_names
+    from orderlens.analysis.tables_controls import mean_only_null, simulate_study
     from orderlens.metrics.estimate import Estimate, Resampling
 
 __all__ = [

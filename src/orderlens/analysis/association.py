@@ -24,11 +24,10 @@ from orderlens.metrics.estimate import (
     function_of_sums,
     means,
 )
-from orderlens.metrics.logistic import nested_logistic
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.ranks import delong, mann_whitney_less, partial_spearman
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
-from orderlens.metrics.significance import adjust, mcnemar
+from orderlens.metrics.significance import adjust, mcnemar, nested_logistic
 
 DIRECTIONS = {"var": -1, "mean": 1, "min": 1, "bottleneck_rate": -1, "jensen": -1, "n": -1}
 """Sign that turns a predictor into "larger = more likely correct"; of lengths, short counts as good."""

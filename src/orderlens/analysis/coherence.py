@@ -23,10 +23,10 @@ from orderlens.metrics.coherence import (
     dispersion,
     ensemble_gap,
     noise_floor,
+    order_range,
     summarise_circulation,
 )
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling, mean, means, median
-from orderlens.metrics.order_range import order_range
 from orderlens.rules.cards import is_random, kind_of
 
 DISTANCE_EDGES = (1, 2, 3, 5, 9, 17, 1e9)

@@ -10,8 +10,7 @@ import pandas as pd
 from orderlens.analysis.frames import cells
 from orderlens.analysis.traces import known_traces
 from orderlens.errors import UndefinedFigureError
-from orderlens.metrics.concentration import lorenz_gini, segment_lorenz
-from orderlens.metrics.path import sub_blocks
+from orderlens.metrics.path import lorenz_gini, segment_lorenz, sub_blocks
 from orderlens.metrics.segments import BoolArray, FloatArray
 from orderlens.metrics.trace_table import TraceArrays
 from orderlens.rules.cards import kind_of

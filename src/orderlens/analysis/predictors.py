@@ -19,9 +19,8 @@ from orderlens.analysis.association import DIRECTIONS, normal_scores
 from orderlens.analysis.frames import cells as groups
 from orderlens.analysis.frames import finite_rows, graded_rows
 from orderlens.metrics.estimate import BinaryRanks, Clusters, Estimate, Resampling, function_of_sums, means
-from orderlens.metrics.logistic import nested_logistic
 from orderlens.metrics.segments import BoolArray, FloatArray, divide
-from orderlens.metrics.significance import wilson
+from orderlens.metrics.significance import nested_logistic, wilson
 from orderlens.rules.cards import in_paper_order
 
 PREDICTORS = ("var", "mean", "n")

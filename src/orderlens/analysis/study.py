@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from orderlens.analysis import prompts
 from orderlens.analysis.frames import (
     graded_samples,
     order_labels,
@@ -27,10 +26,17 @@ from orderlens.analysis.frames import (
     var_about,
     with_reason,
 )
-from orderlens.analysis.setups import RUNS_OF, Setup, differences, is_replication, labels
+from orderlens.analysis.identity import (
+    RUNS_OF,
+    Setup,
+    differences,
+    is_replication,
+    labels,
+    prompt_keys,
+    repeated_traces,
+)
 from orderlens.analysis.stored_scores import StoredScores, stored_evaluators
-from orderlens.analysis.table import Table, by_model
-from orderlens.analysis.tables import TableRecipe, table_recipe, table_recipes
+from orderlens.analysis.table import Table, TableRecipe, by_model, table_recipe, table_recipes
 from orderlens.analysis.traces import TRACE, in_sets, matched_distinct, sample_table, trace_rows
 from orderlens.errors import UserInputError
 from orderlens.metrics.estimate import Clusters, Estimate, Resampling, means
@@ -148,7 +154,7 @@ class Study:
         return [table.with_notes(study.remarks) for table in found]
 
     def view(self, traces: str | None) -> Study:
-        """Return the study of one kind of traces of a replication (``setups.RUNS_OF``), else itself."""
+        """Return the study of one kind of traces of a replication (``identity.RUNS_OF``), else itself."""
         if self._views is None or traces is None or traces not in self._views:
             return self
         names = [name for name in self._views[traces] if name in self.run.names]
@@ -232,10 +238,10 @@ class Study:
         named = labels(list(self.setups.values()))
         frame["model"] = frame["run"].map({name: named[item] for name, item in self.setups.items()})
         frame["label"] = order_labels(frame)
-        keys, self._conflicts = prompts.prompt_keys(self.run, frame)
+        keys, self._conflicts = prompt_keys(self.run, frame)
         frame["prompt_key"] = keys
         frame["prompt"] = pd.factorize(pd.Series(keys, dtype=object))[0]
-        frame["repeated"], self._repeats = prompts.repeated(frame)
+        frame["repeated"], self._repeats = repeated_traces(frame)
         for prefix in ("", "content_"):
             frame[f"{prefix}var_about"] = var_about(frame, prefix)
         return frame

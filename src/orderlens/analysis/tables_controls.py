@@ -1,19 +1,199 @@
-"""Tables that ask whether Var says anything of its own: controls, rivals, and the mean-only null."""
+"""Does Var say anything of its own? Controls, rivals, and the mean-only null.
+
+``simulate_study`` makes up a whole study in which correctness depends on the mean of log q (and on Var beyond
+it where that is wanted). ``mean_only_null`` keeps the traces of a real study and redraws only the verdicts,
+from the probability of being correct given the mean alone.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
+import scipy
+from scipy.special import expit
 
-from orderlens.analysis.association import DIRECTIONS, POOLED, controls
-from orderlens.analysis.null import mean_only_null, null_summary, simulate_study
+from orderlens.analysis.association import DIRECTIONS, POOLED, QUADRANTS, controls, quadrant_flags
+from orderlens.analysis.frames import as_frame, cells, finite_rows, graded_rows, same_kind
+from orderlens.analysis.selecting import is_candidate, pick_weights
 from orderlens.analysis.study import Options, Study
-from orderlens.analysis.table import Cell, Column, Table, rows_of
-from orderlens.analysis.tables import has_verdicts, table
+from orderlens.analysis.table import Cell, Column, Table, has_verdicts, rows_of, table
 from orderlens.analysis.tables_downstream import ungraded_table
+from orderlens.common.rng import keyed_generator
+from orderlens.errors import UserInputError
 from orderlens.metrics.estimate import Estimate
+from orderlens.metrics.ranks import natural_spline_basis, orthonormal_basis, residuals
+from orderlens.metrics.segments import FloatArray, divide
 from orderlens.metrics.significance import adjust
+
+SIMULATED_ORDERS = {"forced-ar": 1.0, "max-prob": 0.9, "top-margin": 0.95, "random": 2.0}
+"""Orders of a simulated study and the factor by which each raises the self-information of a prompt."""
+
+
+def simulate_study(
+    n_items: int = 1000,
+    *,
+    var_effect: float = 0.0,
+    mean_effect: float = 0.8,
+    n_tokens: int = 128,
+    task: str = "simulated",
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Return a made-up table of graded samples.
+
+    Each trace draws −log q_t from a gamma distribution whose mean depends on the prompt, the order and
+    chance, so Var rises as the mean falls, as in real traces; its shape varies too, so traces of equal mean
+    differ in Var. The log-odds of a correct answer are ``mean_effect`` per standard deviation of the mean (on
+    a log scale) minus ``var_effect`` per standard deviation of log Var at given mean.
+
+    Args:
+        n_items: prompts; each is answered under four orders.
+        var_effect: what Var adds beyond the mean; 0 makes the mean-only null.
+        mean_effect: strength of the mean.
+        n_tokens: tokens per trace.
+        task: name of the task.
+        seed: seed of the simulation.
+    """
+    rng = keyed_generator(seed, "simulated study", task)
+    prompt = rng.normal(size=n_items)
+    parts = []
+    for order, factor in SIMULATED_ORDERS.items():
+        scale = factor * np.exp(-1.2 + 0.5 * prompt + 0.4 * rng.normal(size=n_items))
+        shape = np.exp(-0.7 + 0.5 * rng.normal(size=n_items))
+        # A gamma with this shape and mean `scale`: traces of equal mean differ in how uneven they are.
+        y = -rng.gamma(shape[:, None], (scale / shape)[:, None], size=(n_items, n_tokens))
+        parts.append(pd.DataFrame({"task": task, "order": order, "item_id": np.arange(n_items)}))
+        parts[-1] = parts[-1].assign(mean=y.mean(axis=1), var=y.var(axis=1), min=y.min(axis=1), n=n_tokens)
+    frame = pd.concat(parts, ignore_index=True)
+    beyond = _standard(_beyond(np.log(frame["var"].to_numpy()), np.log(-frame["mean"].to_numpy())))
+    odds = 0.3 + mean_effect * _standard(-np.log(-frame["mean"].to_numpy())) - var_effect * beyond
+    frame["correct"] = rng.random(len(frame)) < expit(odds)
+    return frame
+
+
+def mean_only_null(data: Any, reps: int = 500, seed: int = 0, level: float = 0.95) -> Any:
+    """Return every Var statistic of a study beside its distribution under the mean-only null.
+
+    For each (task, order) the probability of a correct answer given the mean is fitted by a natural spline;
+    verdicts are redrawn from it ``reps`` times while mean, Var and length stay as they are.
+
+    Returns:
+        One row per statistic: task, order, statistic (``rho``, ``partial_rho``, the quadrants' advantage of
+        low Var in percentage points, ``delta_pp`` of the selectors), observed, null_mean, null_low,
+        null_high, p (two-sided, how often the null is at least as far from its own mean), n.
+    """
+    if reps < 1:
+        raise UserInputError(f"the null simulation needs at least 1 repetition, got {reps}")
+    rows = []
+    for (task,), part in cells(as_frame(data), ("task",)):
+        graded, _ = graded_rows(part)
+        known = finite_rows(graded, ["mean", "var", "n"]).reset_index(drop=True)
+        if len(known):
+            rows += _task_null(str(task), known, reps, seed, level)
+    columns = ["task", "order", "statistic", "observed", "null_mean", "null_low", "null_high", "p", "n"]
+    return same_kind(data)(pd.DataFrame(rows, columns=columns))
+
+
+def _task_null(task: str, rows: pd.DataFrame, reps: int, seed: int, level: float) -> list[dict[str, Any]]:
+    chance = np.empty(len(rows))
+    for _, cell in cells(rows, ("order",)):
+        chance[cell.index] = probability_given_mean(
+            cell["mean"].to_numpy(np.float64), cell["correct"].to_numpy()
+        )
+    rng = keyed_generator(seed, "mean-only null", task)
+    draws_RN = (rng.random((reps, len(rows))) < chance).astype(np.float64)
+    verdicts_RN = np.concatenate([rows["correct"].to_numpy(np.float64)[None], draws_RN])
+    out = []
+    for (order,), cell in cells(rows, ("order",)):
+        place = cell.index.to_numpy()
+        for name, values in _cell_statistics(cell, verdicts_RN[:, place]).items():
+            out.append(_row(task, str(order), name, values, len(cell), level))
+    for name, values in _pooled_statistics(rows, verdicts_RN).items():
+        out.append(_row(task, "(all)", name, values, len(rows), level))
+    return out
+
+
+def probability_given_mean(mean: FloatArray, correct: FloatArray) -> FloatArray:
+    """Return the fitted chance of a correct answer of each sample, a smooth function of its mean log q.
+
+    It may bend and turn: in a world where middling means are best, a monotone fit would leave to Var what
+    belongs to the mean.
+    """
+    basis = orthonormal_basis(natural_spline_basis(mean), len(mean))
+    fitted = basis @ (basis.T @ np.asarray(correct, np.float64))
+    return np.asarray(np.clip(fitted, 0.0, 1.0))
+
+
+def _cell_statistics(cell: pd.DataFrame, verdicts_RN: FloatArray) -> dict[str, FloatArray]:
+    """Return rho and partial rho of Var for every row of verdicts: ranks of 0/1 are linear in 0/1."""
+    ranks = [scipy.stats.rankdata(cell[name].astype(float)) for name in ("var", "mean", "n")]
+    out = {}
+    for name, covariates in (("rho", []), ("partial_rho", ranks[1:])):
+        basis = orthonormal_basis(covariates, len(cell))
+        var = residuals(ranks[0], basis)
+        left = np.sqrt(
+            np.maximum((verdicts_RN**2).sum(axis=1) - ((verdicts_RN @ basis) ** 2).sum(axis=1), 0.0)
+        )
+        usable = np.where(left > 1e-6, left, 0.0) * math.sqrt(float(var @ var))
+        out[name] = divide(verdicts_RN @ var, np.where(usable > 1e-6, usable, 0.0))
+    return out
+
+
+def _pooled_statistics(rows: pd.DataFrame, verdicts_RN: FloatArray) -> dict[str, FloatArray]:
+    inside = quadrant_flags(rows["mean"].to_numpy(np.float64), rows["var"].to_numpy(np.float64)).astype(
+        np.float64
+    )
+    accuracy = 100.0 * divide(verdicts_RN @ inside, inside.sum(axis=0)[None])
+    of = {name: accuracy[:, place] for place, name in enumerate(QUADRANTS)}
+    out = {
+        "hi_mean: lo_var − hi_var (pp)": of["hi_mean_lo_var"] - of["hi_mean_hi_var"],
+        "lo_mean: lo_var − hi_var (pp)": of["lo_mean_lo_var"] - of["lo_mean_hi_var"],
+    }
+    usable = is_candidate(rows)
+    if rows["order"].nunique() > 1 and usable.any():
+        item, items = pd.factorize(rows["item_id"][usable])
+        weights = pick_weights(rows[usable], item)
+        difference = weights["min_v"] - weights["max_v"]
+        out["delta_pp (min-V − max-V)"] = 100.0 * verdicts_RN[:, usable] @ difference / len(items)
+    return out
+
+
+def _row(task: str, order: str, name: str, values: FloatArray, n: int, level: float) -> dict[str, Any]:
+    observed, null = float(values[0]), values[1:][np.isfinite(values[1:])]
+    out: dict[str, Any] = {"task": task, "order": order, "statistic": name, "observed": observed, "n": n}
+    if not len(null):
+        return {**out, "null_mean": math.nan, "null_low": math.nan, "null_high": math.nan, "p": math.nan}
+    low, high = np.quantile(null, [(1 - level) / 2, (1 + level) / 2])
+    far = np.abs(null - null.mean()) >= abs(observed - null.mean())
+    p = (1 + int(far.sum())) / (1 + len(null)) if math.isfinite(observed) else math.nan
+    return {**out, "null_mean": float(null.mean()), "null_low": float(low), "null_high": float(high), "p": p}
+
+
+def _beyond(values: FloatArray, given: FloatArray) -> FloatArray:
+    return residuals(values, orthonormal_basis([given, given**2], len(values)))
+
+
+def _standard(values: FloatArray) -> FloatArray:
+    return np.asarray((values - values.mean()) / values.std(), np.float64)
+
+
+def null_summary(table: pd.DataFrame, alpha: float = 0.05) -> Sequence[str]:
+    """Return sentences that say which Var statistics the mean alone does not explain."""
+    cell = table[table["statistic"] == "rho"]
+    if not cell["null_mean"].notna().any():
+        return ["No cell has right and wrong answers with different Var: there is nothing to compare."]
+    partial = table[table["statistic"] == "partial_rho"]
+    beyond = int((partial["p"] < alpha).sum())
+    null = f"{cell['null_mean'].min():.3f} to {cell['null_mean'].max():.3f}"
+    seen = f"{cell['observed'].min():.3f} to {cell['observed'].max():.3f}"
+    cells_beyond = f"{beyond} of {int(partial['p'].notna().sum())} cells (p < {alpha:g}, not adjusted)"
+    return [
+        f"If only the mean mattered, rho(Var, correct) would be {null} in these cells; observed: {seen}.",
+        f"Partial rho given mean and length leaves the null's range in {cells_beyond}.",
+    ]
 
 
 @table("does Var add to mean and length?", needs=("jensen",), suits=has_verdicts)

@@ -17,8 +17,7 @@ import pandas as pd
 from orderlens.analysis.compare import Paired
 from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import Study
-from orderlens.analysis.table import Cell, Column, Table
-from orderlens.analysis.tables import table
+from orderlens.analysis.table import Cell, Column, Table, table
 from orderlens.analysis.traces import TRACE, in_sets, trace_rows
 from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums, means
 from orderlens.metrics.segments import FloatArray, divide

@@ -20,8 +20,7 @@ from orderlens.analysis.frames import cells as cells_by
 from orderlens.analysis.frames import graded_rows
 from orderlens.analysis.selecting import SELECTORS, compare_selectors
 from orderlens.analysis.study import NOT_GRADED, Study
-from orderlens.analysis.table import Cell, Column, Table, rows_of
-from orderlens.analysis.tables import has_generated, has_verdicts, never, table
+from orderlens.analysis.table import Cell, Column, Table, has_generated, has_verdicts, never, rows_of, table
 from orderlens.metrics.estimate import Clusters, Estimate, mean
 from orderlens.metrics.significance import wilson
 from orderlens.rules.cards import is_random, is_structured

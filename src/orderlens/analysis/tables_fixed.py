@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from orderlens.analysis import paper
 from orderlens.analysis.coherence import Circulation, Statistic, measure_coherence
 from orderlens.analysis.study import NO_TARGET, Study
-from orderlens.analysis.table import Cell, Column, Table
-from orderlens.analysis.tables import has_scored, table
+from orderlens.analysis.table import Cell, Column, Table, has_scored, table
 from orderlens.metrics.coherence import ROUNDING, settled
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.order_shape import rank_correlation

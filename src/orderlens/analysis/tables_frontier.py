@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from orderlens.analysis.frontier import Measure, ladder_of, measures
 from orderlens.analysis.study import Study
-from orderlens.analysis.table import Cell, Column, Table
-from orderlens.analysis.tables import table
+from orderlens.analysis.table import Cell, Column, Table, table
 from orderlens.analysis.traces import in_sets
 from orderlens.metrics.estimate import Estimate
 

@@ -10,8 +10,7 @@ import pandas as pd
 
 from orderlens.analysis.frames import joined_keys, with_reason
 from orderlens.analysis.study import NOT_GENERATED, Study
-from orderlens.analysis.table import Cell, Column, Table
-from orderlens.analysis.tables import has_generated, table
+from orderlens.analysis.table import Cell, Column, Table, has_generated, table
 from orderlens.analysis.traces import pick, picked_traces
 from orderlens.metrics.estimate import Clusters, Estimate, mean, median
 from orderlens.metrics.order_shape import agreement

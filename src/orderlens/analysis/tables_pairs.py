@@ -12,8 +12,7 @@ import pandas as pd
 
 from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import NO_TARGET, Study
-from orderlens.analysis.table import Cell, Column, Table
-from orderlens.analysis.tables import has_scored, table
+from orderlens.analysis.table import Cell, Column, Table, has_scored, table
 from orderlens.common.rng import keyed_generator
 from orderlens.metrics.coherence import ROUNDING
 from orderlens.metrics.estimate import Estimate, Resampling, student_t

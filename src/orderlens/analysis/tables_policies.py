@@ -8,13 +8,12 @@ import pandas as pd
 from orderlens.analysis.compare import Paired
 from orderlens.analysis.frames import side_by_side
 from orderlens.analysis.study import Study
-from orderlens.analysis.table import Cell, Column, Table
-from orderlens.analysis.tables import table
+from orderlens.analysis.table import Cell, Column, Table, table
 from orderlens.analysis.tables_couplings import reference_of
 from orderlens.analysis.traces import TRACE, all_passes, in_sets, trace_rows
+from orderlens.metrics.coherence import order_range
 from orderlens.metrics.estimate import Clusters, Estimate, function_of_sums
 from orderlens.metrics.likelihood import TextBits
-from orderlens.metrics.order_range import order_range
 from orderlens.metrics.segments import FloatArray, divide
 
 _MEANS = (

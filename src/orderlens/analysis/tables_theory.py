@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from orderlens.analysis.study import NO_TARGET, Study
-from orderlens.analysis.table import Cell, Column, Table
-from orderlens.analysis.tables import table
+from orderlens.analysis.table import Cell, Column, Table, table
 from orderlens.analysis.traces import pick, picked_traces
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.order_shape import rank_correlation

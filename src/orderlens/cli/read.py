@@ -92,7 +92,7 @@ class Analyze(Writes, Output):
 def analyze(asked: Analyze) -> None:
     """Build and print tables."""
     from orderlens.analysis.study import Options
-    from orderlens.analysis.tables import table_recipes
+    from orderlens.analysis.table import table_recipes
     from orderlens.cli.console import UNBOUND_WIDTH, table_width
     from orderlens.metrics.estimate import Resampling
     from orderlens.metrics.external import DEFAULT_EVALUATOR
@@ -116,7 +116,7 @@ def analyze(asked: Analyze) -> None:
 
 
 def _build(runs: list[str], names: list[str], options: "Options") -> "list[Table]":
-    from orderlens.analysis.null import simulate_study
+    from orderlens.analysis.tables_controls import simulate_study
     from orderlens.analysis.study import Study
     from orderlens.analysis.tables_controls import null_table
 

@@ -13,7 +13,6 @@ from orderlens.metrics.coherence import (
     range_of_means,
     summarise_circulation,
 )
-from orderlens.metrics.concentration import gini, lorenz, lorenz_gini
 from orderlens.metrics.external import (
     CausalEvaluator,
     ExternalPerplexity,
@@ -32,7 +31,15 @@ from orderlens.metrics.order_shape import (
     spearman_l2r,
 )
 from orderlens.metrics.passes import PassVariance, coupling, entropy_bound, pass_variance
-from orderlens.metrics.path import PathStats, argmax_accuracy, block_variance, path_stats
+from orderlens.metrics.path import (
+    PathStats,
+    argmax_accuracy,
+    block_variance,
+    gini,
+    lorenz,
+    lorenz_gini,
+    path_stats,
+)
 from orderlens.metrics.text import (
     cut_at_eos,
     distinct_n,

@@ -1,4 +1,4 @@
-"""Statistics of one path's log-probabilities, and of many paths at once.
+"""Statistics of one path's log-probabilities, and of many paths at once; Lorenz curves and Gini of blocks.
 
 ``y_t = log q_t`` in nats, in reveal order. Variances use ddof = 0. A trace that holds a NaN or an infinity
 has no statistics: they are NaN, and ``n`` still counts its reveals. Does not know tokens, orders or tables.
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orderlens.errors import UserInputError
-from orderlens.metrics.concentration import segment_gini
 from orderlens.metrics.segments import AnyArray, BoolArray, FloatArray, IntArray, Segments, divide
 
 SIGMAS = (0.1, 0.3, 0.5, 1.0)
@@ -247,3 +246,65 @@ def _beside(other: ArrayLike, values: FloatArray, name: str) -> IntArray:
     if array.shape != values.shape:
         raise UserInputError(f"{name} has shape {array.shape}, log_q has {values.shape}; give one per reveal")
     return array
+
+
+def lorenz(s: ArrayLike) -> FloatArray:
+    """Return the Lorenz curve L_0 = 0, L_1, …, L_n = 1 of ``s`` sorted ascending [n + 1].
+
+    All zeros give the diagonal; an undefined value or an empty block gives NaN.
+    """
+    shares = _block(s)
+    if not len(shares) or not np.isfinite(shares).all():
+        return np.full(len(shares) + 1, np.nan)
+    if shares.sum() == 0:
+        return np.linspace(0.0, 1.0, len(shares) + 1)
+    return np.concatenate([[0.0], np.cumsum(np.sort(shares)) / shares.sum()])
+
+
+def gini(s: ArrayLike) -> float:
+    """Return the Gini coefficient Σ (2i − n − 1) s_(i) / (n Σ s) of one block.
+
+    0 when all values are equal (also when all are 0); NaN for an empty block or an undefined value.
+    """
+    shares = _block(s)
+    return float(segment_gini(shares, Segments.one(len(shares)))[0])
+
+
+def segment_gini(s_N: FloatArray, segments: Segments) -> FloatArray:
+    """Return the Gini coefficient of every segment [S]."""
+    bad = segments.any(~np.isfinite(s_N))
+    ordered = segments.sort(np.where(np.isfinite(s_N), s_N, 0.0))
+    weight = 2.0 * segments.ranks() + 1 - segments.spread(segments.lengths)
+    total = segments.total(ordered)
+    value = divide(segments.total(weight * ordered), segments.lengths * total)
+    value[(total == 0) & (segments.lengths > 0)] = 0.0
+    value[bad] = np.nan
+    return value
+
+
+def segment_lorenz(s_SK: FloatArray) -> FloatArray:
+    """Return the Lorenz curves [S, K + 1] of blocks of K steps each; NaN where a value is undefined."""
+    ordered = np.sort(s_SK, axis=1)
+    total = ordered.sum(axis=1, keepdims=True)
+    curve = divide(np.cumsum(ordered, axis=1), total)
+    diagonal = np.arange(1, s_SK.shape[1] + 1) / s_SK.shape[1]
+    curve = np.where(total == 0, diagonal, curve)
+    curve[~np.isfinite(s_SK).all(axis=1)] = np.nan
+    return np.concatenate([np.where(np.isnan(curve[:, :1]), np.nan, 0.0), curve], axis=1)
+
+
+def lorenz_gini(curve: ArrayLike) -> float:
+    """Return the Gini coefficient that a Lorenz curve [n + 1] encloses (1 − twice the trapezoid area)."""
+    heights = np.asarray(curve, np.float64)
+    return float(1.0 - np.mean(heights[1:] + heights[:-1]))
+
+
+def _block(s: ArrayLike) -> FloatArray:
+    shares = np.asarray(s, np.float64)
+    if shares.ndim != 1:
+        raise UserInputError(f"self-information must be one block of numbers, got shape {shares.shape}")
+    if (shares < 0).any():
+        raise UserInputError(
+            f"self-information −log q must be ≥ 0, got {shares[shares < 0][0]:g}; pass −log q"
+        )
+    return shares

@@ -1,14 +1,17 @@
-"""Proportions and many tests: McNemar, Wilson intervals, Holm and Benjamini–Hochberg."""
+"""Tests between two groups or models: McNemar, Wilson intervals, nested logistic regression, corrections."""
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
+from scipy import special
 
 from orderlens.metrics.estimate import Estimate
 from orderlens.metrics.segments import FloatArray
@@ -59,3 +62,98 @@ def adjust(p_values: ArrayLike, method: Literal["holm", "bh"]) -> FloatArray:
     if known.any():
         out[known] = multipletests(p[known], method="holm" if method == "holm" else "fdr_bh")[1]
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """What one extra predictor adds.
+
+    Attributes:
+        coefficient: log-odds per standard deviation of the extra predictor, given the others.
+        low: Wald interval of the coefficient.
+        high: Wald interval of the coefficient.
+        statistic: likelihood-ratio statistic 2(ℓ_full − ℓ_base); for clustered rows the Wald χ².
+        p: its χ² p-value with one degree of freedom.
+        why: reason when undefined, else None.
+    """
+
+    coefficient: float
+    low: float
+    high: float
+    statistic: float
+    p: float
+    why: str | None = None
+
+
+def nested_logistic(
+    correct: ArrayLike,
+    extra: ArrayLike,
+    base: Sequence[ArrayLike],
+    *,
+    clusters: ArrayLike | None = None,
+    level: float = 0.95,
+) -> Nested:
+    """Fit correct ~ base and correct ~ base + extra; predictors are standardised, constant ones dropped.
+
+    Args:
+        correct: outcomes [N].
+        extra: the predictor under test [N].
+        base: predictors of the smaller model, each [N].
+        clusters: prompt of each row; with it the test is Wald's with cluster-robust errors, because a
+            likelihood ratio would count the rows of one prompt as independent.
+        level: coverage of the coefficient's interval.
+    """
+    outcome = np.asarray(correct, np.float64)
+    if not len(outcome):
+        return _undefined("no rows")
+    added = _standard(extra)
+    if len(np.unique(outcome)) < 2:
+        return _undefined("correctness is constant")
+    if added is None:
+        return _undefined("the predictor is constant")
+    small = np.column_stack([np.ones(len(outcome)), *(c for c in map(_standard, base) if c is not None)])
+    full = np.column_stack([small, added])
+    if len(outcome) <= full.shape[1] or (clusters is not None and len(np.unique(np.asarray(clusters))) < 2):
+        return _undefined("too few rows or items for the fit")
+    if np.linalg.matrix_rank(full) < full.shape[1]:
+        return _undefined("the predictor is a combination of the others")
+    first, second = _fit(outcome, small, None), _fit(outcome, full, clusters)
+    if first is None or second is None:
+        return _undefined("the logistic fit did not converge (perfect separation?)")
+    coefficient, error = float(second.params[-1]), float(second.bse[-1])
+    half = float(special.ndtri((1 + level) / 2)) * error
+    ratio = max(0.0, 2 * float(second.llf - first.llf))
+    statistic = ratio if clusters is None else (coefficient / error) ** 2
+    return Nested(
+        coefficient, coefficient - half, coefficient + half, statistic, float(special.chdtrc(1, statistic))
+    )
+
+
+def _fit(outcome: FloatArray, design: FloatArray, clusters: ArrayLike | None) -> Any:
+    """Return a converged statsmodels fit, or None."""
+    from statsmodels.discrete.discrete_model import Logit
+    from statsmodels.tools.sm_exceptions import ConvergenceWarning, PerfectSeparationWarning
+
+    robust = {} if clusters is None else {"cov_type": "cluster", "cov_kwds": {"groups": np.asarray(clusters)}}
+    with warnings.catch_warnings():
+        # Failure to converge is read off the result; the warnings would only repeat it.
+        for kind in (ConvergenceWarning, PerfectSeparationWarning, RuntimeWarning):
+            warnings.simplefilter("ignore", kind)
+        try:
+            fit = Logit(outcome, design).fit(disp=0, maxiter=100, tol=1e-10, **robust)
+        except np.linalg.LinAlgError:
+            return None
+    healthy = fit.mle_retvals["converged"] and np.isfinite(fit.bse).all() and np.abs(fit.params).max() < 50
+    return fit if healthy else None
+
+
+def _standard(column: ArrayLike) -> FloatArray | None:
+    values = np.asarray(column, np.float64)
+    spread = values.std()
+    return (
+        None if spread <= 1e-12 * max(1.0, float(np.abs(values).max())) else (values - values.mean()) / spread
+    )
+
+
+def _undefined(why: str) -> Nested:
+    return Nested(math.nan, math.nan, math.nan, math.nan, math.nan, why)

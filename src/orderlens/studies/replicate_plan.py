@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from orderlens.analysis import paper
-from orderlens.analysis.setups import PLAN_FILE
+from orderlens.analysis.identity import PLAN_FILE
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import UserInputError
 from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR

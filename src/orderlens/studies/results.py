@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.analysis import Options, Study, Table
-from orderlens.analysis.setups import RUNS_OF
+from orderlens.analysis.identity import RUNS_OF
 from orderlens.claims import read
 from orderlens.claims.decoding import decoding_findings
 from orderlens.claims.fixed import fixed_findings

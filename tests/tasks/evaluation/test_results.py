@@ -93,7 +93,7 @@ def test_bins_cover_every_sample_once(study: Study, frame: pd.DataFrame) -> None
 
 
 def test_predictors_match_the_table_of_controls(study: Study) -> None:
-    from orderlens.analysis.tables import table_recipe
+    from orderlens.analysis.table import table_recipe
 
     table = next(t for t in table_recipe("controls")(study) if t.name == "controls-auroc")
     rows = cells(predictors.auroc_data(study), "sums", "rows")
@@ -106,7 +106,7 @@ def test_predictors_match_the_table_of_controls(study: Study) -> None:
 
 
 def test_effects_match_the_nested_regression(study: Study) -> None:
-    from orderlens.analysis.tables import table_recipe
+    from orderlens.analysis.table import table_recipe
 
     table = table_recipe("controls")(study)[0]
     effects = cells(predictors.effect_data(study), "sums", "rows")["forced-ar"]["effect"]

@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from orderlens.metrics.concentration import gini, lorenz
 from orderlens.metrics.order_shape import EosCascade, eos_cascade
 from orderlens.metrics.passes import segment_pass_counts
-from orderlens.metrics.path import LOG_HALF, PathStats, path_stats
+from orderlens.metrics.path import LOG_HALF, PathStats, gini, lorenz, path_stats
 from orderlens.metrics.segments import Segments
 from orderlens.rules import spec_of
 

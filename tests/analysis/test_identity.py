@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from orderlens.analysis.prompts import prompt_keys, repeated
+from orderlens.analysis.identity import prompt_keys, repeated_traces
 from orderlens.errors import UserInputError
 from orderlens.store.reader import open_run
 
@@ -90,7 +90,7 @@ ROW = {"model": "m", "prompt": "p", "order": "o", "seed": None, "temperature": 0
 )
 def test_a_trace_in_two_runs_counts_once(second, again):
     one = ROW | {"run": "r0", "sample_id": "a", "n": 3, "log_prob": -2.0}
-    found, remarks = repeated(pd.DataFrame([one, one | {"run": "r1"} | second]))
+    found, remarks = repeated_traces(pd.DataFrame([one, one | {"run": "r1"} | second]))
     assert found.tolist() == [False, again]
     assert remarks == (["1 trace is stored in more than one run and counted once."] if again else [])
 
@@ -99,4 +99,4 @@ def test_a_trace_in_two_runs_counts_once(second, again):
 def test_different_traces_under_one_name_are_refused(second):
     one = ROW | {"run": "r0", "sample_id": "a", "n": 3, "log_prob": -2.0}
     with pytest.raises(UserInputError, match="run 'r1' and another hold different traces of sample 'a'"):
-        repeated(pd.DataFrame([one, one | {"run": "r1"} | second]))
+        repeated_traces(pd.DataFrame([one, one | {"run": "r1"} | second]))
