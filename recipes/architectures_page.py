@@ -18,8 +18,8 @@ import orderlens as ol
 from orderlens.analysis.compare import Paired
 from orderlens.analysis.rendering import render
 from orderlens.analysis.table import Column, Table
-from orderlens.metrics.estimate import Estimate, Resampling
 from orderlens.metrics.coherence import order_range
+from orderlens.metrics.estimate import Estimate, Resampling
 
 RESAMPLING = Resampling(reps=2000)
 REFERENCE, BASE = "forced-ar", "block-causal"

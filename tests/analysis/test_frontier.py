@@ -19,10 +19,10 @@ from orderlens.analysis.frontier import (
     log_axis,
     measures,
     on_ladder,
+    overview,
     unit_of,
 )
 from orderlens.analysis.stored_scores import pair_key
-from orderlens.analysis.tables_frontier import overview
 from orderlens.metrics.estimate import Estimate
 from orderlens.testing import make_run, make_trace
 

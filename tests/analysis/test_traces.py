@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from orderlens import metrics
+from orderlens.analysis.frontier import has_ladder
 from orderlens.analysis.study import Study
-from orderlens.analysis.tables_frontier import has_ladder
 from orderlens.analysis.tables_policies import pace, policies
 from orderlens.analysis.traces import (
     all_passes,

@@ -75,7 +75,9 @@ def test_undefined_tables_still_come(run, capsys):
 def test_null_works_with_and_without_a_run(run, capsys, monkeypatch):
     assert main(["analyze", run, "--table", "quadrants,null", *FAST]) == 0
     assert "this run's traces, verdicts redrawn" in capsys.readouterr().out
-    monkeypatch.setattr("orderlens.analysis.tables_controls.simulate_study", lambda seed: simulate_study(40, seed=seed))
+    monkeypatch.setattr(
+        "orderlens.analysis.tables_controls.simulate_study", lambda seed: simulate_study(40, seed=seed)
+    )
     assert main(["analyze", "--table", "null", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["tables"][0]["table"] == "null"

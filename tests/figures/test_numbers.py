@@ -8,7 +8,7 @@ import math
 import pytest
 
 from orderlens.common.plaintext import plain
-from orderlens.figures import numbers
+from orderlens.figures import style as numbers
 from orderlens.metrics.estimate import Estimate
 
 

@@ -8,7 +8,7 @@ import pytest
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures import unmask
 from orderlens.figures.reveal_order import BlockPath
-from orderlens.figures.token_boxes import visible
+from orderlens.figures.unmask import visible
 
 N = 12
 

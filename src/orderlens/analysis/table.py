@@ -285,7 +285,7 @@ TABLES: Registry[TableRecipe | Build] = Registry(
         "order-pairs": "orderlens.analysis.tables_pairs:order_pairs",
         "policies": "orderlens.analysis.tables_policies:policies",
         "couplings": "orderlens.analysis.tables_couplings:couplings",
-        "frontier": "orderlens.analysis.tables_frontier:frontier",
+        "frontier": "orderlens.analysis.frontier:frontier",
         "temperature": "orderlens.analysis.tables_generation:temperature",
         "downstream": "orderlens.analysis.tables_downstream:downstream",
         "within-cell": "orderlens.analysis.tables_downstream:within",

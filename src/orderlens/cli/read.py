@@ -116,9 +116,8 @@ def analyze(asked: Analyze) -> None:
 
 
 def _build(runs: list[str], names: list[str], options: "Options") -> "list[Table]":
-    from orderlens.analysis.tables_controls import simulate_study
     from orderlens.analysis.study import Study
-    from orderlens.analysis.tables_controls import null_table
+    from orderlens.analysis.tables_controls import null_table, simulate_study
 
     if not runs:
         if names == ["null"]:

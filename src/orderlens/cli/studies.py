@@ -340,8 +340,8 @@ def _show_frontier(
 
 
 def _show_results(out: Path, results: "Results") -> None:
+    from orderlens.analysis.frontier import overview
     from orderlens.analysis.rendering import render
-    from orderlens.analysis.tables_frontier import overview
     from orderlens.cli.console import print_text, table_width
 
     shown = [overview(table) for table in results.tables if table.name == "frontier"]

@@ -51,8 +51,8 @@ _PLACES = {
     "unmask": "unmask:RECIPE",
     "temperature": "temperature:RECIPE",
     "jensen": "jensen:RECIPE",
-    "accuracy-var": "accuracy_var:RECIPE",
-    "accuracy-by-var": "accuracy_bins:RECIPE",
+    "accuracy-var": "accuracy:RECIPE",
+    "accuracy-by-var": "accuracy:BY_VAR",
     "predictors": "predictors:RECIPE",
     "var-effect": "predictors:VAR_EFFECT",
 }

@@ -11,13 +11,19 @@ from orderlens.analysis.compare import mean_difference
 from orderlens.analysis.frames import side_by_side
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.numbers import (
+from orderlens.figures.style import (
+    GREY,
     centre,
+    footnote,
     interval,
     is_drawable,
+    look,
+    new_figure,
+    panel_letters,
     real,
+    row_labels,
+    rows,
 )
-from orderlens.figures.style import GREY, footnote, look, new_figure, panel_letters, row_labels, rows
 from orderlens.rules.cards import in_paper_order, is_target_aware, kind_of
 
 if TYPE_CHECKING:

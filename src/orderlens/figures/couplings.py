@@ -14,8 +14,17 @@ from orderlens.analysis.tables_couplings import (
 )
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.numbers import arms, centre, interval, is_drawable
-from orderlens.figures.style import GREY, footnote, look, new_figure, panel_letters
+from orderlens.figures.style import (
+    GREY,
+    arms,
+    centre,
+    footnote,
+    interval,
+    is_drawable,
+    look,
+    new_figure,
+    panel_letters,
+)
 from orderlens.rules.cards import display_name
 
 if TYPE_CHECKING:

@@ -9,17 +9,20 @@ from orderlens.analysis import paper
 from orderlens.analysis.tables_fixed import order_plane
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.numbers import interval, is_drawable, real, short
 from orderlens.figures.style import (
     footnote,
+    interval,
+    is_drawable,
     look,
     new_figure,
     order_style,
     order_styles,
     panel_letters,
     point,
+    real,
     row_labels,
     rows,
+    short,
 )
 from orderlens.metrics.coherence import settled
 from orderlens.metrics.order_shape import rank_correlation

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 from orderlens.analysis.frontier import EOS_SHARE, ladder_of, log_axis, measures, unit_of
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.numbers import arms, centre, interval, is_drawable
-from orderlens.figures.style import footnote, look, new_figure, order_styles
+from orderlens.figures.style import (
+    arms,
+    centre,
+    footnote,
+    interval,
+    is_drawable,
+    look,
+    new_figure,
+    order_styles,
+)
 from orderlens.rules.cards import display_name
 
 if TYPE_CHECKING:

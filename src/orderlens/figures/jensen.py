@@ -12,8 +12,16 @@ import pandas as pd
 from orderlens.analysis.tables_theory import TraceHits, fit_hits, read_hits
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.numbers import real, short
-from orderlens.figures.style import footnote, log_scale, look, new_figure, order_styles, panel_letters
+from orderlens.figures.style import (
+    footnote,
+    log_scale,
+    look,
+    new_figure,
+    order_styles,
+    panel_letters,
+    real,
+    short,
+)
 from orderlens.metrics.order_shape import rank_correlation
 from orderlens.metrics.path import SIGMAS, segment_jensen_loss
 from orderlens.metrics.segments import FloatArray, Segments

@@ -9,8 +9,16 @@ import numpy as np
 
 from orderlens.analysis.lorenz import first_block_curves as data
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.numbers import real, short
-from orderlens.figures.style import OrderStyle, footnote, look, new_figure, order_styles, panel_letters
+from orderlens.figures.style import (
+    OrderStyle,
+    footnote,
+    look,
+    new_figure,
+    order_styles,
+    panel_letters,
+    real,
+    short,
+)
 from orderlens.metrics.segments import FloatArray
 from orderlens.rules.cards import display_name
 

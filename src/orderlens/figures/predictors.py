@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orderlens.figures.accuracy import dots, finish_rows, rows_by_task, task_panels
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.downstream import dots, finish_rows, rows_by_task, task_panels
-from orderlens.figures.numbers import interval
-from orderlens.figures.style import GREY, footnote, look
+from orderlens.figures.style import GREY, footnote, interval, look
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,8 +15,7 @@ from orderlens.analysis.tables_generation import path_shapes
 from orderlens.analysis.traces import picked_traces
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.numbers import interval, real, short
-from orderlens.figures.style import footnote, look, new_figure
+from orderlens.figures.style import footnote, interval, look, new_figure, real, short
 from orderlens.metrics.segments import BoolArray, FloatArray, IntArray
 from orderlens.rules.cards import display_name, in_paper_order
 

@@ -14,12 +14,55 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from orderlens.figures.numbers import arms, centre, is_drawable
+from orderlens.analysis.table import Cell
+from orderlens.metrics.estimate import Estimate
 from orderlens.rules.cards import base_name, display_name, in_paper_order, order_card
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Interval = dict[str, Any]
+
+
+def interval(cell: Cell) -> Interval:
+    """Return an estimate as ``{value, low, high, n}``; anything that is no estimate is undefined."""
+    if not isinstance(cell, Estimate):
+        return {"value": math.nan, "low": math.nan, "high": math.nan, "n": 0}
+    return {"value": cell.value, "low": cell.low, "high": cell.high, "n": cell.n}
+
+
+def real(value: Any) -> float:
+    """Return a number of the sidecar as a float: None is NaN."""
+    return math.nan if value is None else float(value)
+
+
+def centre(cell: Mapping[str, Any]) -> float:
+    """Return the value of an interval."""
+    return real(cell["value"])
+
+
+def arms(cell: Mapping[str, Any]) -> tuple[float, float]:
+    """Return how far an interval reaches below and above its value; 0 where it has no ends."""
+    value, low, high = (real(cell[name]) for name in ("value", "low", "high"))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return 0.0, 0.0
+    return max(value - low, 0.0), max(high - value, 0.0)
+
+
+def is_drawable(cell: Mapping[str, Any]) -> bool:
+    """Whether there is a finite value."""
+    return math.isfinite(centre(cell))
+
+
+def short(value: Any, digits: int = 2) -> str:
+    """Return a number without its leading zero, as in ``.62`` and ``−.05``; a dash when undefined."""
+    number = real(value)
+    if not math.isfinite(number):
+        return "–"
+    text = f"{abs(number):.{digits}f}"
+    sign = "−" if number < 0 and float(text) != 0 else ""
+    return sign + (text[1:] if text.startswith("0.") else text)
 
 
 Line = str | tuple[int, tuple[float, ...]]
@@ -195,11 +238,17 @@ def panel_letters(axes: Sequence[Axes]) -> None:
         panel.set_title(f"({letter})  {panel.get_title(loc='left')}", loc="left")
 
 
-Cell = Mapping[str, Any]
 GREY = "#8a8a8a"
 
 
-def point(panel: Axes, style: OrderStyle, x: Cell | float, y: Cell | float, *, hollow: bool = False) -> None:
+def point(
+    panel: Axes,
+    style: OrderStyle,
+    x: Mapping[str, Any] | float,
+    y: Mapping[str, Any] | float,
+    *,
+    hollow: bool = False,
+) -> None:
     """Draw one order's point; intervals become thin arms, and ``hollow`` leaves the marker empty."""
     if any(isinstance(item, Mapping) and not is_drawable(item) for item in (x, y)):
         return
@@ -219,7 +268,9 @@ def point(panel: Axes, style: OrderStyle, x: Cell | float, y: Cell | float, *, h
     )
 
 
-def rows(panel: Axes, orders: Sequence[str], cells: Sequence[Cell], hollow: Sequence[bool]) -> None:
+def rows(
+    panel: Axes, orders: Sequence[str], cells: Sequence[Mapping[str, Any]], hollow: Sequence[bool]
+) -> None:
     """Draw one point per row, the first order on top; the row labels are the caller's."""
     styles = order_styles(orders)
     for place, (order, cell, empty) in enumerate(zip(orders, cells, hollow, strict=True)):
@@ -251,11 +302,11 @@ def footnote(figure: Figure, text: str) -> None:
     )
 
 
-def _place(item: Cell | float) -> float:
+def _place(item: Mapping[str, Any] | float) -> float:
     return centre(item) if isinstance(item, Mapping) else float(item)
 
 
-def _error(item: Cell | float) -> list[list[float]] | None:
+def _error(item: Mapping[str, Any] | float) -> list[list[float]] | None:
     if not isinstance(item, Mapping):
         return None
     below, above = arms(item)

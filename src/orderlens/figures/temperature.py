@@ -10,10 +10,13 @@ from orderlens.analysis import paper
 from orderlens.analysis.tables_generation import sweep_rows
 from orderlens.errors import UndefinedFigureError
 from orderlens.figures.catalogue import Recipe
-from orderlens.figures.numbers import arms, centre, interval, is_drawable
 from orderlens.figures.style import (
     OrderStyle,
+    arms,
+    centre,
     footnote,
+    interval,
+    is_drawable,
     is_variant,
     look,
     new_figure,

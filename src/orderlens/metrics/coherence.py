@@ -49,7 +49,7 @@ def range_of_means(log_prob_per_token_SO: ArrayLike) -> float:
     """Return max − min over orders of the data-set mean of log P/n (the paper's 0.49).
 
     Only sequences with a value under every order count. Noise only enlarges it: with few texts it is several
-    times too large; ``metrics.order_range`` corrects for that.
+    times too large; ``order_range`` corrects for that.
     """
     complete = complete_rows(log_prob_per_token_SO)
     return float(np.ptp(complete.mean(axis=0))) if _comparable(complete) else math.nan

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.errors import DataFileError
+from orderlens.store.verdicts import NAMED_GRADER
 from orderlens.tasks.graders import (
-    NAMED_GRADER,
     NUMBER_GRADER,
     grade_golden,
     grade_named,

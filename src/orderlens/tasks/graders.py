@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from orderlens.errors import DataFileError
+from orderlens.store.verdicts import NAMED_GRADER
 from orderlens.tasks.letters import LETTERS, RULES
 from orderlens.tasks.numbers import Number, last_number, same_number
 
@@ -133,7 +134,6 @@ def no_text(response: object) -> str:
     return "empty response" if response is None or isinstance(response, str) else "the response is not text"
 
 
-NAMED_GRADER = "named-option"
 ANSWER_LINE = "\nAnswer:"
 
 

@@ -4,6 +4,7 @@ numpy and scipy only. Functions of q take probabilities, functions of y take y =
 arrays of any shape are welcome and keep their shape. Errors are subclasses of ``ValueError``.
 """
 
+from orderlens.theory._inputs import CompetitorError, NoiseError, ProbabilityError, ProfileError, TheoryError
 from orderlens.theory.competitors import (
     d1_k,
     d2_k,
@@ -23,17 +24,18 @@ from orderlens.theory.concavity import (
     critical_sigma,
     violation_intervals,
 )
-from orderlens.theory.errors import CompetitorError, NoiseError, ProbabilityError, ProfileError, TheoryError
 from orderlens.theory.estimate import FitBin, NoiseFit, fit_noise
-from orderlens.theory.majorisation import SpreadComparison, compare_spread, majorises
 from orderlens.theory.optimum import BestProfile, best_profile
 from orderlens.theory.spreading import (
     BottleneckStep,
     SecondOrder,
+    SpreadComparison,
     bottlenecks,
+    compare_spread,
     jensen_loss,
     log_distortion,
     log_recoverability,
+    majorises,
     second_order,
     taylor_radius,
     uniform_log_recoverability,

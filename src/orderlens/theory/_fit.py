@@ -13,8 +13,7 @@ from scipy.special import chdtri
 
 from orderlens.theory import _inputs
 from orderlens.theory._crowd import equal_crowd
-from orderlens.theory._inputs import Array
-from orderlens.theory.errors import ProfileError
+from orderlens.theory._inputs import Array, ProfileError
 from orderlens.theory.step import logit_of_log
 
 _SPACING = 0.025

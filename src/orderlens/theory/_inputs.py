@@ -7,12 +7,33 @@ worked on in pieces that stay in the processor's cache.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from orderlens.theory.errors import CompetitorError, NoiseError, ProbabilityError, ProfileError, TheoryError
+
+class TheoryError(ValueError):
+    """An argument lies outside the domain of the theory."""
+
+    is_user_input_error: ClassVar[bool] = True
+
+
+class ProbabilityError(TheoryError):
+    """A probability is not strictly between 0 and 1 (or its logarithm is not finite and negative)."""
+
+
+class NoiseError(TheoryError):
+    """A noise scale σ is not a positive finite number."""
+
+
+class CompetitorError(TheoryError):
+    """A number of competitors below 1, or competitor masses that do not fit the target's probability."""
+
+
+class ProfileError(TheoryError):
+    """A confidence profile is empty, of the wrong shape, or not comparable with another."""
+
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Any

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 from orderlens.theory import _inputs
 from orderlens.theory import step as single
 from orderlens.theory._crowd import Competition, equal_crowd, mixed_log_win
-from orderlens.theory._inputs import Array, Values
-from orderlens.theory.errors import CompetitorError
+from orderlens.theory._inputs import Array, CompetitorError, Values
 from orderlens.theory.step import logit_of_log, logit_of_probability
 
 _SUM_TOLERANCE = 1e-6

@@ -18,8 +18,7 @@ from scipy.special import expit, log_expit
 from orderlens.theory import _inputs
 from orderlens.theory._crowd import equal_crowd
 from orderlens.theory._inputs import Array, Values
-from orderlens.theory._normal import SQRT2
-from orderlens.theory.step import inverse_mills_kernel, logit_of_log, mills_excess_kernel
+from orderlens.theory.step import SQRT2, inverse_mills_kernel, logit_of_log, mills_excess_kernel
 
 _GRID = 400
 

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from scipy.special import log_expit
 
 from orderlens.theory import _inputs
-from orderlens.theory._inputs import Array
+from orderlens.theory._inputs import Array, ProbabilityError, ProfileError
 from orderlens.theory.concavity import Interval, violation_intervals
-from orderlens.theory.errors import ProbabilityError, ProfileError
 from orderlens.theory.step import d1, log_success, logit_of_log
 
 Counts = NDArray[np.int64]

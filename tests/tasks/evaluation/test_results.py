@@ -17,7 +17,7 @@ from orderlens.analysis.tables_downstream import guessing_levels
 from orderlens.api import evaluate
 from orderlens.cli.main import main
 from orderlens.errors import RunError, UndefinedFigureError
-from orderlens.figures import accuracy_bins, accuracy_var, predictors
+from orderlens.figures import accuracy, predictors
 from orderlens.figures.catalogue import FIGURES, figure_names
 from orderlens.store.reader import memory_run
 from orderlens.studies.downstream import graded_study, read_downstream, write_downstream
@@ -62,14 +62,14 @@ def cells(data: dict[str, Any], task: str, part: str) -> dict[str, Any]:
 
 
 def test_the_plane_holds_averages_and_single_seeds(study: Study, frame: pd.DataFrame) -> None:
-    points = cells(accuracy_var.data(study), "letters", "points")
+    points = cells(accuracy.data(study), "letters", "points")
     rows = frame[(frame["task"] == "letters") & frame["order"].str.startswith("random")]
     assert points["random"]["var"]["value"] == pytest.approx(rows["var"].mean())
     assert points["random"]["accuracy"]["value"] == pytest.approx(50.0)  # one seed is the other's opposite
     by_seed = 100 * rows.groupby("order")["correct"].mean()
     assert [seed["accuracy"] for seed in points["random"]["seeds"]] == pytest.approx(by_seed.tolist())
     assert points["max-prob"]["seeds"] == []
-    levels = {item["task"]: item["guessing"] for item in accuracy_var.data(study)["tasks"]}
+    levels = {item["task"]: item["guessing"] for item in accuracy.data(study)["tasks"]}
     assert levels["letters"] == 25.0
     assert np.isnan(levels["sums"])
 
@@ -82,7 +82,7 @@ def test_named_options_have_no_known_level_of_guessing(study: Study) -> None:
 
 
 def test_bins_cover_every_sample_once(study: Study, frame: pd.DataFrame) -> None:
-    series = cells(accuracy_bins.data(study), "sums", "series")
+    series = cells(accuracy.bins_data(study), "sums", "series")
     for order, item in series.items():
         rows = frame[(frame["task"] == "sums") & (frame["order"].str.partition(":")[0] == order)]
         sizes = np.array([one["accuracy"]["n"] for one in item["bins"]])
@@ -151,7 +151,7 @@ def binned(low: float, high: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize("low", [0.02, 1e-3, 1e-5, 1e-9])
 def test_numbers_on_the_axis_of_var_do_not_overlap(low: float) -> None:
-    figure = accuracy_bins.draw(binned(low, 0.1))
+    figure = accuracy.draw_bins(binned(low, 0.1))
     figure.canvas.draw()
     left, right = figure.axes[0].get_xlim()
     labels = [
@@ -168,8 +168,8 @@ def test_orders_that_agree_do_not_look_far_apart() -> None:
     none = {"value": 0.0, "low": 0.0, "high": 0.0, "n": 20}
     points = [{"order": "random", "var": none | {"value": 0.4}, "accuracy": none, "seeds": []}]
     data = {"tasks": [{"task": "a", "guessing": None, "points": points}], "temperature": 0.0}
-    low, high = accuracy_var.draw(data).axes[0].get_ylim()
-    assert high - low == accuracy_var.LEAST_SPAN
+    low, high = accuracy.draw(data).axes[0].get_ylim()
+    assert high - low == accuracy.LEAST_SPAN
     assert -1 < low < 0
 
 
@@ -178,7 +178,7 @@ def test_runs_without_verdicts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no verdicts"):
         graded_study(Study(bare))
     with pytest.raises(UndefinedFigureError, match="nothing was graded"):
-        accuracy_bins.data(Study(bare))
+        accuracy.bins_data(Study(bare))
 
 
 def test_facts_name_what_was_not_graded(make_graded_run: Any, frame: pd.DataFrame) -> None:

@@ -2,12 +2,18 @@
 
 from collections.abc import Iterator
 
-from orderlens.claims.audit import competition, concavity, model, reported, spreading
-from orderlens.claims.audit.claim import Claim, Standing
+from orderlens.claims.audit import competition, concavity, model, reported
+from orderlens.claims.audit.model import Claim, Standing
 
 __all__ = ["CLAIM_COUNT", "Claim", "Standing", "check_claims"]
 
-_DERIVATIONS = (*model.CLAIMS, *concavity.CLAIMS, *competition.CLAIMS, *spreading.CLAIMS, *reported.CLAIMS)
+_DERIVATIONS = (
+    *model.CLAIMS,
+    *concavity.CLAIMS,
+    *competition.CLAIMS,
+    *competition.SPREADING_CLAIMS,
+    *reported.CLAIMS,
+)
 CLAIM_COUNT = len(_DERIVATIONS)
 
 

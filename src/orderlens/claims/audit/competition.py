@@ -1,4 +1,4 @@
-"""Claims about several competitors (appendix A.4, last paragraph)."""
+"""Claims about several competitors (appendix A.4, last paragraph) and about whole profiles (A.5)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, ndtr, owens_t
 
-from orderlens.claims.audit.claim import Claim, holds_if
-from orderlens.claims.audit.model import CONFIGURED_VOCABULARY
+from orderlens.claims.audit.model import CONFIGURED_VOCABULARY, Claim, holds_if
 from orderlens.theory._crowd import equal_crowd, mixed_bend
 from orderlens.theory._inputs import Array
 from orderlens.theory.competitors import success_k
 from orderlens.theory.concavity import critical_sigma
+from orderlens.theory.optimum import best_profile
+from orderlens.theory.spreading import jensen_loss, log_recoverability, second_order
+from orderlens.theory.step import d2
 
 _S = CONFIGURED_VOCABULARY
 
@@ -127,3 +129,106 @@ def _closest(family: Callable[[float], Array], target: Array) -> float:
 
 
 CLAIMS = (two_competitors, prekopa, same_mechanism, zipf, effective_noise)
+
+
+def one_bottleneck(n: int = 99, mean: float = -0.35, low: float = -0.85) -> Array:
+    """Return n − 1 equal steps and one at ``low``, with the given mean."""
+    return np.append(np.full(n - 1, (n * mean - low) / (n - 1)), low)
+
+
+def two_levels(n: int = 99, mean: float = -0.35, share: float = 2 / 3, high: float = -1e-9) -> Array:
+    """Return a share of the steps low and the rest near certainty, with the given mean."""
+    lower = round(n * share)
+    low = (n * mean - (n - lower) * high) / lower
+    return np.concatenate([np.full(lower, low), np.full(n - lower, high)])
+
+
+def _a(q: list[float], sigma: float) -> float:
+    return float(np.exp(log_recoverability(np.log(q), sigma)))
+
+
+def uniform_below() -> Claim:
+    """The theorem where its premise holds."""
+    profiles = np.log(np.random.default_rng(0).uniform(0.001, 0.999, (2000, 16)))
+    smallest = min(float(np.min(jensen_loss(profiles, sigma))) for sigma in (0.1, 0.3, 0.5, 1.0, 1.05))
+    gain = max(best_profile(-6.0, 10, sigma).gain for sigma in (0.1, 0.5, 1.0, 1.05))
+    return Claim(
+        "uniform-below-sigma0",
+        "A.5",
+        "for concave g the uniform profile maximises A at fixed P, and only it",
+        "uniform",
+        f"smallest Jensen loss of 10,000 profiles {smallest:.3f} > 0; numerical maximiser gains {gain:.1g}",
+        holds_if(smallest > 0 and gain == 0),
+        "for sigma up to sigma0",
+        {"smallest_loss": smallest, "largest_gain": gain},
+    )
+
+
+def uniform_above() -> Claim:
+    """The theorem without its premise: abstract and introduction state it without a condition on σ."""
+    uneven, even = _a([0.9, 0.4], 2.0), _a([0.6, 0.6], 2.0)
+    near_uneven, near_even = _a([0.75, 0.61], 1.1), _a([float(np.sqrt(0.75 * 0.61))] * 2, 1.1)
+    return Claim(
+        "uniform-above-sigma0",
+        "A.5",
+        "at fixed P, recoverability is uniquely maximised by spreading uniformly",
+        "always",
+        f"sigma = 2: A(.9, .4) = {uneven:.9f} > A(.6, .6) = {even:.9f}; "
+        f"sigma = 1.1: A(.75, .61) = {near_uneven:.9f} > {near_even:.9f}",
+        holds_if(uneven <= even),
+        "false above sigma0; the paper does not estimate sigma",
+        {"uneven_2": uneven, "even_2": even, "uneven_1.1": near_uneven, "even_1.1": near_even},
+    )
+
+
+def signed_curvature() -> Claim:
+    """The boxed −|g''| against g''."""
+    curvature = float(d2(np.log(0.7), 1.1))
+    pair = second_order(np.log([0.75, 0.65]), 1.1)
+    return Claim(
+        "second-order-sign",
+        "A.5, boxed",
+        "log A = n g(mean) - (n/2)|g''(mean)| Var to second order",
+        "-|g''|",
+        f"g''(log .7) = {curvature:+.6f} at sigma = 1.1; q = (.75, .65): exact loss {pair.exact_loss:+.2e}, "
+        f"signed second order {pair.loss:+.2e}, printed form {abs(pair.loss):+.2e}",
+        holds_if(curvature < 0),
+        "the term is +(n/2) g'' Var with the sign of g''; the printed form is right only where g'' < 0",
+        {"curvature": curvature, "exact_loss": pair.exact_loss, "signed_loss": pair.loss},
+    )
+
+
+def second_order_range() -> Claim:
+    """Is the second order the leading loss for deviations of the observed size?"""
+    found = second_order(one_bottleneck(), 0.1)
+    return Claim(
+        "second-order-range",
+        "A.5",
+        "at matched mean the leading loss is proportional to Var",
+        "leading",
+        f"one bottleneck in 99 steps (Var {found.variance:.5f}), sigma = 0.1: "
+        f"exact loss {found.exact_loss:.4f}, second order {found.loss:.2e}",
+        "incomplete",
+        f"true inside the Taylor radius {found.radius:.2f}; the bottleneck deviates by {found.furthest:.2f}",
+        {"exact": found.exact_loss, "second_order": found.loss, "radius": found.radius},
+    )
+
+
+def variance_orders() -> Claim:
+    """Does Var order A at matched mean?"""
+    first, second = one_bottleneck(), two_levels()
+    one, two = (float(log_recoverability(profile, 0.1)) for profile in (first, second))
+    return Claim(
+        "variance-orders",
+        "A.5, end",
+        "among paths of equal mean, lower Var means higher recoverability",
+        "lower Var is better",
+        f"n = 99, mean -0.35, sigma = 0.1: Var {first.var():.5f} has log A = {one:.3f}, "
+        f"Var {second.var():.4f} has log A = {two:.3f}",
+        holds_if(one >= two),
+        "only majorisation orders A for every concave g; one deep bottleneck can cost more than much spread",
+        {"var_one": float(first.var()), "var_two": float(second.var()), "log_a_one": one, "log_a_two": two},
+    )
+
+
+SPREADING_CLAIMS = (uniform_below, uniform_above, signed_curvature, second_order_range, variance_orders)

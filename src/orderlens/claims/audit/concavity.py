@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
 
 from orderlens.analysis import paper
-from orderlens.claims.audit.claim import Claim, holds_if
+from orderlens.claims.audit.model import Claim, holds_if
 from orderlens.theory.concavity import concavity_margin, concavity_ratio, critical_point
 from orderlens.theory.step import d1, d2, inverse_mills, log_success, mills_excess
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from orderlens.analysis import paper
-from orderlens.claims.audit.claim import Claim, holds_if
+from orderlens.claims.audit.model import Claim, holds_if
 
 _BENCHMARKS = paper.benchmarks()
 _ORDERS = paper.orders("decoding")
