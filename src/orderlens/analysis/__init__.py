@@ -39,7 +39,7 @@ __all__ = [
 _HOME = {
     "association": ("controls", "order_differences", "quadrants", "within_cell"),
     "estimate": ("Estimate", "Resampling"),
-    "null": ("mean_only_null", "simulate_study"),
+    "tables_controls": ("mean_only_null", "simulate_study"),
     "rendering": ("as_json", "render"),
     "selecting": ("selectors",),
     "study": ("Options", "Study"),
