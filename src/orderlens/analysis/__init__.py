@@ -43,8 +43,7 @@ _HOME = {
     "rendering": ("as_json", "render"),
     "selecting": ("selectors",),
     "study": ("Options", "Study"),
-    "table": ("Table", "beside_paper"),
-    "tables": ("TABLES", "table_names"),
+    "table": ("TABLES", "Table", "beside_paper", "table_names"),
 }
 _MODULE_OF = {
     name: f"{'metrics' if module == 'estimate' else 'analysis'}.{module}"
