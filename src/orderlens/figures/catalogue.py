@@ -135,7 +135,7 @@ def _draw_one(
 
     title = item.title if model is None else f"{item.title}: {model}"
     if lacking := _lacking(study, item.traces):
-        return Drawn(name, title, why=lacking)
+        return DrawnFigure(name, title, why=lacking)
     try:
         data = item.data(study)
     except UndefinedFigureError as error:
