@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderlens.models.decoder.experts import choose_experts, router_logits, with_shared
-from orderlens.models.decoder.reference import _chosen_experts
+from orderlens.models.decoder.network import make_network
+from orderlens.models.decoder.reference import _chosen_experts, hidden_states
+from orderlens.models.decoder.weights import random_weights
 from orderlens.models.families.llada2 import MINI
 
 SMALL = replace(MINI, n_experts=8, n_active=3, n_groups=4, n_kept_groups=2, routed_scale=2.0, n_shared=1)
@@ -58,6 +60,33 @@ def test_agrees_with_the_readable_choice(seed: int, groups: int, kept: int, acti
     ]
     if active > 1:
         assert torch.allclose(weights.sum(dim=1), torch.full((6,), 2.5), atol=1e-5)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_a_softmax_router(normalised: bool) -> None:
+    """As in Qwen3-MoE and OLMoE: the best of a softmax over all experts, divided by their sum or not."""
+    config = replace(MINI, n_experts=4, n_active=2, n_groups=1, n_kept_groups=1, routed_scale=1.0)
+    config = replace(config, router="softmax", normalised=normalised)
+    chances = torch.tensor([[0.1, 0.4, 0.2, 0.3]])
+    ids, weights = choose_experts(chances.log(), torch.zeros(4), config)
+    assert ids.tolist() == [[1, 3]]
+    expected = torch.tensor([[0.4, 0.3]]) / (0.7 if normalised else 1.0)
+    assert torch.allclose(weights, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("router", ["sigmoid", "softmax"])
+def test_fast_and_readable_forward_agree(router: str) -> None:
+    """A network with experts and full attention, which no published family has yet."""
+    config = replace(
+        MINI, vocab_size=40, hidden_size=32, n_layers=2, ffn_width=48, n_heads=4, n_kv_heads=2, head_width=8,
+        rotary=8, max_positions=64, attention="full", n_experts=8, n_active=3, expert_width=16, n_groups=1,
+        n_kept_groups=1, router=router, normalised=router == "sigmoid",
+    )  # fmt: skip
+    weights = random_weights(config, "cpu", torch.float32, std=0.3)
+    tokens = torch.arange(12)
+    fast = make_network(weights, config).canvas(tokens[None])[0]
+    plain = hidden_states(weights, config, tokens, torch.ones(12, 12, dtype=torch.bool))
+    assert torch.allclose(fast, plain, atol=1e-4)
 
 
 def test_shared_experts_come_last_with_weight_one() -> None:
