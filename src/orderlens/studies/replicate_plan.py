@@ -139,7 +139,7 @@ class ReplicatePlan(Plan):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
-        "n_texts": 8,
+        "n_texts": 6,
         "questions": 6,
         "parallel": ("max-prob+threshold=0.9", "max-prob+top=4"),
         "target_tokens": 64,
