@@ -44,6 +44,17 @@ def test_orders_spread_over_two_runs_pair_as_in_one(tmp_path):
     assert coherence.data(parts)["gaps"] == coherence.data(whole)["gaps"]
 
 
+def test_opened_runs_and_paths_are_read_together(tmp_path):
+    run = ol.score(ol.load_model("hmm"), TEXTS, orders=["forced-ar"])
+    other = score(tmp_path / "b", ["random"])
+    alone, both = Study.open(run, QUICK), Study.open([run, other], QUICK)
+    assert alone.run is run
+    assert alone.samples["order"].unique().tolist() == ["forced-ar"]
+    assert sorted(both.samples["order"].unique()) == ["forced-ar", "random"]
+    assert both.samples["prompt"].nunique() == len(TEXTS)
+    assert Study.open(str(other), QUICK).samples["order"].unique().tolist() == ["random"]
+
+
 def test_one_id_for_two_texts_is_named_and_never_merged(tmp_path):
     other = [ol.Sample(item.id, [9, 9], item.target) for item in TEXTS]
     places = [score(tmp_path / "a", ["forced-ar"]), score(tmp_path / "b", ["random"], samples=other)]

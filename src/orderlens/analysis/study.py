@@ -43,7 +43,7 @@ from orderlens.metrics.estimate import Clusters, Estimate, Resampling, means
 from orderlens.metrics.external import CausalEvaluator, ExternalScores, load_evaluator, score_texts
 from orderlens.metrics.trace_table import GROUPS
 from orderlens.rules.cards import in_paper_order
-from orderlens.store.reader import Place, Run, open_run
+from orderlens.store.reader import Place, Run, join_runs, open_run
 from orderlens.store.verdicts import latest_verdicts
 
 NOT_GRADED = "not graded: the run holds no verdicts"
@@ -105,21 +105,24 @@ class Study:
         self._whole = self
 
     @classmethod
-    def open(cls, paths: Place | Sequence[Place], options: Options | None = None) -> Study:
+    def open(cls, runs: Place | Run | Sequence[Place | Run], options: Options | None = None) -> Study:
         """Open runs, folders that hold runs, or a replication.
 
         Args:
-            paths: one place or several.
+            runs: one or several of paths and opened runs.
             options: intervals, temperature, evaluator, grader.
 
         Raises:
             RunError: there is no run at one of the places.
         """
-        places = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-        if not places:
+        given = [runs] if isinstance(runs, str | os.PathLike | Run) else list(runs)
+        if not given:
             raise UserInputError("no run given; name at least one run folder")
-        whole = len(places) == 1 and is_replication(Path(places[0]))
-        return cls(open_run(places), options, views=RUNS_OF if whole else None)
+        opened = [item if isinstance(item, Run) else open_run(item) for item in given]
+        if len(given) > 1:
+            return cls(join_runs(opened), options)
+        whole = not isinstance(given[0], Run) and is_replication(Path(given[0]))
+        return cls(opened[0], options, views=RUNS_OF if whole else None)
 
     def __repr__(self) -> str:
         return f"Study({', '.join(self.run.names)})"

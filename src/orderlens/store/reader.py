@@ -109,6 +109,11 @@ _SHOWN = (
 """Columns of a run's first traces that a notebook shows."""
 
 
+def join_runs(runs: Iterable[Run]) -> Run:
+    """Return opened runs read as one."""
+    return Run([source for run in runs for source in run._sources.values()])
+
+
 class Run:
     """One or several runs, read as one.
 
