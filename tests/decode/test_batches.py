@@ -90,12 +90,10 @@ class CrampedHead:
 
         self.place, self.head = place, ChunkedHead()
 
-    def reduce(self, rows: HiddenRows, eos_ids: Any, targets_R: Any) -> Any:
-        self.place.check("rows", len(rows.hidden_RD), self.place.rows)
-        return self.head.reduce(rows, eos_ids, targets_R)
-
-    def draw(self, *arguments: Any) -> Any:
-        return self.head.draw(*arguments)
+    def reduce(self, rows: HiddenRows, eos_ids: Any, targets_R: Any, draw: Any = None) -> Any:
+        if draw is None:
+            self.place.check("rows", len(rows.hidden_RD), self.place.rows)
+        return self.head.reduce(rows, eos_ids, targets_R, draw)
 
 
 class Count:

@@ -200,9 +200,9 @@ def test_a_model_that_brings_its_own_head_is_asked():
     asked = []
 
     class Own(head_torch.ChunkedHead):
-        def draw(self, rows, eos_ids, targets_R, temperature, uniforms_R):
-            asked.append((temperature, uniforms_R.tolist()))
-            return super().draw(rows, eos_ids, targets_R, temperature, uniforms_R)
+        def reduce(self, rows, eos_ids, targets_R, draw=None):
+            asked.append((draw.temperature, draw.uniforms_R.tolist()))
+            return super().reduce(rows, eos_ids, targets_R, draw)
 
     hidden, unembed, uniforms = torch.eye(4)[:3], torch.eye(4), np.array([0.1, 0.2, 0.3])
     draws = draw_stats(HiddenRows(hidden, unembed, (1,), 4, Own()), (), 0.6, uniforms)

@@ -31,7 +31,7 @@ BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenRows:
     """What a policy chose among R rows.
 
     Attributes:
@@ -49,7 +49,7 @@ class Choice:
     on_commit: list[Callable[[], None]]
     token_R: IntArray | None = None
 
-    def enter(self, rows: IntArray, found: Choice) -> None:
+    def enter(self, rows: IntArray, found: ChosenRows) -> None:
         """Take over what one policy chose among ``rows``."""
         self.chosen_R[rows], self.score_R[rows] = found.chosen_R, found.score_R
         self.tied_R[rows] = found.tied_R
@@ -70,7 +70,7 @@ def choose(
     chain_C: IntArray,
     place_R: IntArray | None,
     source: ExtraSource | None = None,
-) -> Choice:
+) -> ChosenRows:
     """Ask the policy's rules which rows of ``view`` are committed now.
 
     Args:
@@ -100,7 +100,7 @@ def choose(
         chosen_R = np.asarray(pick.chosen_R)
     n_C = _chosen_per_chain(policy, view, chosen_R)
     tied_R = _ties(view, score_R, chosen_R, n_C)
-    return Choice(chosen_R, score_R, tied_R, [view.memory.commit, taken.commit, *on_commit], pick.token_R)
+    return ChosenRows(chosen_R, score_R, tied_R, [view.memory.commit, taken.commit, *on_commit], pick.token_R)
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def _ties(view: StepView[Any], score_R: FloatArray, chosen_R: BoolArray, n_C: In
     return tied_R
 
 
-def choose_rows(chains: Chains, now: Pass, temperature: float) -> Choice:
+def choose_rows(chains: Chains, now: Pass, temperature: float) -> ChosenRows:
     """Let every order and commit rule choose among the masked rows of its chains."""
 
     def seen(policy: Policy) -> PositionStats | DrawStats:
@@ -171,7 +171,9 @@ def choose_rows(chains: Chains, now: Pass, temperature: float) -> Choice:
     policy, count = chains.policies[0], len(now.chain_R)
     if len(chains.policies) == 1 and policy.revise is None and not policy.is_static:
         return _ask(chains, policy, now, None, seen(policy))  # nothing to merge
-    merged = Choice(np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), [], np.full(count, -1))
+    merged = ChosenRows(
+        np.zeros(count, bool), np.zeros(count), np.zeros(count, np.int64), [], np.full(count, -1)
+    )
     policy_C = chains.policy_N[now.index_C]
     policy_R = policy_C[now.chain_R]
     for p in np.unique(policy_C).tolist():
@@ -184,7 +186,7 @@ def choose_rows(chains: Chains, now: Pass, temperature: float) -> Choice:
     return merged
 
 
-def committed_tokens(now: Pass, choice: Choice) -> DrawStats | None:
+def committed_tokens(now: Pass, choice: ChosenRows) -> DrawStats | None:
     """Return the committed tokens where they may not be the most probable ones: drawn, or named by a rule."""
     committed = np.flatnonzero(choice.chosen_R)
     if now.draws is not None:
@@ -201,7 +203,7 @@ def committed_tokens(now: Pass, choice: Choice) -> DrawStats | None:
 
 def _ask(
     chains: Chains, policy: Policy, now: Pass, mine: IntArray | None, stats: PositionStats | DrawStats
-) -> Choice:
+) -> ChosenRows:
     """Let one policy choose among masked rows of its chains: all of them, or the rows ``mine``."""
     if mine is None:
         index_c, chain_r, offset_r = now.index_C, now.chain_R, now.offset_R

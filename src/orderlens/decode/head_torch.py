@@ -66,21 +66,17 @@ def divergence(rows: HiddenRows, earlier: HiddenRows) -> FloatArray:
 
 def ask(
     rows: HiddenRows, eos_ids: Iterable[int], targets_R: IntArray | None = None, heat: Heat | None = None
-) -> OnDevice:
+) -> DeviceAnswer:
     """Start reducing the rows; the answer waits for the numbers to arrive on the host."""
     device, eos = rows.hidden_RD.device, sorted(eos_ids)
     targets = None if targets_R is None else to_device(targets_R, device)
-    found: tuple[Tensor, ...]
-    if heat is None:
-        found = _head(rows).reduce(rows, eos, targets)
-    else:
-        uniforms = to_device(heat.uniforms_R, device)
-        found = _head(rows).draw(rows, eos, targets, heat.temperature, uniforms)
-    return OnDevice(found, arriving(*found), targets_R is not None)
+    draw = None if heat is None else Draw(heat.temperature, to_device(heat.uniforms_R, device))
+    found = _head(rows).reduce(rows, eos, targets, draw)
+    return DeviceAnswer(found, arriving(*found), targets_R is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class OnDevice:
+class DeviceAnswer:
     """An answer that is on its way to the host.
 
     Attributes:
@@ -118,39 +114,18 @@ class ChunkedHead:
     """The Head protocol in plain torch, on any device and in any dtype."""
 
     def reduce(
-        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return each row's top token and its statistics."""
+        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Tensor | None, draw: Draw | None = None
+    ) -> tuple[Tensor, ...]:
         device = rows.hidden_RD.device
         eos = torch.tensor(eos_ids, dtype=torch.long, device=device)
-        tokens = [torch.empty(0, dtype=torch.long, device=device)]
-        numbers = [torch.empty(0, 5 if targets_R is None else 6, device=device)]
-        for low, logits_RV in _logit_chunks(rows):
-            wanted = None if targets_R is None else targets_R[low : low + len(logits_RV)]
-            token, values = _reduce(logits_RV, eos, wanted)
-            tokens.append(token)
-            numbers.append(values)
-        return torch.cat(tokens), torch.cat(numbers)
-
-    def draw(
-        self,
-        rows: HiddenRows,
-        eos_ids: Sequence[int],
-        targets_R: Tensor | None,
-        temperature: float,
-        uniforms_R: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the statistics and one drawn token per row; exact to float64 sums of float32 weights."""
-        device = rows.hidden_RD.device
-        eos = torch.tensor(eos_ids, dtype=torch.long, device=device)
-        parts: list[tuple[Tensor, ...]] = [_nothing(5 if targets_R is None else 6, device)]
+        nothing = _nothing(5 if targets_R is None else 6, device)
+        parts: list[tuple[Tensor, ...]] = [nothing if draw else nothing[:2]]
         for low, logits_RV in _logit_chunks(rows):
             here = slice(low, low + len(logits_RV))
             wanted = None if targets_R is None else targets_R[here]
-            drawn = _draw(logits_RV, temperature, uniforms_R[here])
+            drawn = _draw(logits_RV, draw.temperature, draw.uniforms_R[here]) if draw else ()
             parts.append((*_reduce(logits_RV, eos, wanted), *drawn))
-        tokens, values, drawn_R, chances_RC = (torch.cat(column) for column in zip(*parts, strict=True))
-        return tokens, values, drawn_R, chances_RC
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
 def _nothing(n_columns: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -164,37 +139,17 @@ class FusedHead:
     """The Head protocol on the CUDA kernels."""
 
     def reduce(
-        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return each row's top token and its statistics."""
-        tokens, columns = _fused(rows, eos_ids, targets_R, None)
-        return tokens, columns
-
-    def draw(
-        self,
-        rows: HiddenRows,
-        eos_ids: Sequence[int],
-        targets_R: Tensor | None,
-        temperature: float,
-        uniforms_R: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the same, and one drawn token per row with its log-probabilities."""
-        tokens, columns, drawn, chances = _fused(rows, eos_ids, targets_R, Draw(temperature, uniforms_R))
-        return tokens, columns, drawn, chances
-
-
-def _fused(
-    rows: HiddenRows, eos_ids: Sequence[int], targets_R: Tensor | None, draw: Draw | None
-) -> tuple[Tensor, ...]:
-    return reduce_fused(
-        rows.hidden_RD,
-        rows.unembed_VD,
-        excluded=rows.excluded,
-        valid_vocab=rows.valid_vocab,
-        eos_ids=eos_ids,
-        targets_R=targets_R,
-        draw=draw,
-    )
+        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Tensor | None, draw: Draw | None = None
+    ) -> tuple[Tensor, ...]:
+        return reduce_fused(
+            rows.hidden_RD,
+            rows.unembed_VD,
+            excluded=rows.excluded,
+            valid_vocab=rows.valid_vocab,
+            eos_ids=eos_ids,
+            targets_R=targets_R,
+            draw=draw,
+        )
 
 
 _CHUNKED, _FUSED = ChunkedHead(), FusedHead()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.decode.chains import Chains
-from orderlens.decode.choose import BoolArray, Choice, naming
+from orderlens.decode.choose import BoolArray, ChosenRows, naming
 from orderlens.decode.passes import Columns, Pass, Recorder, per_count, regroup
 from orderlens.errors import ModelOutputError
 from orderlens.models.protocol import FloatArray, IntArray
@@ -28,7 +28,7 @@ class Revised:
     columns: Columns
 
 
-def revise_rows(chains: Chains, now: Pass, choice: Choice) -> list[Revised]:
+def revise_rows(chains: Chains, now: Pass, choice: ChosenRows) -> list[Revised]:
     """Ask every revise rule about its rows; note in ``choice`` what it fills where it chooses positions."""
     policy_R = chains.policy_N[now.index_R]
     found = []
@@ -39,7 +39,9 @@ def revise_rows(chains: Chains, now: Pass, choice: Choice) -> list[Revised]:
     return found
 
 
-def _ask(chains: Chains, p: int, rule: Revise, now: Pass, row_r: IntArray, choice: Choice) -> list[Revised]:
+def _ask(
+    chains: Chains, p: int, rule: Revise, now: Pass, row_r: IntArray, choice: ChosenRows
+) -> list[Revised]:
     """Ask policy ``p``'s rule; blocks past its last pass are filled without it."""
     token_R, logprob_R = _proposals(rule, now)
     index_r, masked_r = now.index_R[row_r], now.masked_R[row_r]

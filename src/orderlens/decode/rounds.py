@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderlens.decode.chains import Chains
-from orderlens.decode.choose import Choice, choose_rows, committed_tokens
+from orderlens.decode.choose import ChosenRows, choose_rows, committed_tokens
 from orderlens.decode.extra_inputs import hidden_logprobs, mean_entropies
 from orderlens.decode.head import ask, take_rows
 from orderlens.decode.passes import Pass, PassRequest, Recorder, dedupe_initial_states
@@ -207,7 +207,7 @@ class Rounds:
         wanted_KW[each, inside_K] = False
         return mean_entropies(self.model, self.session, chain_K, low_K, tokens_KW, wanted_KW)
 
-    def _commit(self, now: Pass, choice: Choice, draws: DrawStats | None, committed: IntArray) -> None:
+    def _commit(self, now: Pass, choice: ChosenRows, draws: DrawStats | None, committed: IntArray) -> None:
         """Write the committed tokens, record them, and let the rules remember."""
         chains, stats = self.chains, now.stats.take(committed)
         chain_r, offset_r = now.chain_R[committed], now.offset_R[committed]

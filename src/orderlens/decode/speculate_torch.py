@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orderlens.decode.head_torch import OnDevice, ask
+from orderlens.decode.head_torch import DeviceAnswer, ask
 from orderlens.decode.passes import NextRows, Queued
 from orderlens.kernels.gpu import runs_kernels
 from orderlens.models.engine.transfer import arriving, to_device
@@ -35,7 +35,7 @@ def queue(
         reading_C: the number each chain goes by, as a place in ``READINGS``.
         eos_ids: ids whose total probability is wanted.
     """
-    if not isinstance(answer, OnDevice):
+    if not isinstance(answer, DeviceAnswer):
         return None
     chosen = choose_by_kernel if runs_kernels(answer.found[0].device) else choose_plainly
     guess_2C, token_C, row_r, uniforms_r = chosen(answer.found, following, reading_C)

@@ -88,39 +88,23 @@ class HiddenRows:
 class Head(Protocol):
     """The way from hidden rows over the vocabulary to a few numbers per row."""
 
-    def reduce(self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Any) -> tuple[Any, Any]:
-        """Return each row's statistics as torch tensors.
+    def reduce(
+        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Any, draw: Any = None
+    ) -> tuple[Any, ...]:
+        """Return each row's statistics as torch tensors, and one drawn token per row where ``draw`` is given.
 
         Args:
             rows: hidden states and output matrix.
             eos_ids: ids whose total log-probability is wanted, ascending.
             targets_R: one token per row whose log-probability is wanted (a tensor), or None.
+            draw: a temperature and one float64 in [0, 1) per row on the rows' device (``kernels.head.Draw``).
+                A draw inverts the distribution function over ascending ids at the row's number.
 
         Returns:
             Top tokens [R] (the lowest id among equals) and columns [R, 5 or 6]: log-sum-exp of the logits,
             log-probabilities of the top and the second token, entropy, log-probability of EOS and, with
-            targets, theirs.
-        """
-        ...
-
-    def draw(
-        self, rows: HiddenRows, eos_ids: Sequence[int], targets_R: Any, temperature: float, uniforms_R: Any
-    ) -> tuple[Any, Any, Any, Any]:
-        """Return what ``reduce`` returns, and one token per row drawn in the same go.
-
-        A draw inverts the distribution function over ascending ids at the row's uniform number.
-
-        Args:
-            rows: the rows to draw from.
-            eos_ids: see ``reduce``.
-            targets_R: see ``reduce``.
-            temperature: positive.
-            uniforms_R: one number in [0, 1) per row (a float64 tensor on the rows' device); the draw is a
-                function of it and of the row alone.
-
-        Returns:
-            Tokens and columns of ``reduce``, then the drawn tokens [R] and columns [R, 2] in float64: their
-            log-probabilities at temperature 1 and at ``temperature``.
+            targets, theirs. With ``draw`` also the drawn tokens [R] and columns [R, 2] in float64: their
+            log-probabilities at temperature 1 and at that of ``draw``.
         """
         ...
 
