@@ -13,7 +13,7 @@ from typing import Any
 
 from orderlens.errors import ModelLoadError
 from orderlens.models.decoder.config import DecoderConfig, checked
-from orderlens.models.decoder.loader import QWEN_PARTS, Layout
+from orderlens.models.decoder.loader import QWEN_PARTS, qwen_layout
 from orderlens.models.decoder.model import DecoderModel, Dialect
 from orderlens.models.files.configfile import MAX_CONTEXT, MAX_LAYERS, Values, refuse_others, rope_values
 from orderlens.models.files.roles import Published
@@ -85,13 +85,10 @@ MINI = DecoderConfig(
 """The published mini shape (2.0 and 2.1)."""
 FLASH = replace(MINI, hidden_size=4096, n_layers=32, ffn_width=9216, expert_width=1024, n_heads=32)
 """The published flash shape."""
-LAYOUT = Layout(
-    "a LLaDA-2 model",
-    "model.layers.{}.",
-    "model.word_embeddings.weight",
-    "model.norm.weight",
-    "lm_head.weight",
-    QWEN_PARTS
+LAYOUT = replace(
+    qwen_layout("a LLaDA-2 model"),
+    embedding="model.word_embeddings.weight",
+    parts=QWEN_PARTS
     | {
         "qkv": "attention.query_key_value",
         "q_norm": "attention.query_layernorm",
@@ -100,14 +97,8 @@ LAYOUT = Layout(
     },
 )
 ROLES = Published(156895, ("<|mask|>",), 156892, ("<|role_end|>",), eos_in_config_only=True)
-DIALECT = Dialect(
-    LAYOUT,
-    parse_config,
-    ROLES,
-    block_size=32,
-    anchor="zero",
-    published={r"llada2.*mini": MINI, r"llada2.*flash": FLASH},
-)
+SHAPES = {r"llada2.*mini": MINI, r"llada2.*flash": FLASH}
+DIALECT = Dialect(LAYOUT, parse_config, ROLES, block_size=32, anchor="zero", published=SHAPES)
 READER, load_folder = DIALECT.reader, DIALECT.load
 
 

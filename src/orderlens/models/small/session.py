@@ -1,20 +1,25 @@
-"""The Session protocol of the bundled transformer: a key cache, and forwards in batches of a fitting size.
+"""The Session protocol of our own transformer: a key cache, and forwards in batches of a fitting size.
 
-Shape letters: S slots, N states, W window, L prefix, R rows, C width.
+Forwards over cached prefixes run by the network's own modules: any device, dtype and attention.
+
+Shape letters: S slots, N states or windows, W window, L cached positions, R rows, Q rows of a window, H
+heads, K key/value heads, D head width, C width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from orderlens.common.machine import keep_freed_memory
+from orderlens.models.engine.layer_parts import rotary_at, rotate
 from orderlens.models.protocol import HiddenRows, IntArray, StateBatch
-from orderlens.models.small.network import Transformer, attention, block_causal_mask
-from orderlens.models.small.passes import CachedWindows, KeyCache, window_keys, window_rows
+from orderlens.models.small.network import Layer, Transformer, attention, block_causal_mask, revealed_mask
 
 STATES_AT_ONCE = {"cpu": 32, "cuda": 2048}
 """Windows of 32 tokens per forward: they fill the device and stay in its cache (CPU) or memory (GPU)."""
@@ -117,3 +122,189 @@ class TransformerSession:
 
     def _at_once(self, width: int) -> int:
         return max(1, STATES_AT_ONCE.get(self._device.type, 32) * 32 // max(width, 1))
+
+
+class KeyCache:
+    """Keys and values [layer][S, K, L, D]; slots shorter than L are padded on the right.
+
+    Attributes:
+        lengths_S: cached positions of each slot.
+        keys: one tensor per layer.
+        values: one tensor per layer.
+    """
+
+    def __init__(
+        self, lengths_S: IntArray, n_layers: int, kv_heads: int, head_width: int, like: Tensor
+    ) -> None:
+        shape = (len(lengths_S), kv_heads, int(lengths_S.max(initial=0)), head_width)
+        self.lengths_S = lengths_S
+        self.keys = [like.new_zeros(shape) for _ in range(n_layers)]
+        self.values = [like.new_zeros(shape) for _ in range(n_layers)]
+
+    def reserve(self, length: int, most: int) -> None:
+        """Make room for ``length`` positions: by doubling, to at most ``most`` or what is needed."""
+        have = self.keys[0].shape[2]
+        if have >= length:
+            return
+        pad = (0, 0, 0, max(length, min(2 * have, most)) - have)
+        self.keys = [torch.nn.functional.pad(keys, pad) for keys in self.keys]
+        self.values = [torch.nn.functional.pad(values, pad) for values in self.values]
+
+    def append(self, slots_N: IntArray, new: Sequence[tuple[Tensor, Tensor]], most: int) -> None:
+        """Write each layer's window keys and values [N, K, W, D] behind what ``slots_N`` hold.
+
+        The slots' lengths stay as they are until ``lengthen``, so that a forward which fails leaves the cache
+        usable.
+        """
+        width = new[0][0].shape[2]
+        self.reserve(int((self.lengths_S[slots_N] + width).max()), most)
+        slot_N1 = torch.as_tensor(slots_N, device=self.keys[0].device)[:, None]
+        place = self.lengths_S[slots_N][:, None] + np.arange(width)
+        place_NW = torch.as_tensor(place, device=self.keys[0].device)
+        for layer, (k_NKWD, v_NKWD) in enumerate(new):
+            self.keys[layer][slot_N1, :, place_NW] = k_NKWD.transpose(1, 2)
+            self.values[layer][slot_N1, :, place_NW] = v_NKWD.transpose(1, 2)
+
+    def lengthen(self, slots_N: IntArray, width: int) -> None:
+        """Count what was appended."""
+        self.lengths_S[slots_N] += width
+
+    def keep(self, slots: IntArray) -> None:
+        """Keep (or repeat) the given slots, renumbered in this order."""
+        index = torch.as_tensor(slots, device=self.keys[0].device)
+        longest = int(self.lengths_S[slots].max(initial=0))
+        self.keys = [keys[index, :, :longest] for keys in self.keys]
+        self.values = [values[index, :, :longest] for values in self.values]
+        self.lengths_S = self.lengths_S[slots]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedWindows:
+    """Windows of equal width, each over the first ``starts_N`` cached positions of its slot."""
+
+    cache: KeyCache
+    slots_N: IntArray
+    starts_N: IntArray
+    tokens_NW: IntArray
+
+
+def window_keys(network: Transformer, windows: CachedWindows) -> list[tuple[Tensor, Tensor]]:
+    """Return each layer's keys and values [N, K, W, D] of the windows."""
+    prefix = _Prefix(network, windows)
+    new: list[tuple[Tensor, Tensor]] = []
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        new.append((k, v))
+        return prefix.attend(layer, q, k, v)
+
+    network(prefix.tensor(windows.tokens_NW), prefix.positions_NW, attend)
+    return new
+
+
+def window_rows(
+    network: Transformer, windows: CachedWindows, window_R: IntArray, offset_R: IntArray
+) -> Tensor:
+    """Return hidden states [R, C] of some rows, by window (ascending) and offset in it.
+
+    They are normalised for the output matrix. The last layer is computed for these rows alone.
+    """
+    prefix, config = _Prefix(network, windows), network.config
+    rotary = rotary_at(prefix.positions_NW, config.head_width, config.rope_theta)
+    tokens = prefix.tensor(windows.tokens_NW)
+    if config.attention == "permutation":
+        prefix.mask = revealed_mask(tokens == config.mask_id)
+    x_NWC = network.embedding(tokens)
+    for layer in list(network.layers)[:-1]:
+        x_NWC = layer(x_NWC, *rotary, prefix.attend)
+    place_R = np.arange(len(window_R)) - np.searchsorted(window_R, window_R)
+    offset_NQ = np.zeros((len(x_NWC), int(place_R.max(initial=-1)) + 1), np.int64)
+    offset_NQ[window_R, place_R] = offset_R
+    rows = (prefix.tensor(window_R), prefix.tensor(place_R))
+    return _last_layer_rows(network, x_NWC, rotary, prefix, prefix.tensor(offset_NQ)[..., None], rows)
+
+
+class _Prefix:
+    """The cached prefixes of a batch of windows: what they attend to besides themselves."""
+
+    def __init__(self, network: Transformer, windows: CachedWindows) -> None:
+        starts, slots, width = windows.starts_N, windows.slots_N, windows.tokens_NW.shape[1]
+        self._cache, self._device = windows.cache, network.embedding.weight.device
+        self.longest = int(starts.max(initial=0))  # 0 where nothing is cached: windows are whole canvases
+        starts_N, alike = self.tensor(starts), bool((starts == self.longest).all())
+        different_N = starts_N[:1] if alike else starts_N
+        self.positions_NW = different_N[:, None] + torch.arange(width, device=self._device)
+        self.mask: Tensor | None = None
+        if self.longest and not alike:
+            cached_NL = torch.arange(self.longest, device=self._device) < starts_N[:, None]
+            own_NW = torch.ones((len(starts), width), dtype=torch.bool, device=self._device)
+            self.mask = torch.cat([cached_NL, own_NW], dim=1)[:, None, None]
+        at_end = bool(self.longest) and bool((windows.cache.lengths_S[slots] == self.longest).all())
+        self._inside = alike and at_end and bool((np.diff(slots) == 1).all())
+        self._slots = slice(int(slots[0]), int(slots[0]) + len(slots))
+        self._index, self._room = self.tensor(slots), self.longest + width
+        self._copies: list[Tensor] = []
+        if self._inside:
+            self._cache.reserve(self._room, network.config.max_positions)
+
+    def tensor(self, values: IntArray) -> Tensor:
+        """Return the numbers where the network is."""
+        return torch.as_tensor(values, device=self._device)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend from the windows to their prefixes and themselves."""
+        return attention(q, *self.extended(layer, k, v), self.mask)
+
+    def mask_at(self, pick_NQ1: Tensor) -> Tensor | None:
+        """Return the mask of some queries of each window, given by their offsets."""
+        if self.mask is None or self.mask.shape[-2] == 1:
+            return self.mask
+        return self.mask[:, 0].gather(1, pick_NQ1.expand(-1, -1, self.mask.shape[-1]))[:, None]
+
+    def extended(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values of prefix and window, [N, K, L + W, D]; valid until the next layer's.
+
+        Windows of neighbouring slots that go on where these end are written behind them, into the cache: it
+        has nothing there yet. Others, say many windows over one prefix, get copies of it.
+        """
+        if not self.longest:
+            return k, v
+        cached = (self._cache.keys[layer], self._cache.values[layer])
+        if self._inside:
+            both = [part[self._slots, :, : self._room] for part in cached]
+        else:
+            shape = (len(k), k.shape[1], self._room, k.shape[3])
+            both = self._copies = self._copies or [k.new_empty(shape) for _ in cached]
+            for copy, part in zip(both, cached, strict=True):
+                torch.index_select(part[:, :, : self.longest], 0, self._index, out=copy[:, :, : self.longest])
+        for into, new in zip(both, (k, v), strict=True):
+            into[:, :, self.longest :] = new
+        return both[0], both[1]
+
+
+def _last_layer_rows(
+    network: Transformer,
+    x_NWC: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    prefix: _Prefix,
+    pick_NQ1: Tensor,
+    rows: tuple[Tensor, Tensor],
+) -> Tensor:
+    """Run the last layer with all keys but only the picked queries; return its outputs at ``rows``."""
+    layer = cast(Layer, network.layers[-1])
+    own = layer.attention
+    normed_NWC = layer.attention_norm(x_NWC)
+    n, w, c = normed_NWC.shape
+    d = own.head_width
+    weight_q, weight_kv = own.qkv.weight[:c], own.qkv.weight[c:]
+    kv = (normed_NWC @ weight_kv.T).view(n, w, 2, own.kv_heads, d).permute(2, 0, 3, 1, 4)
+    k, v = rotate(own.k_norm(kv[0]), *rotary), kv[1]
+    queries_NQC = normed_NWC.gather(1, pick_NQ1.expand(-1, -1, c))
+    q = (queries_NQC @ weight_q.T).view(n, -1, own.n_heads, d).transpose(1, 2)
+    cos, sin = (
+        table.expand(n, 1, w, -1).gather(2, pick_NQ1[:, None].expand(-1, 1, -1, d // 2)) for table in rotary
+    )
+    q = rotate(own.q_norm(q), cos, sin)
+    o_NHQD = attention(q, *prefix.extended(own.index, k, v), prefix.mask_at(pick_NQ1))
+    out_NQC = own.out(o_NHQD.transpose(1, 2).reshape(n, -1, c))
+    x_RC = x_NWC.gather(1, pick_NQ1.expand(-1, -1, c))[rows] + out_NQC[rows]
+    return torch.as_tensor(network.final_norm(layer.ffn(layer.ffn_norm(x_RC), x_RC)))
