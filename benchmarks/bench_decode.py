@@ -33,7 +33,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from orderlens.common.rng import keyed_generator
 from orderlens.decode.generate import GenerationSettings, generate_batch
 from orderlens.decode.score import score_batch
-from orderlens.models.engine.packed import product
+from orderlens.models.engine.layer_parts import product
 from orderlens.models.files.tokenizer import CharacterTokenizer
 from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.model import TransformerModel

@@ -24,7 +24,7 @@ from orderlens.models.small.network import Transformer
 from orderlens.models.smol.adapter import AdapterSettings
 from orderlens.training.attention import Execution
 from orderlens.training.data import Tokens, WindowMixture
-from orderlens.training.masking import MaskPair, pair_weights, step_generator
+from orderlens.training.objective import MaskPair, pair_weights, step_generator
 from orderlens.training.optimiser import LearningRateSchedule
 from orderlens.training.steps import (
     CHECKPOINT,

@@ -19,7 +19,7 @@ from orderlens.models.small.config import TransformerConfig  # noqa: E402
 from orderlens.models.small.network import Transformer  # noqa: E402
 from orderlens.models.smol.adapter import AdapterSettings, check_adapter, load_adapter, merge  # noqa: E402
 from orderlens.training.data import WindowMixture, write_shard  # noqa: E402
-from orderlens.training.masking import sample_masks  # noqa: E402
+from orderlens.training.objective import sample_masks  # noqa: E402
 from orderlens.training.optimiser import LearningRateSchedule  # noqa: E402
 from orderlens.training.validate import any_order_bound  # noqa: E402
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.training.masking import (  # noqa: E402
+from orderlens.training.objective import (  # noqa: E402
     pair_weights,
     sample_masks,
     sample_permutations,

@@ -15,8 +15,14 @@ from orderlens.training.attention import (  # noqa: E402
     dense_mask,
     full_rule,
 )
-from orderlens.training.masking import pair_weights, sample_masks, sample_permutations  # noqa: E402
-from orderlens.training.objective import AnyOrderLoss, CausalLoss, PermutationLoss  # noqa: E402
+from orderlens.training.objective import (  # noqa: E402  # noqa: E402
+    AnyOrderLoss,
+    CausalLoss,
+    PermutationLoss,
+    pair_weights,
+    sample_masks,
+    sample_permutations,
+)
 
 LENGTH, BLOCK = 12, 4
 CPU = torch.device("cpu")

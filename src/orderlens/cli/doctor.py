@@ -117,7 +117,7 @@ def _expectations(devices: list[dict[str, Any]]) -> list[str]:
     if not devices:
         return ["without torch: hmm, theory, analyze, figures and runs work; the rest needs orderlens[torch]"]
     from orderlens.models.checkpoint_info import published
-    from orderlens.models.engine.fit import expectation
+    from orderlens.models.engine.device import expectation
 
     found = published("LLaDA2-mini")
     assert found is not None
@@ -139,7 +139,7 @@ def _about(model: str, devices: list[dict[str, Any]]) -> tuple[dict[str, Any], l
         return small | {"problem": problem}, [problem or f"{model} runs here on the CPU"]
     require_torch()
     from orderlens.models.checkpoint_info import describe_checkpoint
-    from orderlens.models.engine.fit import expectation
+    from orderlens.models.engine.device import expectation
 
     found = describe_checkpoint(model)
     if found is None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orderlens.kernels.head.fused_head import Draw, can_fuse, reduce_fused
-from orderlens.models.engine.packed import product
+from orderlens.models.engine.layer_parts import product
 from orderlens.models.engine.transfer import arriving, to_device
 from orderlens.models.protocol import FloatArray, Head, HiddenRows, IntArray
 from orderlens.rules.stats import DrawStats, Heat, PositionStats, RowStats, require_finite_rows

@@ -19,123 +19,118 @@ SUM_FLOOR = 1e-20
 
 
 class HeadShape(Protocol):
-    """Heads of a layer and their rotary encoding."""
+    """Heads of a layer and their rotary encoding.
+
+    Attributes:
+        n_heads: query heads.
+        n_kv_heads: key/value heads; query heads share them in equal groups.
+        head_width: numbers per head.
+        rotary_width: leading dimensions of a head that carry the position.
+        max_positions: longest sequence.
+        norm_eps: added to a mean square before its root is taken.
+    """
 
     @property
-    def n_heads(self) -> int:
-        """Query heads."""
-        ...
+    def n_heads(self) -> int: ...
 
     @property
-    def n_kv_heads(self) -> int:
-        """Key/value heads; query heads share them in equal groups."""
-        ...
+    def n_kv_heads(self) -> int: ...
 
     @property
-    def head_width(self) -> int:
-        """Numbers per head."""
-        ...
+    def head_width(self) -> int: ...
 
     @property
-    def rotary_width(self) -> int:
-        """Leading dimensions of a head that carry the position."""
-        ...
+    def rotary_width(self) -> int: ...
 
     @property
-    def max_positions(self) -> int:
-        """Longest sequence."""
-        ...
+    def max_positions(self) -> int: ...
 
     @property
-    def norm_eps(self) -> float:
-        """Added to a mean square before its root is taken."""
-        ...
+    def norm_eps(self) -> float: ...
 
 
 class HeadNorms(Protocol):
-    """Norms over head_width on queries and keys before they are turned; None where a model has none."""
+    """Norms over head_width on queries and keys before they are turned; None where a model has none.
+
+    Attributes:
+        q_norm_D: of the queries.
+        k_norm_D: of the keys.
+    """
 
     @property
-    def q_norm_D(self) -> Tensor | None:
-        """Of the queries."""
-        ...
+    def q_norm_D(self) -> Tensor | None: ...
 
     @property
-    def k_norm_D(self) -> Tensor | None:
-        """Of the keys."""
-        ...
+    def k_norm_D(self) -> Tensor | None: ...
 
 
 class CachedPages(Protocol):
-    """Keys and values of all layers in pages [K, PAGE, D], and the table that finds a sequence's pages."""
+    """Keys and values of all layers in pages [K, PAGE, D], and the table that finds a sequence's pages.
+
+    Attributes:
+        keys: of each layer.
+        values: of each layer.
+        table_RX: page numbers of each sequence (int32).
+    """
 
     @property
-    def keys(self) -> Sequence[Tensor]:
-        """Of each layer."""
-        ...
+    def keys(self) -> Sequence[Tensor]: ...
 
     @property
-    def values(self) -> Sequence[Tensor]:
-        """Of each layer."""
-        ...
+    def values(self) -> Sequence[Tensor]: ...
 
     @property
-    def table_RX(self) -> Tensor:
-        """Page numbers of each sequence (int32)."""
-        ...
+    def table_RX(self) -> Tensor: ...
 
 
 class WindowBatch(Protocol):
-    """Equal-width windows of several sequences."""
+    """Equal-width windows of several sequences.
+
+    Attributes:
+        packed_NX: int32 [N, 3 + W]: table row, first position, valid width, then the tokens.
+        count: N.
+        width: W.
+    """
 
     @property
-    def packed_NX(self) -> Tensor:
-        """int32 [N, 3 + W]: table row, first position, valid width, then the tokens."""
-        ...
+    def packed_NX(self) -> Tensor: ...
 
     @property
-    def count(self) -> int:
-        """N."""
-        ...
+    def count(self) -> int: ...
 
     @property
-    def width(self) -> int:
-        """W."""
-        ...
+    def width(self) -> int: ...
 
 
 class RouterShape(Protocol):
-    """How a token's experts are chosen: the best of the best groups, and shared ones that all visit."""
+    """How a token's experts are chosen: the best of the best groups, and shared ones that all visit.
+
+    Attributes:
+        n_experts: routed experts.
+        n_groups: equal groups of them.
+        n_kept_groups: groups among which a token chooses.
+        n_active: experts that a token chooses.
+        n_shared: experts that every token visits.
+        routed_scale: factor on the weights of the chosen experts.
+    """
 
     @property
-    def n_experts(self) -> int:
-        """Routed experts."""
-        ...
+    def n_experts(self) -> int: ...
 
     @property
-    def n_groups(self) -> int:
-        """Equal groups of them."""
-        ...
+    def n_groups(self) -> int: ...
 
     @property
-    def n_kept_groups(self) -> int:
-        """Groups among which a token chooses."""
-        ...
+    def n_kept_groups(self) -> int: ...
 
     @property
-    def n_active(self) -> int:
-        """Experts that a token chooses."""
-        ...
+    def n_active(self) -> int: ...
 
     @property
-    def n_shared(self) -> int:
-        """Experts that every token visits."""
-        ...
+    def n_shared(self) -> int: ...
 
     @property
-    def routed_scale(self) -> float:
-        """Factor on the weights of the chosen experts."""
-        ...
+    def routed_scale(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)

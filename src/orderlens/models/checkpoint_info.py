@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from orderlens.errors import ModelLoadError, one_line
-from orderlens.models.engine.device import DTYPES
-from orderlens.models.engine.fit import Sized
+from orderlens.models.engine.device import DTYPES, Sized
 from orderlens.models.family_index import BUILTIN, find_family
 from orderlens.models.files.checkpoint import Checkpoint
 from orderlens.models.files.configfile import CONFIG, read_json

@@ -23,8 +23,14 @@ from orderlens.models.small.config import TransformerConfig
 from orderlens.models.small.network import Transformer
 from orderlens.training.attention import Execution
 from orderlens.training.data import Tokens, WindowMixture
-from orderlens.training.masking import sample_masks, sample_permutations, step_generator
-from orderlens.training.objective import AnyOrderLoss, CausalLoss, PermutationLoss
+from orderlens.training.objective import (
+    AnyOrderLoss,
+    CausalLoss,
+    PermutationLoss,
+    sample_masks,
+    sample_permutations,
+    step_generator,
+)
 from orderlens.training.optimiser import LearningRateSchedule, Optimiser, OptimiserSettings
 from orderlens.training.steps import (
     CHECKPOINT,
@@ -118,7 +124,6 @@ class Trainer(TrainingRun):
         return self._loss(tokens_BT, masks.first, masks.weight)
 
     def train_step(self, windows: Tokens, factor: float) -> tuple[Tensor, Tensor]:
-        """Take one optimiser step; return the loss and the gradient norm as device scalars."""
         loss = self.loss(windows, (self.settings.seed, self.step))
         loss.backward()  # type: ignore[no-untyped-call]
         self._move_gradients()
@@ -163,7 +168,6 @@ class Trainer(TrainingRun):
         return sum(losses) / len(losses) if losses else math.nan
 
     def checkpoint(self) -> None:
-        """Write the run's whole state."""
         state = {
             "config": asdict(self.config),
             "model": self.model.state_dict(),

@@ -17,8 +17,13 @@ from orderlens.errors import UserInputError
 from orderlens.models.evaluators.small import causal_log_probs
 from orderlens.models.small.network import Transformer, revealed_mask
 from orderlens.training.attention import block_causal_rule, dense_attend, dense_mask
-from orderlens.training.masking import sample_masks, sample_permutations, step_generator
-from orderlens.training.objective import AnyOrderLoss, PermutationLoss
+from orderlens.training.objective import (
+    AnyOrderLoss,
+    PermutationLoss,
+    sample_masks,
+    sample_permutations,
+    step_generator,
+)
 
 ORDERS = ("forced-ar", "reverse-ar", "random")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from orderlens.models.engine import fit as memory
+from orderlens.models.engine import device as memory
 from orderlens.models.families.llada2 import FLASH, MINI
 
 BF16 = torch.bfloat16

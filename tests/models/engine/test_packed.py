@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orderlens.models.engine import packed  # noqa: E402
-from orderlens.models.engine.packed import can_pack, linear, product  # noqa: E402
+from orderlens.models.engine import layer_parts  # noqa: E402
+from orderlens.models.engine.layer_parts import can_pack, linear, product  # noqa: E402
 
 WIDTH, OUT = 96, 704
 
@@ -42,16 +42,16 @@ def test_a_changed_matrix_is_packed_anew(weight: torch.nn.Parameter) -> None:
 def test_the_packed_form_goes_with_its_matrix_and_stays_out_of_copies() -> None:
     layer, x = torch.nn.Linear(WIDTH, OUT, bias=False).requires_grad_(False), torch.randn(8, WIDTH)
     gc.collect()  # matrices of other tests that nobody holds: they must not go while we count
-    kept = len(packed._packed)
+    kept = len(layer_parts._packed)
     again = product(x, layer.weight)
     if not can_pack(x, layer.weight):
         pytest.skip("this build of torch has no oneDNN")
-    assert len(packed._packed) == kept + 1
+    assert len(layer_parts._packed) == kept + 1
     other = copy.deepcopy(layer)
     torch.testing.assert_close(product(x, other.weight), again)
-    assert len(packed._packed) == kept + 2
+    assert len(layer_parts._packed) == kept + 2
     del layer, other
-    assert len(packed._packed) == kept
+    assert len(layer_parts._packed) == kept
 
 
 def test_gradients_and_other_types_go_through_torch(weight: torch.nn.Parameter) -> None:
@@ -71,9 +71,11 @@ def test_sixteen_bits_are_widened_where_the_processor_has_no_such_products(kind,
     torch.manual_seed(1)
     x, weight, bias = (torch.randn(*shape).to(kind) for shape in ((8, WIDTH), (OUT, WIDTH), (OUT,)))
     exact = torch.nn.functional.linear(x.double(), weight.double(), bias.double()).to(kind)
-    plain, seen = packed.functional.linear, []
-    monkeypatch.setitem(packed._SUPPORT, kind, lambda: fast)
-    monkeypatch.setattr(packed.functional, "linear", lambda *given: (seen.append(given), plain(*given))[1])
+    plain, seen = layer_parts.functional.linear, []
+    monkeypatch.setitem(layer_parts._SUPPORT, kind, lambda: fast)
+    monkeypatch.setattr(
+        layer_parts.functional, "linear", lambda *given: (seen.append(given), plain(*given))[1]
+    )
     found = linear(x, weight, bias)
     assert torch.equal(product(x, weight), linear(x, weight))
     kinds = {part.dtype for given in seen for part in given if part is not None}

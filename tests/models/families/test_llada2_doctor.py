@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from orderlens.cli.main import main
-from orderlens.models.engine import fit
+from orderlens.models.engine import device as fit
 
 Make = Callable[..., tuple[Path, dict[str, Any]]]
 

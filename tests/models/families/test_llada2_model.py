@@ -15,7 +15,7 @@ from orderlens.decode.score import score_batch
 from orderlens.errors import ModelLoadError, UserInputError
 from orderlens.models.abilities import chat_template
 from orderlens.models.decoder.model import DecoderModel
-from orderlens.models.engine import fit
+from orderlens.models.engine import device as fit
 from orderlens.models.families.llada2 import ROLES, load_llada2
 from orderlens.models.files.roles import TokenRoles, find_roles
 from orderlens.models.loading import load_model

@@ -25,8 +25,7 @@ from torch.nn import functional
 from orderlens.kernels.shapes import SUM_FLOOR, StackedExperts
 from orderlens.models.decoder.config import DecoderConfig
 from orderlens.models.decoder.weights import Experts, SparseFeedForward
-from orderlens.models.engine.layer_parts import swiglu
-from orderlens.models.engine.packed import linear
+from orderlens.models.engine.layer_parts import linear, swiglu
 
 
 def visit_experts(h_TC: Tensor, block: SparseFeedForward, config: DecoderConfig) -> Tensor:

@@ -17,8 +17,7 @@ from torch.nn import functional
 from orderlens.models.decoder.config import DecoderConfig
 from orderlens.models.decoder.experts import visit_experts
 from orderlens.models.decoder.weights import DecoderLayer, DenseFeedForward, SparseFeedForward
-from orderlens.models.engine.layer_parts import rms_norm, rotary_tables, swiglu, turned_heads
-from orderlens.models.engine.packed import linear
+from orderlens.models.engine.layer_parts import linear, rms_norm, rotary_tables, swiglu, turned_heads
 from orderlens.models.engine.pages import PagePool, attend, store_keys
 from orderlens.models.engine.window import Windows
 

@@ -25,17 +25,18 @@ from orderlens.models.protocol import HiddenRows, IntArray, NextTokens, StateBat
 
 
 class CanvasNetwork(Protocol):
-    """What a full-attention family must write."""
+    """What a full-attention family must write.
+
+    Attributes:
+        device: where it computes.
+        dtype: dtype of its activations.
+    """
 
     @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        ...
+    def device(self) -> torch.device: ...
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of its activations."""
-        ...
+    def dtype(self) -> torch.dtype: ...
 
     def canvas(self, tokens_NW: Tensor) -> Tensor:
         """Return hidden states [N, W, C] of whole canvases (int32 ids), normalised for the output matrix.
@@ -64,12 +65,10 @@ class Uncached:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return self.network.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of its activations."""
         return self.network.dtype
 
     def splits(self, n_windows: int, longest_start: int) -> int:
@@ -79,7 +78,6 @@ class Uncached:
 
     @torch.no_grad()
     def hidden(self, windows: Windows, pool: PagePool) -> Tensor:
-        """Return hidden states [T, C]."""
         del pool
         return self.network.canvas(windows.tokens).flatten(0, 1)
 
@@ -140,7 +138,6 @@ class CanvasSession:
         """Keep nothing."""
 
     def evaluate(self, states: StateBatch) -> HiddenRows:
-        """Return the hidden states of the wanted rows."""
         if states.starts_N.any():
             raise ValueError("under full attention a state is a whole canvas and starts at 0")
         count, width = states.tokens_NW.shape

@@ -75,27 +75,27 @@ _BUCKETS = (
 
 
 class PagedNetwork(Protocol):
-    """A network that reads windows of tokens and a page pool: what a block-causal family must write."""
+    """A network that reads windows of tokens and a page pool: what a block-causal family must write.
+
+    Attributes:
+        device: where it computes.
+        dtype: dtype of its activations.
+        gathers: whether its attention copies keys out of the pool (portable) or reads the pages in place.
+        splits: (windows, longest start) → parts that the attention over prefixes is cut into (a graph's
+            shape).
+    """
 
     @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        ...
+    def device(self) -> torch.device: ...
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of its activations."""
-        ...
+    def dtype(self) -> torch.dtype: ...
 
     @property
-    def gathers(self) -> bool:
-        """Whether its attention copies keys out of the pool (portable) or reads the pages in place."""
-        ...
+    def gathers(self) -> bool: ...
 
     @property
-    def splits(self) -> Callable[[int, int], int]:
-        """(windows, longest start) → parts that the attention over prefixes is cut into (a graph's shape)."""
-        ...
+    def splits(self) -> Callable[[int, int], int]: ...
 
     def hidden(self, windows: Windows, pool: PagePool) -> Tensor:
         """Return hidden states [T, C], normalised for the output matrix."""

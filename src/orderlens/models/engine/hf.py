@@ -82,12 +82,10 @@ class HeadlessNetwork:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return self.unembed_VX.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of its activations."""
         return self.unembed_VX.dtype
 
     @torch.no_grad()

@@ -1,20 +1,31 @@
-"""Norms, heads and rotary encoding in plain torch: the parts of a layer that Llama-like networks share.
+"""Parts of a layer in plain torch that Llama-like networks share: norms, heads, rotary encoding, products.
 
 Norms compute in float32 and round to the model's dtype before scaling, as published. Rotary encoding turns
 the first dimensions of a head in the rotate-half convention; angles are float32. Published code rounds its
-tables to the model's dtype once, our own network rounds when it turns: ``rotate`` takes either.
+tables to the model's dtype once, our own network rounds when it turns: ``rotate`` takes either. On the CPU
+wide matrices are packed once into oneDNN's blocks, and 16 bits are widened where it has no products for them.
 
 Shape letters: N windows, W width, T = N·W tokens, O outputs of a projection, H heads, K key/value heads,
-D head width.
+D head width; in products R rows, O outputs, D width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from orderlens.kernels.shapes import HeadNorms, HeadShape
+
+PACKED_ROWS, PACKED_NUMBERS, PACKED_RATIO = range(4, 161), range(2**16, 2**26 + 1), 4
+"""Where blocks beat MKL: number of rows, numbers of the matrix, and least ratio of outputs to inputs."""
+_packed: Any = WeakTensorKeyDictionary()
+"""Matrix → ((address, version), the same packed); gone with the matrix."""
 
 
 def rotary_tables(
@@ -108,3 +119,65 @@ def turned_heads(
     if cos.dtype == torch.float32 and q.dtype != torch.float32:
         return rotate(q.float(), cos, sin).to(v.dtype), rotate(k.float(), cos, sin).to(v.dtype), v
     return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+
+def _knows(operator: str) -> bool:
+    """Return whether oneDNN says that this processor has products of a kind; older torch cannot say."""
+    found = getattr(torch.ops.mkldnn, operator, None)
+    return found is None or bool(found())
+
+
+_SUPPORT: dict[torch.dtype, Callable[[], bool]] = {
+    torch.bfloat16: cache(lambda: _knows("_is_mkldnn_bf16_supported")),
+    torch.float16: cache(lambda: _knows("_is_mkldnn_fp16_supported")),
+}
+"""Whether products in 16 bits are fast here."""
+
+
+def linear(x: Tensor, weight_OD: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """Return x @ weightᵀ + bias as torch does, but for 16 bits on a processor without such products.
+
+    There the operands are widened and the result is rounded, which is how a GPU counts: torch's own loop
+    takes some thirty times as long.
+    """
+    if x.device.type != "cpu" or x.dtype not in _SUPPORT or _SUPPORT[x.dtype]():
+        return functional.linear(x, weight_OD, bias_O)
+    bias_O = None if bias_O is None else bias_O.float()
+    return functional.linear(x.float(), weight_OD.float(), bias_O).to(x.dtype)
+
+
+def product(x: Tensor, weight_OD: Tensor) -> Tensor:
+    """Return x @ weightᵀ, [..., D] to [..., O].
+
+    In float32 on the CPU, without gradients, a wide matrix is packed when it first meets few rows, and kept
+    beside itself as long as it lives and stays the same: MKL packs it anew for every product. Give a tensor
+    that stays, not a slice made for the call.
+    """
+    if not can_pack(x, weight_OD):
+        return linear(x, weight_OD)
+    state = (weight_OD.data_ptr(), weight_OD._version)
+    kept = _packed.get(weight_OD)
+    if kept is None or kept[0] != state:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight_OD.detach().contiguous(), PACKED_ROWS.stop)
+        kept = _packed[weight_OD] = (state, packed)
+    return torch.as_tensor(torch.ops.mkldnn._linear_pointwise(x, kept[1], None, "none", [], ""))
+
+
+def can_pack(x: Tensor, weight_OD: Tensor) -> bool:
+    """Return whether the packed product applies and is worth it."""
+    outputs, width = weight_OD.shape
+    return (
+        not (torch.is_grad_enabled() and (x.requires_grad or weight_OD.requires_grad))
+        and x.device.type == "cpu"
+        and x.dtype == weight_OD.dtype == torch.float32
+        and outputs >= PACKED_RATIO * width
+        and x.numel() // width in PACKED_ROWS
+        and outputs * width in PACKED_NUMBERS
+        and not weight_OD.is_inference()  # such a tensor counts no changes
+        and _installed()
+    )
+
+
+def _installed() -> bool:
+    has = getattr(torch.ops.mkldnn, "_linear_pointwise", None) is not None
+    return has and bool(torch._C._has_mkldnn)

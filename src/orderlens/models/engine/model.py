@@ -20,9 +20,15 @@ import torch
 from torch import Tensor
 
 from orderlens.errors import UserInputError
-from orderlens.models.engine.device import dtype_name, free_bytes, pick_dtype
+from orderlens.models.engine.device import (
+    MAX_BATCH,
+    Sized,
+    dtype_name,
+    free_bytes,
+    pick_dtype,
+    suggested_sequences,
+)
 from orderlens.models.engine.engine import MAX_TOKENS, ForwardEngine
-from orderlens.models.engine.fit import MAX_BATCH, Sized, suggested_sequences
 from orderlens.models.engine.full import CanvasSession
 from orderlens.models.engine.session import PagedSession, ShiftedSession
 from orderlens.models.files.chat import ChatTemplate

@@ -33,27 +33,26 @@ EMPTY_PAGE = 0
 
 
 class CacheShape(Protocol):
-    """What the cache must know of a network; a family's configuration has these."""
+    """What the cache must know of a network; a family's configuration has these.
+
+    Attributes:
+        n_layers: layers, each with keys and values of its own.
+        n_kv_heads: key/value heads.
+        head_width: numbers per head.
+        max_positions: longest sequence.
+    """
 
     @property
-    def n_layers(self) -> int:
-        """Layers, each with keys and values of its own."""
-        ...
+    def n_layers(self) -> int: ...
 
     @property
-    def n_kv_heads(self) -> int:
-        """Key/value heads."""
-        ...
+    def n_kv_heads(self) -> int: ...
 
     @property
-    def head_width(self) -> int:
-        """Numbers per head."""
-        ...
+    def head_width(self) -> int: ...
 
     @property
-    def max_positions(self) -> int:
-        """Longest sequence."""
-        ...
+    def max_positions(self) -> int: ...
 
 
 @dataclass(slots=True)

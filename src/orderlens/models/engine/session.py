@@ -217,7 +217,6 @@ class PagedSession:
         self._replace(kept)
 
     def evaluate(self, states: StateBatch) -> HiddenRows:
-        """Return the hidden states of the wanted rows."""
         rows_N = self._checked_rows(states)
         self._reader.check_tokens(states.tokens_NW)
         width = states.tokens_NW.shape[1]

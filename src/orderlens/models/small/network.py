@@ -19,8 +19,7 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from orderlens.models.engine.layer_parts import normalised, rotary_at, rotate, runs_plain
-from orderlens.models.engine.packed import product
+from orderlens.models.engine.layer_parts import normalised, product, rotary_at, rotate, runs_plain
 from orderlens.models.small.config import TransformerConfig
 
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
