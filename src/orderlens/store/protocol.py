@@ -124,5 +124,8 @@ class Sample(Protocol):
     def trace(self, label: str) -> Any:
         """Return a trace by its label or id."""
 
+    def piece(self, trace: Any, token_id: int) -> str:
+        """Return the text of a token of one of the traces."""
+
     def show(self, order: str | None = None, against: str | None = None) -> Any:
         """Return traces to look at: text at a prompt, HTML in a notebook."""
