@@ -100,6 +100,8 @@ def test_the_bundled_network_is_cut_by_orders_where_a_sample_takes_long() -> Non
     assert job.units[0].orders == tuple(orders[:3])
     assert len({unit.key() for unit in job.units}) == 6
     assert score_job(tiny, samples, orders, Computing(batch_size=2)).spec.unit_orders is None
+    compared = score_job(tiny, samples, orders, Computing(device="cpu"), noise_floor=True)
+    assert (compared.spec.batch_size, compared.spec.unit_orders) == (5, None)  # in their batch and alone
 
 
 def test_numbers_do_not_depend_on_how_units_are_cut(tmp_path, monkeypatch) -> None:

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from orderlens.common.arguments import whole_number
 from orderlens.decode.generate import GenerationSettings
-from orderlens.decode.measure import PERTURBATIONS
 from orderlens.decode.target_states import check_fits
 from orderlens.errors import UserInputError
 from orderlens.models.protocol import Model
@@ -191,9 +190,10 @@ def _unit_shape(
     new = settings.get("max_new_tokens")
     length = new or max((len(sample.target) for sample in samples), default=1)
     given = max((len(sample.prompt) + len(sample.suffix) for sample in samples), default=0)
-    passes = length * (1 + PERTURBATIONS * bool(settings.get("noise_floor")))
-    on_cpu = options.stays_on_cpu(model)
-    size, unit_orders = unit_shape(model, len(orders), passes, given + length, on_cpu=on_cpu)
+    on_cpu, noise = options.stays_on_cpu(model), bool(settings.get("noise_floor"))
+    size, unit_orders = unit_shape(
+        model, len(orders), length, given + length, on_cpu=on_cpu, compares_batches=noise
+    )
     return (size if on_cpu else even_size(size, len(samples))), unit_orders
 
 

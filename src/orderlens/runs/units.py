@@ -90,7 +90,7 @@ def _sample_of(value: Mapping[str, Any]) -> EncodedSample:
 
 
 def unit_shape(
-    model: Model, n_orders: int, n_tokens: int, context: int, *, on_cpu: bool
+    model: Model, n_orders: int, n_tokens: int, context: int, *, on_cpu: bool, compares_batches: bool = False
 ) -> tuple[int, int | None]:
     """Return the default number of samples per work unit, and of orders where they are cut apart as well.
 
@@ -103,8 +103,10 @@ def unit_shape(
         n_tokens: passes of a sample under one order, at most.
         context: longest sequence, for models that see all of it in each pass.
         on_cpu: the units are surely computed on a CPU.
+        compares_batches: the noise floor is measured, which compares samples in their batch and alone; such
+            units hold several samples, however long they take.
     """
-    if on_cpu and isinstance(model, CountsParameters):
+    if on_cpu and isinstance(model, CountsParameters) and not compares_batches:
         width = context if model.attention == "full" else model.block_size
         seconds = 2 * model.n_parameters * max(1, width) * max(1, n_tokens) / CPU_FLOPS
         traces = max(1, int(CPU_UNIT_S / seconds))
