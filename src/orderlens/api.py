@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SCORED = "forced-ar,reverse-ar,random,oracle-max-q,oracle-margin,oracle-min-q"
 DECODED = "forced-ar,max-prob,top-margin,random"
-Chat = Annotated[bool, Opt("Put each prompt as a question in the model's chat template.")]
+Chat = Annotated[bool, Opt("Put each prompt as a question in the model's chat template.", stored=True)]
 Extend = Annotated[bool, Opt("Add new orders and samples to the complete run in --out.")]
 
 
@@ -42,7 +42,12 @@ class Score(Computing):
     orders: Annotated["PolicyLike | Iterable[PolicyLike]", Opt(POLICIES, given=SCORED, metavar="LIST")]
     _: KW_ONLY
     circulation: Annotated[
-        int, Opt("Number of adjacent swaps to measure per sample and order (table circulation).", least=0)
+        int,
+        Opt(
+            "Number of adjacent swaps to measure per sample and order (table circulation).",
+            least=0,
+            stored=True,
+        ),
     ] = 0
     couplings: Annotated[
         int,
@@ -50,9 +55,12 @@ class Score(Computing):
             "Number of jointly committed token sets per trace to re-score one token at a time "
             "(table couplings).",
             least=0,
+            stored=True,
         ),
     ] = 0
-    noise_floor: Annotated[bool, Opt("Rescore each path under harmless perturbations (table noise).")] = False
+    noise_floor: Annotated[
+        bool, Opt("Rescore each path under harmless perturbations (table noise).", stored=True)
+    ] = False
     chat: Chat = False
     extend: Extend = False
 
@@ -94,13 +102,15 @@ class Generate(Computing):
     prompts: Annotated["Samples", "texts, ``Sample``s or dicts with a ``prompt``; one text is one prompt."]
     orders: Annotated["PolicyLike | Iterable[PolicyLike]", Opt(POLICIES, given=DECODED, metavar="LIST")]
     _: KW_ONLY
-    max_new_tokens: Annotated[int, Opt("Tokens to generate, at most 16384.")] = 128
+    max_new_tokens: Annotated[int, Opt("Tokens to generate, at most 16384.", stored=True)] = 128
     temperature: Annotated[
         "float | Sequence[float]",
         Opt("0 is greedy; several, separated by commas, give a sweep.", read=_temperatures, metavar="LIST"),
     ] = 0.0
     seed: Seed = 0
-    stop_at_eos: Annotated[bool, Opt("End after the block that holds an EOS.", negative=True)] = True
+    stop_at_eos: Annotated[
+        bool, Opt("End after the block that holds an EOS.", negative=True, stored=True)
+    ] = True
     chat: Chat = False
     extend: Extend = False
 

@@ -184,7 +184,7 @@ def test_given_text_after_the_target(attention: str) -> None:
 
 def test_one_token_per_pass_leaves_an_empty_table() -> None:
     run = ol.score("hmm", [ol.Sample("a", "hel", "lo there")], "forced-ar", couplings=4)
-    assert run.spec["coupling_sets"] == 4
+    assert run.spec["couplings"] == 4
     assert len(couplings(run)) == 0
 
 

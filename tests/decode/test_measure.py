@@ -101,7 +101,7 @@ def test_measuring_tells_of_every_part():
         HMM.block_size,
         tuple(order.spec for order in ORDERS),
         describe_data(SAMPLES, {}),
-        circulation_pairs=2,
+        circulation=2,
         batch_size=2,
     )
     unit = Unit(tuple(SAMPLES))

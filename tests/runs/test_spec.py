@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import orderlens as ol
+from orderlens.api import Generate, Score
 from orderlens.errors import RunError
+from orderlens.runs.request import options
 from orderlens.runs.spec import RunSpec
 
 SAMPLE = ol.Sample("a", "hello", "world")
@@ -31,9 +33,21 @@ def test_a_generation_states_its_settings() -> None:
     assert spec["temperatures"] == [0.0, 1.0]
 
 
+def test_the_spec_holds_what_determines_the_rows_under_the_names_of_the_request() -> None:
+    scored = {"circulation": 2, "couplings": 1, "noise_floor": True, "block_size": 8, "anchor": "prompt"}
+    decoded = {"max_new_tokens": 4, "seed": 3, "stop_at_eos": False, "block_size": 8, "anchor": "zero"}
+    for kind, given, run in (
+        (Score, scored, ol.score("hmm", SAMPLE, "forced-ar", **scored)),  # type: ignore[arg-type]
+        (Generate, decoded, ol.generate("hmm", "hello", "max-prob", **decoded)),  # type: ignore[arg-type]
+    ):
+        stored = {item.name for item in options(kind) if item.opt.stored}
+        assert stored == {*given, "chat"}
+        assert {name: run.spec[name] for name in given} == given
+
+
 def test_json_there_and_back() -> None:
     spec = ol.score("hmm", SAMPLE, "forced-ar,random:2", circulation=3, noise_floor=True).spec
-    assert spec["circulation_pairs"] == 3
+    assert spec["circulation"] == 3
     assert RunSpec.from_json(spec).to_json() == spec
 
 

@@ -41,7 +41,7 @@ def test_every_part_has_the_policies_that_fit_it(folder: Path) -> None:
     scored, made = ol.open_run(folder / "runs" / "score"), ol.open_run(folder / "runs" / "generate")
     assert set(scored.spec["orders"]) == set(POLICIES) - {"max-prob+threshold=0.9+edit=0.9"}
     assert set(made.spec["orders"]) == set(POLICIES) - {"oracle-max-q+top=4"}
-    assert scored.spec["coupling_sets"] == 99
+    assert scored.spec["couplings"] == 99
     ids = [set(run.outputs().to_pandas()["sample_id"]) for run in (scored, made)]
     assert ids[0] == ids[1]
     assert len(ids[0]) == 8

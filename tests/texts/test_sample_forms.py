@@ -87,7 +87,7 @@ SAMPLE = ol.Sample("a", "hello", "world")
         (lambda: ol.generate("hmm", "a", "max-prob", max_new_tokens="5"), "max_new_tokens='5' must be"),
         (lambda: ol.generate("hmm", "a", "max-prob", seed=1.5), r"seed=1\.5 must be a whole number"),
         (lambda: ol.generate("hmm", "a", "max-prob", seed=2**70), "must fit into 64 bits"),
-        (lambda: ol.evaluate("hmm", None, "max-prob"), "tasks None must be names"),
+        (lambda: ol.evaluate("hmm", None, "max-prob"), "tasks=None must be a list"),
         (lambda: ol.evaluate("hmm", "arith", "max-prob", limit="1"), "limit='1' must be a whole number"),
         (lambda: ol.score("hmm", ol.Sample("\ud800", "a", "b"), "forced-ar"), "which is no text"),
         (lambda: ol.score("hmm", ol.Sample(None, "a", "b"), "forced-ar"), "id None, which is no text"),

@@ -64,7 +64,16 @@ def run(name: str, verb: Verb[Any], words: Sequence[str]) -> int:
         request = request_of(verb, words, name)
     except click.exceptions.Exit as stop:  # --help
         return stop.exit_code
-    return verb.work(request) or 0
+    try:
+        return verb.work(request) or 0
+    except BadValueError as error:
+        raise _named_by_flag(error, verb) from error
+
+
+def _named_by_flag(error: BadValueError, verb: Verb[Any]) -> UserInputError:
+    """Return the error with the option as it is typed."""
+    flags = {item.name: item.flag for item in options(verb.kind)}
+    return UserInputError(f"{flags.get(error.option, error.option)} {shown_value(error.value)} {error.why}")
 
 
 def request_of(verb: Verb[Q], words: Sequence[str], name: str = "") -> Q:
@@ -93,8 +102,7 @@ def _request(verb: Verb[Q], context: click.Context) -> Q:
                 given[name] = item.opt.given
         return verb.kind(**given)
     except BadValueError as error:
-        flag = known[error.option].flag if error.option in known else error.option
-        raise UserInputError(f"{flag} {shown_value(error.value)} {error.why}") from None
+        raise _named_by_flag(error, verb) from None
 
 
 def shown_value(value: object) -> str:

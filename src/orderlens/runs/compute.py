@@ -224,14 +224,14 @@ def _measurements(
     tell: Callable[[], None] = lambda: None,
 ) -> Tables:
     tables: Tables = {}
-    if spec.circulation_pairs is not None:
+    if spec.circulation is not None:
         tables["circulation"] = circulation_table(
-            model, unit.samples, orders, columns, spec.circulation_pairs, anchor=spec.anchor
+            model, unit.samples, orders, columns, spec.circulation, anchor=spec.anchor
         )
     tell()
-    if spec.coupling_sets is not None:
+    if spec.couplings is not None:
         tables["couplings"] = coupling_table(
-            model, unit.samples, orders, columns, spec.coupling_sets, anchor=spec.anchor, limit=limit
+            model, unit.samples, orders, columns, spec.couplings, anchor=spec.anchor, limit=limit
         )
     if spec.noise_floor or spec.kind == "measure":
         tables["noise"] = noise_table(

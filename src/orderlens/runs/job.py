@@ -96,8 +96,8 @@ def score_job(
         chosen,
         encoded,
         options,
-        circulation_pairs=circulation or None,
-        coupling_sets=couplings or None,
+        circulation=circulation or None,
+        couplings=couplings or None,
         noise_floor=noise_floor or None,
         chat=chat or None,
     )

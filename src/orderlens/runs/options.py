@@ -178,7 +178,7 @@ POLICIES = "Orders or policies, separated by commas; see 'orderlens orders'."
 Split = Annotated[
     Literal["none", "lines", "paragraphs"], Opt("What one text of a .txt file is: none is the whole file.")
 ]
-Seed = Annotated[int, Opt("Seed of the token draws at temperature > 0.")]
+Seed = Annotated[int, Opt("Seed of the token draws at temperature > 0.", stored=True)]
 Temperature = Annotated[float, Opt("0 is greedy.")]
 Limit = Annotated[int | None, Opt("Maximum number of samples.", least=1)]
 DataName = Annotated[str, Opt("JSON lines, CSV, Parquet or text file, or passages, or c4.", "-d")]
@@ -186,7 +186,7 @@ PrefixTokens = Annotated[int, Opt("Prompt length when rows hold 'text'.", least=
 TargetTokens = Annotated[int, Opt("Target length when rows hold 'text'.", least=1)]
 Bootstrap = Annotated[int, Opt("Number of resamples for intervals; 0 for none.", least=0)]
 Device = Annotated[str | None, Opt("cpu, cuda, cuda:1 or mps.", shown="the best one")]
-BlockSize = Annotated[int | None, Opt("Tokens per block.", shown="the model's own", least=1)]
+BlockSize = Annotated[int | None, Opt("Tokens per block.", shown="the model's own", least=1, stored=True)]
 BatchSize = Annotated[
     int | None,
     Opt(
@@ -248,6 +248,7 @@ class Computing(Machine):
             shown="the model's own",
             choices=("zero", "prompt"),
             panel=MACHINE,
+            stored=True,
         ),
     ] = None
     progress: Annotated["ProgressSink | None", "receives the number of tokens and each advance."] = None

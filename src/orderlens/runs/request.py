@@ -46,6 +46,7 @@ class Opt:
         place: an argument (``RUN…``) instead of an option.
         repeat: may be given several times, each time with one value; commas belong to it.
         negative: ``--no-NAME`` is offered as well.
+        stored: it determines the rows of a run, so the run's spec holds it under the field's name.
     """
 
     help: str
@@ -62,6 +63,7 @@ class Opt:
     place: bool = False
     repeat: bool = False
     negative: bool = False
+    stored: bool = False
 
 
 class BadValueError(UserInputError):

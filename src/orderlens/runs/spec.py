@@ -30,8 +30,8 @@ class RunSpec:
         orders: specs of the orders.
         data: where the samples came from, their number and a digest of their tokens.
         anchor: where the block grid starts; None is the model's own choice.
-        circulation_pairs: adjacent swaps measured per sample and order; None measures none.
-        coupling_sets: sets committed in one pass that are revealed one by one, per trace; None measures none.
+        circulation: adjacent swaps measured per sample and order; None measures none.
+        couplings: sets committed in one pass that are revealed one by one, per trace; None measures none.
         batch_size: samples per work unit.
         unit_orders: orders per work unit; None computes all orders of a sample in one.
         noise_floor: whether paths are scored again under harmless perturbations.
@@ -51,8 +51,8 @@ class RunSpec:
     orders: tuple[str, ...]
     data: Mapping[str, Any]
     anchor: Anchor | None = None
-    circulation_pairs: int | None = None
-    coupling_sets: int | None = None
+    circulation: int | None = None
+    couplings: int | None = None
     batch_size: int = 0
     unit_orders: int | None = None
     noise_floor: bool | None = None

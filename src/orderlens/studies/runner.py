@@ -198,7 +198,7 @@ class Bench(Generic[PlanT]):
             self.model.block_size,
             tuple(order.spec for order in orders),
             describe_data(samples, self.data.record(by_name=True)),
-            circulation_pairs=circulation_pairs,
+            circulation=circulation_pairs,
             batch_size=min(self.plan.batch_size or MEASURED_AT_ONCE, MEASURED_AT_ONCE),
         )
         return Job(spec, samples, self.model, orders)

@@ -245,4 +245,4 @@ def test_the_verb_takes_names_of_columns_and_everything_reads_the_run(
     assert main(["runs", "import", file, "--out", run, "--column", "log=lp"]) == 2
     assert "there is no field 'log'" in capsys.readouterr().err
     assert main(["runs", "import", file, "--out", run, "--column", "logq=lp", "--column", "logq=x"]) == 2
-    assert "--column names logq twice; give each field one column" in capsys.readouterr().err
+    assert "--column 'logq=x' gives logq a second time; give each name one value" in capsys.readouterr().err
