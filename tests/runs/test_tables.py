@@ -64,6 +64,8 @@ def test_tokens_are_told_apart_and_unknown_numbers_are_null():
         assert table[name].null_count == 4
     tried = reveal_table(columns(n_lookahead=[0, 3, 1, 2]), labels(), MODEL, pa.float64())
     assert tried["n_lookahead"].to_pylist() == [0, 3, 1, 2]
+    alone = reveal_table(columns(n_lookahead=[1, 2, 0, 0]), labels(), MODEL, pa.float64())
+    assert alone["n_lookahead"].to_pylist() == [1, 2, None, None]  # the second trace tried nothing ahead
     assert set(table.column_names) == set(table_schema("reveals").names)
 
 

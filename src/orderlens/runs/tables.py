@@ -54,11 +54,19 @@ def reveal_table(columns: Columns, labels: TraceLabels, model: Model, float_type
         "is_argmax": pa.array(token == columns["top_token"]),
         "n_tied": pa.array(columns["n_tied"], pa.int32(), mask=columns["n_tied"] < 1),
         "n_committed": pa.array(columns["n_committed"], pa.int32()),
-        "n_lookahead": pa.array(columns["n_lookahead"], pa.int32())
-        if "n_lookahead" in columns
-        else pa.nulls(n_rows, pa.int32()),
+        "n_lookahead": _lookahead(columns, n_rows),
     }
     return pa.table(data)
+
+
+def _lookahead(columns: Columns, n_rows: int) -> pa.Array:
+    """Return the states tried ahead; null in traces that tried none, whatever others of their unit did."""
+    if "n_lookahead" not in columns:
+        return pa.nulls(n_rows, pa.int32())
+    pairs = np.stack((columns["sample"], columns["order"]), axis=1)
+    trace = np.unique(pairs, axis=0, return_inverse=True)[1].ravel()
+    tried = np.bincount(trace, columns["n_lookahead"])
+    return pa.array(columns["n_lookahead"], pa.int32(), mask=tried[trace] == 0)
 
 
 def revision_table(columns: Columns, labels: TraceLabels, float_type: pa.DataType) -> pa.Table:
