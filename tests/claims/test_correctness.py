@@ -11,7 +11,7 @@ from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED
 from orderlens.claims.correctness import ALL_ORDERS, read_correctness
 from orderlens.claims.judge import Reading
 from orderlens.common.templating import fill
-from orderlens.studies.downstream import HEADINGS, NOTES, Downstream
+from orderlens.studies.downstream import HEADINGS, NOTES, DownstreamReading
 
 HOW = Resampling(reps=200)
 
@@ -67,7 +67,7 @@ def test_noise_supports_nothing_about_var() -> None:
     found = read_correctness(frame, HOW, {"simulated": 25.0})
     for name in ("beats-guessing", "lower-when-correct", "survives-controls", "structured-better"):
         assert SUPPORTED not in words(found, name).values(), name
-    assert "little can be learned" in Downstream(found.findings).headlines()[0]
+    assert "little can be learned" in DownstreamReading(found.findings).headlines()[0]
 
 
 def test_the_random_tier_and_the_band_of_the_structured_orders(mean_only: Reading) -> None:
@@ -119,7 +119,7 @@ def test_too_few_answers_decide_nothing() -> None:
     assert not any(
         item.id == "structured-better" for item in found.findings
     )  # orders are not compared on 40 items
-    assert "fewer than 20" in Downstream(few_right.findings).text()
+    assert "fewer than 20" in DownstreamReading(few_right.findings).text()
 
 
 def test_where_nothing_is_right_accuracies_are_not_compared() -> None:
@@ -129,7 +129,7 @@ def test_where_nothing_is_right_accuracies_are_not_compared() -> None:
     names = {item.id for item in found.findings}
     assert "random-higher-var" in names
     assert not names & {"structured-better", "structured-alike", "low-var-in-halves", "min-v-near-best"}
-    assert "too few right" in Downstream(found.findings).text()
+    assert "too few right" in DownstreamReading(found.findings).text()
 
 
 def test_every_bare_association_says_what_the_controls_leave(
@@ -146,7 +146,7 @@ def test_every_bare_association_says_what_the_controls_leave(
 
 
 def test_text_and_markdown_sort_claims_by_outcome(mean_only: Reading) -> None:
-    reading = Downstream(mean_only.findings, ("Model made up.",))
+    reading = DownstreamReading(mean_only.findings, ("Model made up.",))
     markdown = fill(
         "downstream.md.j2", downstream=reading, groups=reading.groups(), rules=NOTES, pictures=[], tables=[]
     )
@@ -168,4 +168,6 @@ def test_a_task_without_a_single_verdict_is_left_open() -> None:
     graded, bare = simulate_study(60), simulate_study(60, task="ungraded").astype({"correct": object})
     found = read_correctness(pd.concat([graded, bare.assign(correct=None)]), HOW, {"ungraded": 25.0})
     assert {item.word for item in found.findings if item.task == "ungraded"} == {OPEN}
-    assert "ungraded: too few right or too few wrong answers" in Downstream(found.findings).headlines()[1]
+    assert (
+        "ungraded: too few right or too few wrong answers" in DownstreamReading(found.findings).headlines()[1]
+    )

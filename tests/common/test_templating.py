@@ -12,13 +12,13 @@ from orderlens.common.templating import Markdown, fill, write_page
 from orderlens.errors import MissingPackageError
 from orderlens.figures.catalogue import DrawnFigure
 from orderlens.show.report.page import picture
-from orderlens.studies.downstream import NOTES, Downstream
+from orderlens.studies.downstream import NOTES, DownstreamReading
 
 EVIL = "<script>alert('1')</script> & | <b>"
 
 
 def downstream(**more):
-    reading = Downstream((), (EVIL,))
+    reading = DownstreamReading((), (EVIL,))
     return {
         "downstream": reading,
         "groups": reading.groups(),

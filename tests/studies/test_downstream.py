@@ -8,14 +8,14 @@ from orderlens.claims.checks import NOT_SUPPORTED, OPEN, SUPPORTED, WORDS, Check
 from orderlens.claims.correctness import ALL_ORDERS
 from orderlens.claims.judge import Finding, judge
 from orderlens.metrics.estimate import Estimate
-from orderlens.studies.downstream import HEADINGS, Downstream
+from orderlens.studies.downstream import HEADINGS, DownstreamReading
 
 YES, NO, UNSURE = Estimate(1.0, 0.98, 1.02, 500), Estimate(-1.0, -1.02, -0.98, 500), Estimate(0.0, -9, 9, 500)
 SILENT = Estimate.undefined("fewer than 20 right")
 NAMES = ("lower-when-correct", "survives-controls", "better-than-mean")
 
 
-def reading(by_finding: dict[str, dict[str, Estimate]], task: str = "t") -> Downstream:
+def reading(by_finding: dict[str, dict[str, Estimate]], task: str = "t") -> DownstreamReading:
     findings = [
         Finding(
             name,
@@ -25,7 +25,7 @@ def reading(by_finding: dict[str, dict[str, Estimate]], task: str = "t") -> Down
         )
         for name, cells in by_finding.items()
     ]
-    return Downstream(judge(findings).findings)
+    return DownstreamReading(judge(findings).findings)
 
 
 ALL_YES = {"a": YES, "b": YES}
@@ -103,7 +103,7 @@ def test_places_that_are_silent_for_one_reason_share_a_line() -> None:
 
 def test_text_and_record_hold_facts_headlines_and_the_number_of_checks() -> None:
     found = reading(alike(ALL_YES))
-    told = Downstream(found.findings, ("Model m.", "t: 9 items."))
+    told = DownstreamReading(found.findings, ("Model m.", "t: 9 items."))
     text = told.text()
     assert text.index("Model m.") < text.index("t: 9 items.") < text.index(told.headlines()[0])
     assert "6 checks were made" in text
@@ -117,5 +117,5 @@ def test_text_and_record_hold_facts_headlines_and_the_number_of_checks() -> None
 
 def test_tasks_have_a_headline_each_in_their_sequence() -> None:
     parts = [reading(alike(ALL_YES), task).findings for task in ("z", "a")]
-    both = Downstream((*parts[0], *parts[1]))
+    both = DownstreamReading((*parts[0], *parts[1]))
     assert [line.partition(":")[0] for line in both.headlines()] == ["z", "a"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orderlens.errors import RunError, UnknownNameError, UserInputError
-from orderlens.studies.plan import Part, Plan, Stored, kept_plan, read_plan, stored_plan
+from orderlens.studies.plan import Plan, RunPart, Stored, kept_plan, read_plan, stored_plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +21,8 @@ class Small(Plan):
     stages = ("a", "b", "external", "results")
     generating = ("b",)
 
-    def parts(self) -> list[Part]:
-        return [Part("b", name, "decoding", "generate", self.orders, 5) for name in ("one", "two")]
+    def parts(self) -> list[RunPart]:
+        return [RunPart("b", name, "decoding", "generate", self.orders, 5) for name in ("one", "two")]
 
 
 PLAN = Small(model="m", data="a/x.jsonl")

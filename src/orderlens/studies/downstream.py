@@ -44,7 +44,7 @@ NOTES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Downstream(Reading):
+class DownstreamReading(Reading):
     """A reading of graded runs: all claims of all tasks, judged together.
 
     Attributes:
@@ -133,10 +133,10 @@ def graded_study(study: Study) -> Study:
     return study
 
 
-def read_downstream(study: Study) -> Downstream:
+def read_downstream(study: Study) -> DownstreamReading:
     """Return the plain-language reading of a graded study."""
     reading = read_correctness(study.graded, study.options.resampling, guessing_levels(study))
-    return Downstream(reading.findings, tuple(facts(study)))
+    return DownstreamReading(reading.findings, tuple(facts(study)))
 
 
 def facts(study: Study) -> list[str]:

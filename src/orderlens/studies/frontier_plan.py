@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from orderlens.errors import UserInputError
 from orderlens.rules import Policy, parse_policies, parse_policy
-from orderlens.studies.plan import Part, Plan
+from orderlens.studies.plan import Plan, RunPart
 from orderlens.tasks.catalogue import get_task
 
 
@@ -48,7 +48,7 @@ class FrontierPlan(Plan):
         """Return the policies that can generate: those that need no target."""
         return [policy for policy in parse_policies(self.policies) if not policy.needs_target]
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[RunPart]:
         """Return the runs of fixed texts, generated texts and tasks, each where there is something to do."""
         scored, made = (tuple(item.spec for item in kept) for kept in (self.scorable(), self.deployable()))
         tokens = self.n_texts * self.target_tokens
@@ -58,14 +58,14 @@ class FrontierPlan(Plan):
             "seed": self.seed,
             "stop_at_eos": True,
         }
-        fixed = Part(
+        fixed = RunPart(
             *("likelihood", "score", "scoring fixed texts", "score", scored),
             len(scored) * tokens,
             {"couplings": self.couplings},
         )
-        text = Part("text", "generate", "generating texts", "generate", made, len(made) * tokens, settings)
+        text = RunPart("text", "generate", "generating texts", "generate", made, len(made) * tokens, settings)
         answers = self.n_items * sum(get_task(name).max_new_tokens for name in self.tasks)
-        tasks = Part(
+        tasks = RunPart(
             *("tasks", "evaluate", "answering tasks", "evaluate", made),
             len(made) * answers,
             self._answering(),

@@ -26,7 +26,7 @@ EXTERNAL = "external"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RunPart:
     """One run folder of a study.
 
     Attributes:
@@ -101,7 +101,7 @@ class Plan:
             if getattr(self, name) < value:
                 raise UserInputError(f"{name}={getattr(self, name)} must be at least {value}")
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[RunPart]:
         """Return the parts with forward passes of the model; a stage may have none or several."""
         raise NotImplementedError
 
@@ -109,7 +109,7 @@ class Plan:
         """Return what a reader should know about the choice of parts, a sentence each."""
         return []
 
-    def parts_of(self, stage: str) -> list[Part]:
+    def parts_of(self, stage: str) -> list[RunPart]:
         """Return the parts of one stage."""
         return [part for part in self.parts() if part.stage == stage]
 

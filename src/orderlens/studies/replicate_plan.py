@@ -18,7 +18,7 @@ from orderlens.errors import UserInputError
 from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR
 from orderlens.registry import refuse_unknown
 from orderlens.studies.external import is_bundled
-from orderlens.studies.plan import EXTERNAL, RESULTS, Part, Plan
+from orderlens.studies.plan import EXTERNAL, RESULTS, Plan, RunPart
 
 GENERATED = paper.orders("decoding")
 SWEPT = (*GENERATED, "max-prob:select=argmax")
@@ -81,15 +81,15 @@ class ReplicatePlan(Plan):
                 raise UserInputError(f"temperature {value:g} of the sweep must be a finite number above 0")
             GenerationSettings(self.target_tokens, value)  # refused now, not after hours of scoring
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[RunPart]:
         """Return the runs of all stages."""
         scored = self.n_texts * self.target_tokens * len(self.score_orders)
         measuring = {"texts": self.measured_texts, "circulation_pairs": self.circulation_pairs}
         found = [
             self._answering("questions", "answering questions at T = 0", self.generate_orders),
             self._answering("parallel", "answering several tokens a step", self.parallel),
-            Part("score", "score", "scoring fixed targets", "score", self.score_orders, scored),
-            Part(
+            RunPart("score", "score", "scoring fixed targets", "score", self.score_orders, scored),
+            RunPart(
                 "measure",
                 "measure",
                 "measuring the noise floor",
@@ -103,22 +103,22 @@ class ReplicatePlan(Plan):
         ]
         return [part for part in found if part is not None]
 
-    def _answering(self, folder: str, label: str, orders: tuple[str, ...]) -> Part | None:
+    def _answering(self, folder: str, label: str, orders: tuple[str, ...]) -> RunPart | None:
         """Bundled word problems: a model that knows when to stop fills the rest of the canvas with EOS."""
         if not self.questions or not orders:
             return None
         tokens, settings = self.answer_tokens, self._settings(self.answer_tokens, (0.0,))
         tokens *= self.questions * len(orders)
-        return Part("questions", folder, label, "generate", orders, tokens, settings, self.questions)
+        return RunPart("questions", folder, label, "generate", orders, tokens, settings, self.questions)
 
     def _generating(
         self, name: str, label: str, orders: tuple[str, ...], temperatures: tuple[float, ...]
-    ) -> Part | None:
+    ) -> RunPart | None:
         if not temperatures:
             return None
         tokens = self.n_texts * self.target_tokens * len(orders) * len(temperatures)
         settings = self._settings(self.target_tokens, temperatures)
-        return Part(name, name, label, "generate", orders, tokens, settings)
+        return RunPart(name, name, label, "generate", orders, tokens, settings)
 
     def _settings(self, tokens: int, temperatures: tuple[float, ...]) -> dict[str, Any]:
         drawn = {"temperatures": temperatures, "seed": self.seed}

@@ -23,7 +23,7 @@ from orderlens.runs.spec import RunSpec, describe_data, describe_model, samples_
 from orderlens.store.reader import open_run
 from orderlens.store.records import SPEC
 from orderlens.studies.external import external_folder, find_evaluator, score_texts
-from orderlens.studies.plan import EXTERNAL, GPU_BATCH, RESULTS, Part, Plan, PlanT, Stored, kept_plan
+from orderlens.studies.plan import EXTERNAL, GPU_BATCH, RESULTS, Plan, PlanT, RunPart, Stored, kept_plan
 from orderlens.tasks.bundled import frozen_items
 from orderlens.tasks.evaluation.job import evaluate_job
 from orderlens.texts.loading import LoadedData, SplitRule, describe, load_data
@@ -156,7 +156,7 @@ class Bench(Generic[PlanT]):
     runs: Path
     computing: Computing = field(default_factory=Computing)
 
-    def run(self, part: Part, show: Show) -> None:
+    def run(self, part: RunPart, show: Show) -> None:
         """Compute what is missing of one part."""
         if not part.orders:
             raise RunError(f"no policy can generate: all of them need the target; leave out {part.stage}")
@@ -164,7 +164,7 @@ class Bench(Generic[PlanT]):
             options = self._options(part, bar)
             run_job(self._job(part, options), options)
 
-    def _job(self, part: Part, options: Computing) -> Job:
+    def _job(self, part: RunPart, options: Computing) -> Job:
         if part.kind == "evaluate":
             return evaluate_job(self.model, orders=part.orders, options=options, **part.settings)
         if part.kind == "measure":
@@ -172,13 +172,13 @@ class Bench(Generic[PlanT]):
         make = score_job if part.kind == "score" else generate_job
         return make(self.model, self._data(part).samples, part.orders, options, **part.settings)
 
-    def _data(self, part: Part) -> LoadedData:
+    def _data(self, part: RunPart) -> LoadedData:
         if not part.questions:
             return self.data
         items = frozen_items("questions")[: part.questions]
         return LoadedData([Sample(item["id"], item["prompt"]) for item in items], "questions", len(items))
 
-    def _options(self, part: Part, progress: ProgressSink | None) -> Computing:
+    def _options(self, part: RunPart, progress: ProgressSink | None) -> Computing:
         return replace(
             self.computing,
             out=self.runs / part.folder,
@@ -188,7 +188,7 @@ class Bench(Generic[PlanT]):
             progress=progress,
         )
 
-    def _measuring(self, part: Part, texts: int, circulation_pairs: int) -> Job:
+    def _measuring(self, part: RunPart, texts: int, circulation_pairs: int) -> Job:
         """Return the job of noise floor and circulation on a few texts; their traces are not stored twice."""
         orders = parse_policies(part.orders)
         samples = encode_samples(self.model, self.data.samples[:texts], need_target=True)
