@@ -130,7 +130,7 @@ def generate(asked: GenerateCommand) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(Machine, Texts, Output):
+class SweepCommand(Machine, Texts, Output):
     """Decode prompts over several temperatures into one run.
 
     A short form of 'orderlens generate --temperature 0,0.3,… --no-stop-at-eos', which takes more options.
@@ -144,8 +144,8 @@ class Sweep(Machine, Texts, Output):
     seed: Seed = 0
 
 
-@takes(Sweep)
-def sweep(asked: Sweep) -> None:
+@takes(SweepCommand)
+def sweep(asked: SweepCommand) -> None:
     """Decode at several temperatures."""
     shared = {item.name: getattr(asked, item.name) for item in fields(asked) if item.name != "temperatures"}
     wider = GenerateCommand(**shared, temperature=asked.temperatures, stop_at_eos=False)

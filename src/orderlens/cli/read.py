@@ -209,7 +209,7 @@ def _shows(stem: str, names: Sequence[str], others: Set[str]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Writes, Output):
+class ReportCommand(Writes, Output):
     """Write one HTML file about runs: answers, samples, findings, figures, tables; it opens offline."""
 
     runs: Runs
@@ -221,8 +221,8 @@ class Report(Writes, Output):
     bootstrap: Bootstrap = 1000
 
 
-@takes(Report)
-def report(asked: Report) -> None:
+@takes(ReportCommand)
+def report(asked: ReportCommand) -> None:
     """Write the file."""
     from orderlens.analysis import Options, Study
     from orderlens.cli.console import print_json, print_text

@@ -353,7 +353,7 @@ def _show_results(out: Path, results: "Results") -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Downstream(Writes, Output):
+class DownstreamCommand(Writes, Output):
     """Say what graded runs support about Var and correctness, and what they do not.
 
     The folder holds index.html, results.md, summary.txt, summary.json, tables/, figures/; no text of data.
@@ -370,8 +370,8 @@ class Downstream(Writes, Output):
     formats: Formats = PICTURES
 
 
-@takes(Downstream)
-def downstream(asked: Downstream) -> None:
+@takes(DownstreamCommand)
+def downstream(asked: DownstreamCommand) -> None:
     """Read graded runs."""
     from orderlens.analysis import Options, Study
     from orderlens.cli.console import print_json, print_text

@@ -129,12 +129,12 @@ def _curve_rows(sigmas: Sequence[float], k: float, points: int) -> list[dict[str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(Output):
+class CheckCommand(Output):
     """Re-derive every numerical claim of the paper's appendix; print its number, ours, whether it holds."""
 
 
-@takes(Check)
-def check(asked: Check) -> None:
+@takes(CheckCommand)
+def check(asked: CheckCommand) -> None:
     """Print one claim after the other."""
     from orderlens.claims.audit import CLAIM_COUNT, check_claims
     from orderlens.cli.console import print_json, print_text, progress_bar
