@@ -8,14 +8,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from orderlens.api import DECODED, Evaluate, Generate, Score, run_evaluate, run_generate, run_score
+from orderlens.api import (
+    DECODED,
+    Chat,
+    Evaluate,
+    Extend,
+    Generate,
+    Score,
+    run_evaluate,
+    run_generate,
+    run_score,
+)
 from orderlens.cli.command import Output, takes
 from orderlens.errors import UserInputError
 from orderlens.runs.options import (
     POLICIES,
+    Computing,
     DataName,
     Limit,
-    Machine,
     ModelName,
     PrefixTokens,
     RunOut,
@@ -130,10 +140,10 @@ def generate(asked: GenerateCommand) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepCommand(Machine, Texts, Output):
+class SweepCommand(Computing, Texts, Output):
     """Decode prompts over several temperatures into one run.
 
-    A short form of 'orderlens generate --temperature 0,0.3,… --no-stop-at-eos', which takes more options.
+    A short form of 'orderlens generate --temperature 0,0.3,… --no-stop-at-eos'.
     """
 
     out: RunOut
@@ -142,13 +152,16 @@ class SweepCommand(Machine, Texts, Output):
     temperatures: Annotated[Sequence[float], Opt("Separated by commas.")] = (0, 0.3, 0.5, 0.7, 1, 1.3, 1.5, 2)
     max_new_tokens: Annotated[int, Opt("Tokens to generate, at most 16384.")] = 128
     seed: Seed = 0
+    stop_at_eos: Annotated[bool, Opt("End after the block that holds an EOS.", negative=True)] = False
+    chat: Chat = False
+    extend: Extend = False
 
 
 @takes(SweepCommand)
 def sweep(asked: SweepCommand) -> None:
     """Decode at several temperatures."""
     shared = {item.name: getattr(asked, item.name) for item in fields(asked) if item.name != "temperatures"}
-    wider = GenerateCommand(**shared, temperature=asked.temperatures, stop_at_eos=False)
+    wider = GenerateCommand(**shared, temperature=asked.temperatures)
     _decode(wider, wider)
 
 
