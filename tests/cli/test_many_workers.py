@@ -16,7 +16,7 @@ import pytest
 
 import orderlens as ol
 from orderlens.cli.main import main
-from orderlens.runs import crew
+from orderlens.runs import pool
 from orderlens.runs.worker_log import read_states
 from orderlens.store.folder import open_folder
 
@@ -89,7 +89,7 @@ def test_several_workers_give_the_rows_of_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crew, "_GRACE_S", 120.0)  # one may still load when the other has done everything
+    monkeypatch.setattr(pool, "_GRACE_S", 120.0)  # one may still load when the other has done everything
     if engine == "ray":
         pytest.importorskip("ray", reason="the extra [ray] is not installed")
     assert main([*command(verb, tmp_path / "run"), *ENGINES[engine]]) == 0

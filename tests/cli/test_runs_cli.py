@@ -52,7 +52,7 @@ def test_list_shows_runs_that_cannot_be_read(run, capsys) -> None:
     code, found = answer_json(capsys, "runs", "list", run.parent)
     assert code == 0
     assert found[0]["state"] == "unreadable"
-    assert "newer" in found[0]["problem"]
+    assert "written by another version of orderlens (schema 9.0)" in found[0]["problem"]
 
 
 def test_show(run, capsys) -> None:

@@ -127,7 +127,7 @@ def test_ranks_are_read_from_the_environment(given: dict[str, str], wanted: Rank
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({"engine": "slurm"}, "engine 'slurm' is unknown; allowed are local and ray"),
+        ({"engine": "slurm"}, "engine='slurm' is unknown; allowed: local, ray"),
         ({"workers": 0}, "workers=0 must be at least 1"),
         ({"engine": ol.Engine(), "workers": 2}, "not both"),
         ({"workers": 2}, "several workers share a run through its folder: give out"),

@@ -115,7 +115,7 @@ def test_the_command_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rungs", "1,two"], "--rungs '1,two' must be whole numbers"),
+        (["--rungs", "1,two"], "--rungs 'two' must be a whole number"),
         (["--parts", "texts"], "unknown part 'texts'; did you mean 'text'"),
         (["--policies", "none", "--ladder", "none"], "at least two policies"),
         (["--policies", "fast-dlm"], "fast-dlm"),

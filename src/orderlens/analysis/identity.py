@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from orderlens.analysis import paper
 from orderlens.errors import UserInputError, counted
 from orderlens.metrics.segments import BoolArray
 from orderlens.store.reader import Run
@@ -86,22 +87,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= 24 else f"{text[:12]}…"
 
 
-PLAN_FILE = "plan.json"
-"""Marks a replication; its runs lie below ``runs``."""
-
 RUNS_OF: dict[str, tuple[str, ...]] = {
     "score": ("score", "measure"),
-    "generate": ("generate", "tokens"),
-    "ending": ("generate", "questions", "tokens"),
+    "generate": ("generate",),
+    "ending": ("generate", "questions"),
     "sweep": ("generate", "sweep"),
 }
-"""Which run folders are read together; ``ending`` is for EOS: it includes the demo's questions. Folders of
-earlier versions keep the texts of tokens in a run of their own, ``tokens``."""
+"""Which run folders are read together; ``ending`` is for EOS: it includes the demo's questions."""
 
 
 def is_replication(place: Path) -> bool:
     """Whether ``place`` is the folder of a replication."""
-    return (place / PLAN_FILE).is_file()
+    return (place / paper.PLAN_FILE).is_file()
 
 
 _ID = ("task", "sample_id")

@@ -13,6 +13,9 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+PLAN_FILE = "plan.json"
+"""Marks the folder of a replication; its runs are below ``runs``."""
+
 
 @lru_cache(maxsize=1)
 def _content() -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from orderlens.analysis.table import Cell, Column, Table, has_generated, has_ver
 from orderlens.metrics.estimate import Clusters, Estimate, mean
 from orderlens.metrics.significance import wilson
 from orderlens.rules.cards import is_random, is_structured
-from orderlens.store.verdicts import NAMED_GRADER
+from orderlens.store import NAMED_GRADER
 
 
 def ungraded_table(study: Study, name: str, title: str, columns: Sequence[Column]) -> Table:

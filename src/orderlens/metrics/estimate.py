@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from orderlens.common.rng import keyed_generator
 from orderlens.errors import UserInputError
@@ -110,6 +108,8 @@ class Clusters:
             ids: the prompt of each row [N].
             resampling: how to resample them.
         """
+        import pandas as pd  # the store reads metrics on machines without pandas
+
         values = ids if isinstance(ids, pd.Series) else pd.Series(list(ids), dtype=object)
         codes, unique = pd.factorize(values, use_na_sentinel=False)
         self.codes: IntArray = np.asarray(codes, np.int64)
@@ -209,11 +209,15 @@ def difference_of_means(values_N: FloatArray, first_N: BoolArray, clusters: Clus
 
 def student_t(level: float, freedom: int) -> float:
     """Return how many standard errors an interval of ``level`` reaches to each side, by Student's t."""
+    from scipy import special  # the store reads metrics on machines without scipy
+
     return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
 def student_p(t: float, freedom: int) -> float:
     """Return the two-sided p of ``t`` standard errors, by Student's t."""
+    from scipy import special
+
     return float(2 * special.stdtr(freedom, -abs(t)))
 
 

@@ -22,8 +22,6 @@ Rules: TypeAlias = Mapping[str | None, str | None]
 """The rule by which the responses of each task count."""
 COLUMNS = (*TRACE_KEY, "run", "grader", "generation")
 """What decides which verdict counts."""
-NAMED_GRADER = "named-option"
-"""The rule that takes the option which the response names: such verdicts have no level of guessing."""
 
 
 def latest_verdicts(verdicts: pa.Table, grader: str | None = None, rules: Rules | None = None) -> pa.Table:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from orderlens.analysis import paper
-from orderlens.analysis.identity import PLAN_FILE
 from orderlens.decode.generate import GenerationSettings
 from orderlens.errors import UserInputError
 from orderlens.metrics.external import DEFAULT_EVALUATOR, OFFLINE_EVALUATOR
@@ -65,7 +64,7 @@ class ReplicatePlan(Plan):
     circulation_pairs: int = 16
 
     study: ClassVar[str] = "replication"
-    file: ClassVar[str] = PLAN_FILE
+    file: ClassVar[str] = paper.PLAN_FILE
     stages: ClassVar[tuple[str, ...]] = (
         *("questions", "score", "measure", "generate", "sweep"),
         *(EXTERNAL, RESULTS),

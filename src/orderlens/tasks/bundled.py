@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlens.errors import DataFileError
-from orderlens.store.verdicts import NAMED_GRADER
+from orderlens.store import NAMED_GRADER
 from orderlens.tasks.graders import (
     NUMBER_GRADER,
     grade_golden,

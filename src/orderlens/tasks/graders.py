@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from orderlens.errors import DataFileError
-from orderlens.store.verdicts import NAMED_GRADER
+from orderlens.store import NAMED_GRADER
 from orderlens.tasks.letters import LETTERS, RULES
 from orderlens.tasks.numbers import Number, last_number, same_number
 

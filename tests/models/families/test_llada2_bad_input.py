@@ -134,7 +134,7 @@ def test_a_damaged_checkpoint_is_one_line(
     [
         (["--device", "abacus"], "device 'abacus' is unknown"),
         (["--dtype", "int3"], "dtype 'int3' is unknown"),
-        (["--block-size", "0"], "block_size=0 must be at least 1"),
+        (["--block-size", "0"], "--block-size 0 must be at least 1"),
         (["--block-size", "99999"], "block_size=99999 must lie between 1 and 512"),
         (["--max-new-tokens", "600"], "8 prompt + 600 tokens need 608 positions"),
     ],

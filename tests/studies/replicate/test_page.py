@@ -19,7 +19,9 @@ def test_the_markdown_file_links_the_pictures_and_holds_every_finding(replicatio
 def test_the_report_shows_every_figure_table_finding_and_run(replication, read_html):
     page = read_html(replication.page.read_text(encoding="utf-8"))
     names = [value for name, value in page.attributes if name == "id"]
-    assert page.tags.count("img") == len(replication.figures)
+    cards = sum(value == "chart" for name, value in page.attributes if name == "class")
+    assert cards == 3
+    assert page.tags.count("img") == len(replication.figures) + cards
     assert sum(name.startswith("table-") for name in names) == len(replication.tables)
     assert sum(name.startswith("finding-") for name in names) == len(replication.reading.findings)
     text = " ".join(page.text)

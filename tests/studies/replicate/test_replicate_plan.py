@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orderlens.analysis import identity
+from orderlens.analysis import paper
 from orderlens.errors import RunError, UnknownNameError, UserInputError
 from orderlens.rules import parse_policies
 from orderlens.studies import replicate_plan as plans
@@ -135,7 +135,7 @@ def test_hub_models_get_the_papers_evaluator():
 
 
 def test_the_plan_is_the_file_by_which_a_replication_is_known():
-    assert ReplicatePlan.file == identity.PLAN_FILE
+    assert ReplicatePlan.file == paper.PLAN_FILE
 
 
 def test_a_file_in_place_of_the_folder_and_sizes_below_the_least_are_refused(tmp_path):

@@ -208,7 +208,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["RUN", "--grader", "nope"], "no verdicts of grader 'nope'"),
         (["RUN", "--temperature", "0.7"], "temperature 0.7"),
         (["RUN", "--out", "OUT", "--format", "bmp"], "unknown figure format 'bmp'"),
-        (["RUN", "--bootstrap", "-1"], "must be ≥ 0"),
+        (["RUN", "--bootstrap", "-1"], "--bootstrap -1 must be at least 0"),
     ],
 )
 def test_bad_requests(
