@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HIGHEST = {"score": 84, "generate": 90, "report": 111}
+HIGHEST = {"score": 66, "generate": 71, "report": 88}
+"""Files entered on 18 November 2026; lower a number when it falls."""
 
 
 @pytest.fixture(scope="module")
