@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HIGHEST = {"score": 66, "generate": 71, "report": 88}
+HIGHEST = {"score": 66, "generate": 71, "analyze": 51, "report": 88}
 """Files entered on 18 November 2026; lower a number when it falls."""
 
 
@@ -31,11 +32,17 @@ def test_rooms_and_layers(house):
     assert here - {"testing"} == set(house.rooms())
 
 
+def test_no_import_is_excepted_from_the_layers():
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = content["tool"]["importlinter"]["contracts"]
+    assert [item.get("ignore_imports", []) for item in contracts if item["type"] == "layers"] == [[]]
+
+
 def test_the_picture_shows_the_contract(house):
     assert (ROOT / "design" / "rooms.svg").read_text(encoding="utf-8") == house.draw()
 
 
-def test_the_map_names_every_room_once(house):
+def test_the_map_names_every_room(house):
     page = (ROOT / "design" / "README.md").read_text(encoding="utf-8")
     for room in house.rooms():
         assert f"`{room}`" in page, room
